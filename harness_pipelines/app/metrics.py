@@ -31,6 +31,7 @@ from harness_pipelines.ledgers.postgres.views.work import TableState
 from harness_pipelines.ports.ledger import SickTable
 from harness_pipelines.ports.work import SeenEnds
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class WorkerCollector(Collector):
         for state in found.states:
             name, spec = state.name, found.specs[state.name]
             # Nobody ever holds a stage that a table does not have, and nobody is missed there.
-            never = {Stage.INGEST} if spec.buffer == "none" else set()
+            never = {Stage.INGEST} - {intake_of(spec).reader}
             asked = self._stages if name in self._own else OF_OTHERS
             _show_state(shown, state)
             for stage in sorted({*asked, *state.claims, *state.moves} - never):

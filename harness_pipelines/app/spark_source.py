@@ -179,7 +179,7 @@ class TableReads:
         except ValueError as error:
             raise UsageError(f"{row.name}: {error}") from None
         holder = f"spark on {socket.gethostname()}:{os.getpid()}"
-        tail = row.spec.buffer == "none"
+        tail = not row.intake.buffered
         return make_plan(self._stores, row, at=at, tail=tail, holder=holder, lease=lease_of(row))
 
     def rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:

@@ -104,7 +104,7 @@ class Table:
         """
         from harness_pipelines.read.point import HotRows, rows_by_key
 
-        if at is None and not tail and self.spec.buffer != "none":
+        if at is None and not tail and self.row.intake.buffered:
             self._hot = self._hot or HotRows(self.harness.stores)
             known = self._hot.rows(self.row, keys, columns=columns)
             if known is not None:
@@ -420,7 +420,7 @@ class Table:
         """Lease a read state and return its read plan; end the lease with `release`."""
         from harness_pipelines.read.plan import make_plan
 
-        tail = tail or self.spec.buffer == "none"
+        tail = tail or not self.row.intake.buffered
         if tail:  # records are decoded here, by the spec that ingest has: it may have been changed since
             self.row = self.harness.stores.tables.table(self.name)
         plan = make_plan(

@@ -48,8 +48,8 @@ from harness_pipelines.defs.work import (
 )
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.shape import view_set_of
 from harness_pipelines.protocol.topics import topics_of
-from harness_pipelines.protocol.versions import effects_of
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.worker import CLAIM_LEASE
@@ -198,7 +198,7 @@ def _tier(spec: TableSpec, shown: Shown) -> AssetsDefinition:
 
 def _rewriters(spec: TableSpec) -> tuple[Stage, ...]:
     """The stages that rewrite the rows of the lake."""
-    return tuple(stage for stage in (Stage.COMPACT, Stage.OTREE) if stage in effects_of(spec.views))
+    return tuple(stage for stage in (Stage.COMPACT, Stage.OTREE) if stage in view_set_of(spec).effects)
 
 
 def _compact(spec: TableSpec, shown: Shown) -> AssetsDefinition:

@@ -16,7 +16,8 @@ from harness_pipelines.protocol.lake.overlays import Overlay, OverlayChange
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.schema.schemas import Layout, SchemaMoved, SchemaRow, first_layouts, first_names, others
-from harness_pipelines.protocol.versions import Effect, Version, View, ViewName, effects_of
+from harness_pipelines.protocol.shape import Intake, ViewSet, intake_of, view_set_of
+from harness_pipelines.protocol.versions import Effect, Version, View, ViewName
 from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX, TableSpec
 
 
@@ -77,7 +78,7 @@ class NotInTime(TryAgain):
 def view_names(spec: TableSpec) -> dict[ViewName, str]:
     """Return the names of the Iceberg tables of *spec* inside its namespace."""
     names: dict[ViewName, str] = {"stream": f"{spec.name}{STREAM_SUFFIX}", "batch": spec.name}
-    return names if spec.views == "both" else {spec.views: names[spec.views]}
+    return {name: names[name] for name in view_set_of(spec).names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +164,22 @@ class TableRow:
     @property
     def effects(self) -> Mapping[Stage, Effect]:
         """The views that moves of its stages change."""
-        return effects_of(self.spec.views)
+        return self.view_set.effects
 
     @property
     def tiered_view(self) -> str:
         """Name of the Iceberg table that tier writes, inside the namespace."""
-        return self.views[self.effects[Stage.TIER].view]
+        return self.views[self.view_set.tiered]
+
+    @property
+    def intake(self) -> Intake:
+        """How records get from the log into it."""
+        return intake_of(self.spec)
+
+    @property
+    def view_set(self) -> ViewSet:
+        """What its views mean for stages and reads."""
+        return view_set_of(self.spec)
 
 
 def view_dropped(table: TableRow, view: ViewName) -> TableUnknown:

@@ -52,13 +52,6 @@ ONE_VIEW: Mapping[Stage, Effect] = {
 }
 
 
-def effects_of(views: str) -> Mapping[Stage, Effect]:
-    """Those of the stages that a table has, by the word `views` of its spec."""
-    if views == "batch":
-        return ONE_VIEW
-    return {stage: effect for stage, effect in EFFECTS.items() if views in ("both", effect.view)}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
     """One published state, numbered without gaps."""

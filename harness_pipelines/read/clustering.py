@@ -40,7 +40,7 @@ def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | Non
     state = stores.tables.layout(table, version)
     if state is not None:
         return Layout(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
-    if table.spec.views == "batch":  # tier has put its rows there, and all of them wait
+    if table.view_set.mixed:  # tier has put its rows there, and all of them wait
         return Layout(tree=RegionTree.single(indexed_columns(table.spec)), clustered={})
     if version.batch is None:
         return None

@@ -67,7 +67,7 @@ def _plan(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) ->
         bounds=state.bounds,
         lake=tuple(_lake(state)),
         overlay=_overlay(table, state),
-        buffer=None if table.spec.buffer == "none" else _buffer(table, state),
+        buffer=_buffer(table, state) if table.intake.buffered else None,
         tail=_tail(stores, table, state, to_end=to_end),
         lease_id=state.lease_id,
         lease_until=state.lease_until,
@@ -111,8 +111,8 @@ def _buffer(table: TableRow, state: ReadState) -> BufferPart | None:
 
 def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) -> TailPart | None:
     """What only Kafka has: without a buffer all above ``stream_hi``, which a revert may set below ``buffer_hi``."""
-    stream_hi, high = _vectors(state.bounds)
-    low = stream_hi if table.spec.buffer == "none" and state.answered_by is None else dict(high)
+    _, high = _vectors(state.bounds)
+    low = table.intake.ends(state.bounds) if state.answered_by is None else dict(high)
     if to_end or low != high:  # the same offsets of another topic are other records
         check_topic(table, stores.log.describe(table.spec.topic), known=state.bounds if to_end else None)
     if to_end:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from harness_pipelines.layout.row_hash import COORDINATE, row_hash
 from harness_pipelines.protocol.reading.selection import names_of
+from harness_pipelines.protocol.shape import view_set_of
 from harness_pipelines.spec.table import TableSpec
 
 
@@ -37,7 +38,7 @@ def sampled(
 
 def layer_suffices(spec: TableSpec, fraction: float) -> bool:
     """All rows of such a sample that are clustered lie in the sample layer."""
-    return spec.views != "stream" and fraction <= spec.layout.sample
+    return view_set_of(spec).clustered and fraction <= spec.layout.sample
 
 
 def shown_and_needed(spec: TableSpec, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:

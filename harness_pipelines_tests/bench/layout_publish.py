@@ -18,7 +18,8 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines.stages.otree.recluster import ask, plan_recluster
-from harness_pipelines.stages.tier.tier import Attempt, publish
+from harness_pipelines.stages.tier.sources import Attempt
+from harness_pipelines.stages.tier.tier import publish
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_scans import both_views
 from harness_pipelines_tests.bench.publish import Files

@@ -18,7 +18,8 @@ from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.chaos.result import Options
 from harness_pipelines.chaos.run import run_chaos
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.stages.tier.tier import Attempt, publish
+from harness_pipelines.stages.tier.sources import Attempt
+from harness_pipelines.stages.tier.tier import publish
 from harness_pipelines_tests.bench.base import Figure, Group, Run
 from harness_pipelines_tests.bench.publish import Files, draft
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog

@@ -22,7 +22,8 @@ from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.tier.tier import Attempt, publish
+from harness_pipelines.stages.tier.sources import Attempt
+from harness_pipelines.stages.tier.tier import publish
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.records import PARTITIONS
 

@@ -18,7 +18,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, NO_RESULT, Move, MoveClosed, MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.run.moving import FAILURES_MAX, PLANS_MAX, Moving, Pointless, Tally
-from harness_pipelines.stages.tier.tier import Attempt
+from harness_pipelines.stages.tier.sources import Attempt
 from harness_pipelines_tests.contract.stores_rig import StoresRig
 
 

@@ -13,6 +13,7 @@ from harness_pipelines.ports.warehouse import MetadataSeen
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.lake.files import rows_below
 from harness_pipelines.protocol.lake.properties import BATCH_HI, vector_of
+from harness_pipelines.protocol.shape import view_set_of
 
 
 @rule("S19", "the batch view has as many rows as the stream view below batch_hi", "lake")
@@ -43,7 +44,7 @@ def same_rows(look: Look) -> Iterator[Found]:
 @rule("S31", "with `views: batch` the batch view has the rows that tier moves brought", "lake")
 def rows_of_moves(look: Look) -> Iterator[Found]:
     """All moves together: a file of it mixes their rows."""
-    if look.books.spec.views != "batch" or "batch" not in look.views or not look.views["batch"].is_known:
+    if not view_set_of(look.books.spec).mixed or "batch" not in look.views or not look.views["batch"].is_known:
         return
     view, brought = look.views["batch"], sum(move.rows or 0 for move in look.tier_moves)
     brought += sum(one.rows for one in look.books.corrected)
@@ -103,7 +104,7 @@ def told_batch_hi(look: Look) -> Iterator[Found]:
 def merges_tile(look: Look) -> Iterator[Found]:
     """From the first version on, or from the last one that reconcile took over. With `views: batch` tier's do."""
     first = look.merged_from
-    if first is None or look.books.spec.views == "batch":
+    if first is None or view_set_of(look.books.spec).mixed:
         return
     starts = {p: row.lake_start for p, row in look.books.positions.items() if row.lake_start is not None}
     starts |= {p: cut.batch_hi for p, cut in first.bounds.items()}

@@ -11,6 +11,7 @@ from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.table_state import MoveRow, kept_from, protocol_versions
 from harness_pipelines.protocol.bounds import covers
 from harness_pipelines.protocol.segments import may_hold, may_retire
+from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.protocol.versions import answering_version
 
 
@@ -102,7 +103,7 @@ def pins_as_written(look: Look) -> Iterator[Found]:
 @rule("S13", "the buffer holds every row that ingest brought and tier has not moved")
 def nothing_dropped(look: Look) -> Iterator[Found]:
     """By count: S14 (whole segments, never single rows) shows here as well. `harness audit` names the rows."""
-    if look.books.spec.buffer == "none" or not look.accounted_for:
+    if not intake_of(look.books.spec).buffered or not look.accounted_for:
         return
     brought = sum(m.rows or 0 for m in look.ingest_moves)
     moved = sum(m.rows or 0 for m in look.tier_moves if not m.accepted)
@@ -124,7 +125,7 @@ def nothing_dropped(look: Look) -> Iterator[Found]:
 def nothing_dropped_above_the_floor(look: Look) -> Iterator[Found]:
     """By count, from the trim floor on: below the lake's bound too, where no read would miss the rows."""
     books = look.books
-    if books.spec.buffer == "none":
+    if not intake_of(books.spec).buffered:
         return
     moves, low = kept_from(books.positions, books.moves)
     brought, found = sum(m.rows or 0 for m in moves), sum(books.buffered.kept.get(p, 0) for p in _partitions(moves))

@@ -11,7 +11,8 @@ from harness_pipelines.audit.fsck.rule import Found, Look, ViewSeen, adopted_in,
 from harness_pipelines.ports.table_state import SHOWN_MAX, Books, MoveRow, VersionRow, protocol_versions
 from harness_pipelines.ports.warehouse import FileSeen, MetadataSeen, SnapshotSeen
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
-from harness_pipelines.protocol.versions import ViewName, answering_version, effects_of
+from harness_pipelines.protocol.shape import view_set_of
+from harness_pipelines.protocol.versions import ViewName, answering_version
 
 
 def named_versions(books: Books) -> dict[int, VersionRow]:
@@ -145,7 +146,7 @@ def _made_by(
 
 def _writes(look: Look, move: MoveRow, view: ViewName) -> bool:
     """Whether *move* made the snapshot of *view*. One that reconcile took over stands for all that was lost."""
-    effects = {str(stage): effect.view for stage, effect in effects_of(look.books.spec.views).items()}
+    effects = {str(stage): effect.view for stage, effect in view_set_of(look.books.spec).effects.items()}
     return effects.get(move.stage) == view and adopted_in(move) is None
 
 

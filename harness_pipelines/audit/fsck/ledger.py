@@ -12,7 +12,7 @@ from harness_pipelines.ports.ledger import LEASE_AGE_MAX
 from harness_pipelines.ports.table_state import MoveRow, VersionRow
 from harness_pipelines.protocol.claims import Claim, Stage, ahead, is_ahead
 from harness_pipelines.protocol.schema.schemas import SpecDisagrees, check_columns
-from harness_pipelines.protocol.versions import effects_of
+from harness_pipelines.protocol.shape import intake_of, view_set_of
 
 OPEN = ("PLANNED", "QUARANTINED")
 SLACK = timedelta(minutes=1)
@@ -101,7 +101,7 @@ def moves_tile(look: Look) -> Iterator[Found]:
     head = {} if look.head is None else look.head.stream_hi
     ends = {p: row.stream_hi for p, row in look.books.positions.items() if row.stream_hi is not None}
     yield from seams("tier", look.tier_moves, look.origin, {**head, **ends})
-    if look.books.spec.buffer == "none":
+    if intake_of(look.books.spec).reader is Stage.TIER:
         yield from _read_by_tier(look)
         return
     first = [v for v in look.books.versions[:1] if v.version == 1]
@@ -187,7 +187,7 @@ def moves_and_versions(look: Look) -> Iterator[Found]:
 def version_is_its_move(look: Look) -> Iterator[Found]:
     """A relayout and a compaction change no bound, so their ranges are none."""
     moves = {m.move_id: m for m in look.books.moves if m.stage in PUBLISHING}
-    effects = effects_of(look.books.spec.views)
+    effects = view_set_of(look.books.spec).effects
     moved = [(stage.value, bound) for stage, effect in effects.items() for bound in effect.bounds]
     for before, after in pairwise(look.books.versions):
         move = moves.get(after.move_id or 0)

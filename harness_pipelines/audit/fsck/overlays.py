@@ -13,6 +13,7 @@ from harness_pipelines.audit.fsck.rule import Found, Look, rule
 from harness_pipelines.ports.warehouse import MetadataSeen
 from harness_pipelines.protocol.lake.overlays import Overlay, named, told
 from harness_pipelines.protocol.lake.properties import RECALLED
+from harness_pipelines.protocol.shape import view_set_of
 
 
 @rule("S10", "a table of recalled rows that a version in reach names is there, and nothing has given it up")
@@ -64,7 +65,7 @@ def recalled_once(look: Look) -> Iterator[Found]:
             yield Found(
                 f"version {version.version}", f"version {version.version} names {max(names, key=names.count)} twice"
             )
-        if names and (not look.books.spec.key or look.books.spec.views != "both"):
+        if names and (not look.books.spec.key or not view_set_of(look.books.spec).merged):
             yield Found(f"version {version.version}", f"version {version.version} names recalled rows: {names[0]}")
 
 

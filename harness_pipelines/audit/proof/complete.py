@@ -122,7 +122,7 @@ def audit_table(
             findings.merge(part.findings)
         _strangers(stores, table, plan, metadata, findings)
         batch = None
-        if table.spec.views == "both":
+        if table.view_set.merged:
             judged, strange = _judged_head(stores, table, plan, "batch")
             both = BatchJob(
                 table=table,

@@ -16,11 +16,9 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeHistoryMissing, LedgerOlderThanLake
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.lake import NOTHING_STAGED
-from harness_pipelines.ports.ledger import MoveDraft, TableRow
-from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld
 from harness_pipelines.protocol.moves import MoveState
-from harness_pipelines.stages.tier import tier
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
@@ -64,7 +62,7 @@ def find_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Lo
         raise NothingLost(f"{table.name} has no partition {partition}; it has {sorted(bounds)}; nothing was changed")
     marks = stores.log.watermarks(table.spec.topic, bounds)
     check_source(table, stores.log, {partition: max(bounds[partition].buffer_hi, marks[partition].low)})
-    low, log_start = _read_up_to(table, bounds[partition]), marks[partition].low
+    low, log_start = table.intake.end(bounds[partition]), marks[partition].low
     where = f"{table.name}: partition {partition}"
     if log_start <= low:
         raise NothingLost(f"{where}: nothing is lost: read up to {low}, Kafka has all from {log_start} on")
@@ -75,11 +73,6 @@ def find_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Lo
     return Loss(table=table.name, partition=partition, low=low, high=to, log_start=log_start)
 
 
-def _read_up_to(table: TableRow, bounds: Bounds) -> int:
-    """Without a buffer the log is read again from where the lake ends, which a revert may have set back."""
-    return bounds.stream_hi if table.spec.buffer == "none" else bounds.buffer_hi
-
-
 def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
     """Record the loss of ``[buffer_hi, to)`` and let the table continue after it.
 
@@ -88,7 +81,7 @@ def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> 
     """
     loss = find_loss(stores, table, partition=partition, to=to)
     _check_standing(stores, table)
-    stage = Stage.TIER if table.spec.buffer == "none" else Stage.INGEST
+    stage = table.intake.reader
     claim = stores.ledger.claim(table, stage, shard=0, holder=str(uuid4()), lease=LEASE)
     if claim is None:
         raise StageHeld(
@@ -139,6 +132,10 @@ def _by_tier(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:
         trigger=TRIGGER,
     )
     move = stores.ledger.plan_move(claim, draft)
-    nothing = tier.Attempt(staged=NOTHING_STAGED)
-    tier.publish(stores, table, claim, move, nothing)
+
+    def build(base: str) -> Swap:
+        return stores.lake.build_append(table, move, NOTHING_STAGED, base=base, keep=table.spec.retention.snapshots)
+
+    passed = Boundary(claim=claim, move=move, rows=0, bytes=0, ingest_to=dict(move.hi))
+    stores.ledger.publish(table, passed, build)
     return move.move_id

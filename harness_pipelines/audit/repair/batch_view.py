@@ -57,7 +57,7 @@ def plan_batch(stores: Stores, table: TableRow, stream_hi: Vector, *, kept: Vect
 
     ``None`` if nothing does: there is none beside it, or the one that the catalog names is whole and reaches to *kept*.
     """
-    if table.spec.views != "both":
+    if not table.view_set.merged:
         return None
     pointer = stores.tables.pointer(table, "batch")
     history = LakeHistory.of(stores.catalog, table, pointer, view="batch")

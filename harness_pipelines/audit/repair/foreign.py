@@ -67,7 +67,7 @@ def find_foreign(stores: Stores, table: TableRow) -> ForeignRows:
 
 
 def _check_stream(table: TableRow) -> None:
-    if table.spec.views == "batch":
+    if table.view_set.mixed:
         raise ForeignRefused(
             f"{table.name}: rows of another writer are taken over into the stream view, and `views: batch` has none; "
             f"nothing was changed. `harness revert {table.name} --to HEAD --yes` sets the view back"

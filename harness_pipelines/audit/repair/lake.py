@@ -199,14 +199,14 @@ def _against_kafka(table: TableRow, known: _Known) -> str | None:
         return f"the metadata file that the ledger names, {known.pointer}, is gone"
     if state.gone:
         return f"{len(state.gone)} data files of the ledger's version {known.head.version} are gone"
-    reached = reached_by(state.view) if table.spec.views == "batch" else {p: e.high for p, e in state.extents.items()}
+    reached = reached_by(state.view) if table.view_set.mixed else {p: e.high for p, e in state.extents.items()}
     if any(high > known.stream_hi.get(p, -1) for p, high in reached.items()):
         return "the catalog names metadata with rows above the ledger's positions"
     return None
 
 
 def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> LakePlan:
-    if table.spec.views == "batch":
+    if table.view_set.mixed:
         raise NothingToAdopt(
             f"{table.name}: {against}. What the lake has more is not taken over for a table with `views: batch` yet: "
             f"its files mix partitions. Nothing was changed; `harness accept-loss {table.name}` continues after "
@@ -228,8 +228,8 @@ def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> L
             f"changed. `harness accept-loss {table.name}` continues after what is lost"
         )
     starts = _starts(known, state, after)
-    none = table.spec.buffer == "none"
-    buffer_hi = {p: max(high, -1 if none else known.buffer_hi.get(p, -1)) for p, high in after.stream_hi.items()}
+    buffered = known.buffer_hi if table.intake.buffered else {}
+    buffer_hi = {p: max(high, buffered.get(p, -1)) for p, high in after.stream_hi.items()}
     adoption = Adoption(
         pointer=known.pointer,
         head=state.head,
@@ -289,7 +289,7 @@ def _moves(stores: Stores, table: TableRow, known: _Known, state: LakeState, aft
         )
         for m in after.moves
     ]
-    if table.spec.buffer == "none":
+    if not table.intake.buffered:
         return made
     low = {p: known.buffer_hi.get(p, starts[p]) for p in after.stream_hi}
     ahead = {p: high for p, high in after.stream_hi.items() if high > low[p]}

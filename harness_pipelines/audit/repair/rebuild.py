@@ -21,6 +21,7 @@ from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.lake.history import Continued, continue_from
 from harness_pipelines.protocol.lake.properties import STARTS, TOPIC
+from harness_pipelines.protocol.shape import view_set_of
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields, lake_fields, user_fields
@@ -82,7 +83,7 @@ def plan_rebuild(stores: Stores, spec: TableSpec, *, location: str | None = None
 
     Raises: TableExists, LakeHistoryMissing, SchemaDiffers, TopicRecreated, ClusterChanged, LogTruncated, HistoryBroken.
     """
-    if spec.views == "batch":
+    if view_set_of(spec).mixed:
         raise LakeHistoryMissing(
             f"table {spec.table} has `views: batch`, whose files mix partitions: the ledger of such a table is not "
             "rebuilt from the lake yet. Nothing was changed; `harness table apply` makes the table from Kafka alone"

@@ -112,7 +112,7 @@ class Facts:
             "state": _state(work, late=late, stalled=stalled, refusing=refusing is not None and refusing.is_much),
             "tail": tail,
             "buffer": work.buffered,
-            "stream": work.unmerged if row.spec.views == "both" else None,
+            "stream": work.unmerged if row.view_set.merged else None,
             "since_tier_s": round(work.since_tier_s, 1),
             "late": late,
             "busy": sorted(work.busy),

@@ -44,7 +44,7 @@ class Pictures:
     def of(self, table: TableRow, head: Version) -> dict[str, Any]:
         """Return the newest finished picture; start a new one if the batch view of *head* differs."""
         if head.batch is None:
-            return {"key": "none", "none": f"no batch view: its spec says `views: {table.spec.views}`"}
+            return {"key": "none", "none": f"no batch view: its spec says `views: {table.view_set.word}`"}
         key = f"{table.table_id} {head.batch.metadata} {head.layout}"
         found = self._found.get(table.table_id)
         if (found is None or found["key"] != key) and time.monotonic() >= self._not_before:

@@ -62,7 +62,7 @@ class SparkEngine:
         """Spark and where the attempt writes. Raises: what `SparkSessions.working` and `write.explained` do."""
         from harness_pipelines.engines.spark import kafka, write
 
-        place = kafka.tls_place(self._settings) if table.spec.buffer == "none" else None
+        place = None if table.intake.buffered else kafka.tls_place(self._settings)
         target = write.BranchTarget(catalog=self._settings.catalog_name, table=table, move=move)
         with self._sessions().working() as session, write.explained(table, move, kafka=place):
             yield session, target
@@ -211,4 +211,4 @@ def _frame(rows: Rows) -> DataFrame:
 
 def _tiered_layer(table: TableRow) -> float:
     """The share of the sample layer, where tier writes the view that has one."""
-    return table.spec.layout.sample if table.spec.views == "batch" else 0.0
+    return table.spec.layout.sample if table.view_set.mixed else 0.0

@@ -21,6 +21,7 @@ import pyarrow as pa
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.extras import MODULES, needs, pip_install
 from harness_pipelines.formats.contract.checks import ArrowRule, Places, RowRule
+from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.spec.contract import Check, Contract, Severity, TextRule, check_regex, column_check, shown
 from harness_pipelines.spec.predicate import Ref
 from harness_pipelines.spec.table import TableSpec
@@ -96,7 +97,7 @@ def rules_of(spec: TableSpec) -> list[RowRule]:
         raise ContractUnusable(
             f"{spec.table}: the contract {_where(contract)} has no check; write some, or remove `contract`"
         )
-    if spec.buffer == "none" and (other := [rule for rule in rules if rule.severity != "quarantine"]):
+    if not intake_of(spec).buffered and (other := [rule for rule in rules if rule.severity != "quarantine"]):
         raise ContractUnusable(
             f"{spec.table}: the check {other[0].name} of {_where(contract)} is to {other[0].severity}, which does not "
             "work with `buffer: none` yet; set `severities` in the spec to quarantine for it, or use `buffer: postgres`"

@@ -30,6 +30,7 @@ from harness_pipelines.protocol.bounds import vector_to_json
 from harness_pipelines.protocol.changes.corrections import corrected
 from harness_pipelines.protocol.schema.evolution import EvolutionRefused, Evolved
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
+from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
@@ -108,11 +109,11 @@ class Evolutions:
         connection.execute(sql("evolve/hold_ingest"), self._key)
         taken = connection.execute(sql("evolve/set_schema"), {**self._key, "schema_version": schema_version}).fetchall()
         buffer_hi = {row["partition"]: row["buffer_hi"] for row in taken}
-        if evolved.spec.buffer != "none":
+        starts = buffer_hi
+        if intake_of(evolved.spec).buffered:
             self._next_segment(connection, evolved, schema_version)
-            starts = buffer_hi
         else:  # after a revert the log is read again from where the lake ends, with the schema of then
-            starts = buffer_hi | {p: bounds.stream_hi for p, bounds in head.bounds.items()}
+            starts = buffer_hi | intake_of(evolved.spec).ends(head.bounds)
         following = corrected(
             head,
             views={name: swap.new for name, swap in swaps.items()},

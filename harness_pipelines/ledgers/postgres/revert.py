@@ -126,11 +126,11 @@ class Reverts:
             if found is None:
                 raise VersionGone(f"{self._table.name} has no version {to}; the newest is {head.version}")
             target = rows.version(found)
-        unbuffered = self._table.spec.buffer == "none"
+        intake = self._table.intake
         held = Held(
             retained_from=table["retained_from"],
-            hot="tail" if unbuffered else "buffer",
-            hot_from=self._log_from if unbuffered else {row["partition"]: row["trim_floor"] for row in positions},
+            hot=intake.hot,
+            hot_from={row["partition"]: row["trim_floor"] for row in positions} if intake.buffered else self._log_from,
             overlays=overlays_there(connection, self._table.table_id),
         )
         claims = [rows.claim(row) for row in connection.execute(sql("revert/claims"), self._key)]
@@ -203,7 +203,7 @@ class Reverts:
         connection.execute(sql("revert/mark_undone"), key)
         connection.execute(sql("corrections/follow_revert"), self._key)
         connection.execute(sql("corrections/forget_all_signed"), self._key)
-        if self._table.spec.buffer == "none":  # the log is read again, by the spec of then
+        if not self._table.intake.buffered:  # the log is read again, by the spec of then
             connection.execute(sql("evolve/forget_signed"), self._key)
         payload = {
             "version": following.version,

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from harness_pipelines.errors import Recovery, UsageError
 from harness_pipelines.protocol.schema import nested
 from harness_pipelines.protocol.schema.schemas import Fields, ids_of
+from harness_pipelines.protocol.shape import view_set_of
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.defaults import Default
 from harness_pipelines.spec.load import dump_spec
@@ -310,7 +311,7 @@ class _Draft:
             raise self._refused(
                 f"column {name!r} is part of the key, which rows of all tiers are found by; it cannot be {done}"
             )
-        if self.spec.views != "stream" and name in self.spec.indexed:
+        if view_set_of(self.spec).clustered and name in self.spec.indexed:
             raise self._refused(
                 f"the batch view is clustered by column {name!r}, and its regions are cut in it; it cannot be {done}"
             )
@@ -357,7 +358,7 @@ def _check_addable(spec: TableSpec, columns: Mapping[str, Column], column: Colum
 def _spec(spec: TableSpec, columns: tuple[Column, ...]) -> TableSpec:
     """*spec* with *columns*, checked as a whole; by what the batch view is clustered is written down, so it stays."""
     update: dict[str, Any] = {"columns": columns}
-    if spec.views != "stream" and not spec.layout.columns and "_kafka_timestamp" not in spec.indexed:
+    if view_set_of(spec).clustered and not spec.layout.columns and "_kafka_timestamp" not in spec.indexed:
         update["layout"] = spec.layout.model_copy(update={"columns": spec.indexed})
     try:
         # The dumped words, not the model: a copy is not validated.
@@ -365,7 +366,7 @@ def _spec(spec: TableSpec, columns: tuple[Column, ...]) -> TableSpec:
     except ValidationError as error:
         why = "; ".join(str(e["msg"]) for e in error.errors())
         raise EvolutionRefused(f"{spec.table}: with these columns the spec would not hold: {why}") from error
-    if spec.views != "stream" and made.indexed != spec.indexed:
+    if view_set_of(spec).clustered and made.indexed != spec.indexed:
         raise EvolutionRefused(
             f"{spec.table}: the batch view is clustered by the time of the record, because no column suggested itself; "
             f"a column that does ({', '.join(made.indexed)}) cannot be added"

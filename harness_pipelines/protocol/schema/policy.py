@@ -18,6 +18,7 @@ from harness_pipelines.protocol.schema.evolution import (
     changes_between,
     evolved,
 )
+from harness_pipelines.protocol.shape import view_set_of
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.sources import WHOLE
 from harness_pipelines.spec.table import TableSpec
@@ -140,7 +141,7 @@ def _followed(spec: TableSpec, column: Column, fields: Sequence[Offered], gives:
 
 def _is_found_by(spec: TableSpec, column: Column) -> bool:
     """Rows are found by it, so it stays required: records that have null there are refused one by one."""
-    return column.name in spec.key or (spec.views != "stream" and column.name in spec.indexed)
+    return column.name in spec.key or (view_set_of(spec).clustered and column.name in spec.indexed)
 
 
 def _wider(have: Type, offered: Type) -> Type:

@@ -150,7 +150,7 @@ def look(stores: Stores, table: TableRow, *, at: int | None = None, history_max:
         raise VersionGone(f"{table.name}: version {at} is not retained; versions: {versions[0].version} to "
                           f"{versions[-1].version}")  # fmt: skip
     if chosen.batch is None:
-        raise NoLayout(f"{table.name} has no batch view: its spec says `views: {table.spec.views}`")
+        raise NoLayout(f"{table.name} has no batch view: its spec says `views: {table.view_set.word}`")
     found = layout_of(stores, table, chosen)
     if found is None:
         raise NoLayout(

@@ -438,7 +438,7 @@ def _record(stores: Stores, table: TableRow, state: ReadState, asked: RecordAske
     bounds = _bounds(table, state, asked)
     refused = stores.set_aside(table, Wanted(partition=asked.partition, offset=asked.offset), limit=1)
     held = bool(refused) and refused[0]["state"] == "held"
-    has_buffer, version = table.spec.buffer != "none", state.version
+    has_buffer, version = table.intake.buffered, state.version
     tier = place_of(bounds, asked.offset, has_batch=version.batch is not None, has_buffer=has_buffer)
     if tier == "kafka" and not held:
         _check_log(stores, table, asked)

@@ -386,8 +386,7 @@ def _in_sequence(rows: pa.Table, batch: PartitionBatch) -> int:
 
 def answered(table: TableRow, bounds: Mapping[int, Bounds]) -> dict[int, int]:
     """Per partition the offset from which on Kafka is read, because the table has everything below it."""
-    word = "stream_hi" if table.spec.buffer == "none" else "buffer_hi"
-    return {p: getattr(b, word) for p, b in bounds.items()}
+    return table.intake.ends(bounds)
 
 
 def lease_of(table: TableRow) -> timedelta:

@@ -78,10 +78,10 @@ def check_recallable(table: TableRow) -> None:
         raise NotRecallable(
             f"{table.name} has no key: its rows are never updated, so there is nothing to bring them back for"
         )
-    if table.spec.views != "both":
+    if not table.view_set.merged:
         raise NotRecallable(
             f"{table.name}: rows are recalled from a batch view beside a stream view, and its spec says `views: "
-            f"{table.spec.views}`"
+            f"{table.view_set.word}`"
         )
 
 

@@ -117,7 +117,7 @@ def _standing(stores: Stores, table: TableRow) -> tuple[Version, Layout]:
     head = stores.ledger.head(table)
     layout = layout_of(stores, table, head)
     if head.batch is None:
-        raise NothingToRecluster(f"{table.name} has no batch view: its spec says `views: {table.spec.views}`")
+        raise NothingToRecluster(f"{table.name} has no batch view: its spec says `views: {table.view_set.word}`")
     if layout is None:
         raise NothingToRecluster(
             f"{table.name}: the batch view has no rows yet; `harness run {table.name} --until-idle` merges them"

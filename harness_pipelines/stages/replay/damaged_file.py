@@ -296,7 +296,7 @@ def _sources(
     batch = head.views.get("batch") if target.view == "stream" else None
     if batch is not None and not table.spec.key and all(w.high <= head.bounds[w.partition].batch_hi for w in wanted):
         yield "the batch view", together(lambda one: stored_rows(table, batch.metadata, one))
-    if table.spec.buffer != "none":
+    if table.intake.buffered:
         yield "the buffer", together(lambda one: _buffered(stores, table, one))
     yield "Kafka", together(lambda one: _from_kafka(stores, table, one))
 

@@ -147,7 +147,7 @@ def check_range(table: TableRow, head: Version, wanted: OffsetRange) -> None:
             f"partition {wanted.partition} of {table.name} starts at {bounds.start}; nothing was changed"
         )
     if wanted.high > settled:
-        stages = "--stage tier --stage otree" if table.spec.views == "both" else "--stage tier"
+        stages = "--stage tier --stage otree" if table.view_set.merged else "--stage tier"
         raise RangeRefused(
             f"{table.name}: the lake has passed the records of partition {wanted.partition} below {settled} only, not "
             f"up to {wanted.high}; nothing was changed. `harness run {table.name} {stages} --until-idle`, then repeat "

@@ -10,6 +10,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.work import TableWork
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.otree import otree
@@ -33,16 +34,14 @@ class Due:
 def due_moves(spec: TableSpec, work: TableWork) -> dict[Stage, Due]:
     """Of ingest and tier those that have work, that nobody holds, and that no stuck move holds by name."""
     due: dict[Stage, Due] = {}
-    lag = work.buffered
-    if spec.buffer == "none":  # the log is what is not in the lake yet, and the rules of tier say when that is due
-        lag += work.unread or 0
-    elif work.unread:
-        due[Stage.INGEST] = Due(why=f"{work.unread} offsets behind the log", attempt=0, position=work.buffer_at)
+    waiting = intake_of(spec).waiting(buffered=work.buffered, unread=work.unread or 0)
+    if unread := waiting[Stage.INGEST]:
+        due[Stage.INGEST] = Due(why=f"{unread} offsets behind the log", attempt=0, position=work.buffer_at)
     tier = work.open.get(Stage.TIER)
     # A run costs seconds and leaves events: by age it comes as often as the objective asks for, which is less often
     # than a worker may move. Half of it is left for the run itself.
     rules = spec.tier.model_copy(update={"max_age": max(spec.tier.max_age, spec.freshness.lake / 2)})
-    why = tier_due(rules, lag=lag, buffered_bytes=work.buffered_bytes, since_tier_s=work.since_tier_s)
+    why = tier_due(rules, lag=waiting[Stage.TIER], buffered_bytes=work.buffered_bytes, since_tier_s=work.since_tier_s)
     if why := ("recovery" if tier else why):
         due[Stage.TIER] = Due(why=why, attempt=tier["attempt"] if tier else 0, position=work.stream_at)
     return {stage: found for stage, found in due.items() if not is_held(work, stage)}

@@ -33,6 +33,7 @@ from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.moving import Moving, make_branch
 from harness_pipelines.stages.tier import tier
+from harness_pipelines.stages.tier.sources import Attempt, segments_of
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
@@ -156,8 +157,8 @@ class OwnMover:
 
 def own_mover(stores: Stores, table: TableRow, *, offsets_max: int) -> OwnMover:
     """Raises: UsageError for a table without a buffer or without a stream view."""
-    if table.spec.buffer == "none" or table.spec.views == "batch":
-        lacks = "no buffer, so nothing says which rows a range has" if table.spec.views != "batch" else "no stream view"
+    if not table.intake.buffered or table.view_set.mixed:
+        lacks = "no stream view" if table.view_set.mixed else "no buffer, so nothing says which rows a range has"
         raise UsageError(f"{table.name}: your own mover moves from the buffer to the stream view; it has {lacks}")
     if offsets_max < 1:
         raise UsageError(f"{table.name}: a move of {offsets_max} offsets; write 1 or more")
@@ -183,19 +184,19 @@ class _Steps:
             offsets_max=self.offsets_max,
         )
 
-    def stage(self, move: Move) -> tier.Attempt:
-        segments = tier.segments_of(self.stores, self.table, move)
+    def stage(self, move: Move) -> Attempt:
+        segments = segments_of(self.stores, self.table, move)
         rows = sum(self.stores.buffer_rows(self.table, segments, move.ranges).values())
         if rows == 0:
-            return tier.Attempt(staged=NOTHING_STAGED)
+            return Attempt(staged=NOTHING_STAGED)
         make_branch(self.stores, self.table, move)
         moved = self.write(OwnMove(self.stores, self.table, move, segments=segments, rows=rows))
         _check_said(self.table, move, moved, rows=rows)
         staged = self.stores.lake.staged(self.table, move, rows=rows)
         _check_rows(self.stores, self.table, move, staged, segments)
-        return tier.Attempt(staged=staged, state=moved.state)
+        return Attempt(staged=staged, state=moved.state)
 
-    def publish(self, claim: Claim, move: Move, attempt: tier.Attempt) -> Version:
+    def publish(self, claim: Claim, move: Move, attempt: Attempt) -> Version:
         return tier.publish(self.stores, self.table, claim, move, attempt)
 
 

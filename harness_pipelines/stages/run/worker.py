@@ -36,6 +36,7 @@ from harness_pipelines.stages.run.progress import CLAIM_LEASE, TableProgress, Wo
 from harness_pipelines.stages.run.trouble import Backoff, Restart, StageBroken
 from harness_pipelines.stages.table import evolve, expire
 from harness_pipelines.stages.tier import tier
+from harness_pipelines.stages.tier.sources import source_of
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
@@ -183,7 +184,7 @@ class _TableWorker:
         self._restart = Restart(self, self._backoffs)
         self._restart_at = -math.inf
         # The stage that takes records from the log is the one that lets partitions join.
-        self._reads_log = Stage.TIER if table.spec.buffer == "none" else Stage.INGEST
+        self._reads_log = table.intake.reader
         self._joiner = Joiner(self, self._claim_of_log) if self._reads_log in self._stages else None
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ class _TableWorker:
         stages = self._stages
         with suppress(HarnessError):  # what stopped it before is over once the threads have worked
             self._restart.look()
-        if Stage.INGEST in stages and self.table.spec.buffer != "none":
+        if Stage.INGEST in stages and self.table.intake.buffered:
             if self.worker.options.ingest_on == "spark":
                 self._stage(Stage.INGEST, self._ingest_on_spark, LOOK_S)
             else:
@@ -341,8 +342,9 @@ class _TableWorker:
         if not positions or set(ends) != {p.partition for p in positions}:
             return False
         stages = self._stages
-        reads_log = Stage.INGEST in stages or (Stage.TIER in stages and self.table.spec.buffer == "none")
-        read = not reads_log or all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
+        read = stages.isdisjoint({Stage.INGEST, self._reads_log}) or all(
+            p.bounds.buffer_hi >= ends[p.partition] for p in positions
+        )
         moved = Stage.TIER not in stages or all(p.bounds.stream_hi >= p.bounds.buffer_hi for p in positions)
         compacted = Stage.COMPACT not in stages or self._is_compacted()
         return read and moved and compacted and (Stage.OTREE not in stages or self._is_merged(positions))
@@ -504,7 +506,7 @@ class _TableWorker:
             return options.until_idle
         if not options.rest_first or self._rest.get(stage) == {}:
             return False
-        bounds = tier.takeable(self.stores, self.table)
+        bounds = source_of(self.table).takeable(self.stores, self.table)
         there = {p: b.buffer_hi if stage is Stage.TIER else b.stream_hi for p, b in bounds.items()}
         moved = {p: b.stream_hi if stage is Stage.TIER else b.batch_hi for p, b in bounds.items()}
         rest = self._rest.setdefault(stage, there)  # what comes later waits for the rules
@@ -512,7 +514,7 @@ class _TableWorker:
         return bool(self._rest[stage])
 
     def _tier_is_idle(self) -> bool:
-        bounds = tier.takeable(self.stores, self.table)
+        bounds = source_of(self.table).takeable(self.stores, self.table)
         moved = all(b.stream_hi >= b.buffer_hi for b in bounds.values())
         return Stage.TIER not in self.worker.options.stages or (moved and self._ingest_is_idle(bounds))
 

@@ -122,12 +122,12 @@ def _check_fits(known: TableRow, wanted: TableSpec, *, decoding: bool = False) -
 
     *decoding*: only words of decoding differ, and there is no row yet.
     """
-    if known.spec.views != "stream" and known.spec.indexed != wanted.indexed:
+    if known.view_set.clustered and known.spec.indexed != wanted.indexed:
         raise TableExists(
             f"table {wanted.table} is clustered by {', '.join(known.spec.indexed)}, and its regions are cut in these "
             "columns; nothing was changed. Leave `layout.columns` as it is, or apply the spec under another name"
         )
-    if known.spec.views != "stream" and known.spec.layout.sample != wanted.layout.sample:
+    if known.view_set.clustered and known.spec.layout.sample != wanted.layout.sample:
         raise TableExists(
             f"table {wanted.table} keeps a sample of {known.spec.layout.sample:g} of its rows in separate files; "
             "nothing was changed. Leave `layout.sample` as it is, or apply the spec under another name"

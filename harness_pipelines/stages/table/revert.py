@@ -50,7 +50,7 @@ def revert_table(stores: Stores, table: TableRow, *, to: int | None) -> Version:
 
 def _log_from(stores: Stores, table: TableRow) -> Vector:
     """Without a buffer: where Kafka begins, by partition; the rows of a reverted range are read from there."""
-    if table.spec.buffer != "none":
+    if table.intake.buffered:
         return {}
     bounds = {p.partition: p.bounds for p in stores.tables.positions(table)}
     check_source(table, stores.log, {p: b.buffer_hi for p, b in bounds.items()})

@@ -52,7 +52,7 @@ def look_again(stores: Stores, table: TableRow, move: Move, staged: Staged) -> M
     Those that only warn were counted when the rows were taken. With `buffer: none` what judges writes, at once.
     Raises: ContractBroken; ContractUnusable; LakeFileMissing, LakeUnreadable.
     """
-    judge = None if table.spec.buffer == "none" or not staged.files else judge_of(table.spec)
+    judge = judge_of(table.spec) if table.intake.buffered and staged.files else None
     rules = [rule for rule in judge.rules if rule.severity != "warn"] if judge else []
     if not rules:
         return {}

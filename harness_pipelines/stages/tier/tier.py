@@ -6,43 +6,26 @@ plan: choose ranges, record the move. stage: Spark writes them to the attempt's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
-from harness_pipelines.formats.contract.checks import judge_of
-from harness_pipelines.ports.identity import check_source
-from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
-from harness_pipelines.ports.ledger import Boundary, MoveDraft, RefusedRecord, StateDraft, Swap, TableRow
-from harness_pipelines.ports.source import check_positions
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Bounds, Vector, buffered
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, plan_ranges
-from harness_pipelines.protocol.reading.plan import SegmentRef
-from harness_pipelines.protocol.segments import needed
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.table import TierRules
-from harness_pipelines.stages.ingest.log_epochs import check_epochs, epochs_of
-from harness_pipelines.stages.ingest.refusing import One, check_move, note_refused
-from harness_pipelines.stages.run.moving import Moving, Tally, make_branch
+from harness_pipelines.stages.run.moving import Moving, Tally
 from harness_pipelines.stages.tier.contract import look_again
+from harness_pipelines.stages.tier.sources import Attempt, source_of
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
 
 log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 8_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """What one attempt staged."""
-
-    staged: Staged
-    refused: tuple[RefusedRecord, ...] = ()
-    state: StateDraft | None = None  #: of a consumer that moves rows itself
-    epochs: Mapping[int, int] = field(default_factory=dict)  #: `buffer: none`: of the last record of each partition
 
 
 def trigger(
@@ -54,7 +37,7 @@ def trigger(
     """
     if stores.tables.open_move(table, Stage.TIER, shard=0) is not None:
         return "recovery"
-    bounds = takeable(stores, table)
+    bounds = source_of(table).takeable(stores, table)
     if idle is not None and idle(bounds):
         return "idle" if any(b.buffer_hi > b.stream_hi for b in bounds.values()) else None
     size = sum(int(s["bytes"]) for s in stores.segments.sizes(table) if s["state"] != "retired")
@@ -80,8 +63,7 @@ def tier_once(
 
     Raises: MoveStuck, FencedOut, ContractUnusable (NEVER); TryAgain when Spark or a store is away.
     """
-    if table.spec.buffer == "none":
-        judge_of(table.spec)  # Spark's tasks would find out attempt by attempt
+    source_of(table).check(table)
     return Moving(stores, table, _Tier(stores, table), tally=done).once(claim, trigger=trigger, run_id=run_id)
 
 
@@ -115,7 +97,7 @@ def plan(
     offsets_max: int = MOVE_OFFSETS_MAX,
 ) -> Move | None:
     """Record a move of everything buffered, or ``None``. *below* caps it per partition."""
-    bounds = takeable(stores, table)
+    bounds = source_of(table).takeable(stores, table)
     lo, hi = plan_ranges(buffered(bounds), offsets_max=offsets_max)
     if below is not None:
         lo, hi = {p: lo[p] for p in below}, dict(below)
@@ -134,61 +116,9 @@ def plan(
     return stores.ledger.plan_move(claim, draft)
 
 
-def takeable(stores: Stores, table: TableRow) -> dict[int, Bounds]:
-    """Bounds with ``buffer_hi`` as far as tier may take: the buffer's, or with `buffer: none` the log's end.
-
-    Raises: TopicRecreated, PartitionsGrown, RecordsLost, ... when the log is not the one that the table was made from.
-    """
-    bounds = {p.partition: p.bounds for p in stores.ledger.positions(table)}
-    if table.spec.buffer != "none":
-        return bounds
-    check_source(table, stores.log, {p: b.buffer_hi for p, b in bounds.items()}, known=bounds)
-    marks = stores.log.watermarks(table.spec.topic, bounds)
-    # After a revert the log is read again from further below; what it does not have there is named, not tried.
-    check_positions(table.spec.topic, {p: b.stream_hi for p, b in bounds.items()}, marks)
-    return {p: replace(b, buffer_hi=max(marks[p].end, b.buffer_hi)) for p, b in bounds.items()}
-
-
-# -- stage --------------------------------------------------------------------------------------------------
-
-
 def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
-    """Let Spark write the move's rows to the attempt's branch, and check from metadata what it wrote."""
-    if table.spec.buffer == "none":
-        return _stage_from_kafka(stores, table, move)
-    named = segments_of(stores, table, move)
-    rows = sum(stores.buffer_rows(table, named, move.ranges).values())
-    if rows == 0:
-        return Attempt(staged=NOTHING_STAGED)  # gaps only: nothing to write, but the bounds move on
-    make_branch(stores, table, move)
-    stores.engine.write_segments(table, move, named)
-    return Attempt(staged=stores.lake.staged(table, move, rows=rows))
-
-
-def segments_of(stores: Stores, table: TableRow, move: Move) -> list[SegmentRef]:
-    """The segments that may hold rows of *move*. Raises: SchemaMoved."""
-    found = needed(stores.segments.all(table), {r.partition: r.low for r in move.ranges})
-    return [*table.seen([s.ref for s in found])]
-
-
-def _stage_from_kafka(stores: Stores, table: TableRow, move: Move) -> Attempt:
-    """`buffer: none`: Spark reads the log itself; refused records are published with the move.
-
-    Spark tells no leader epochs, so they are read before and compared after: what it read lies between.
-    """
-    known = stores.segments.positions(table)
-    check_epochs(table, stores.log, {p: (at.buffer_hi, at.leader_epoch) for p, at in known.items()})
-    epochs = epochs_of(table, stores.log, move.ranges)
-    make_branch(stores, table, move)
-
-    def check(rows: int, refused: int, one: One) -> None:
-        check_move(table, rows=rows, refused=refused, one=one, before=stores.segments)
-
-    rows, refused = stores.engine.write_log(table, move, check=check)
-    note_refused(table, refused)
-    check_source(table, stores.log, move.hi)
-    check_epochs(table, stores.log, {p: (move.hi[p], epoch) for p, epoch in epochs.items()})
-    return Attempt(staged=stores.lake.staged(table, move, rows=rows), refused=tuple(refused), epochs=epochs)
+    """Write the move's rows to the attempt's branch."""
+    return source_of(table).stage(stores, table, move)
 
 
 # -- publish ------------------------------------------------------------------------------------------------
@@ -212,7 +142,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         refused=attempt.refused,
         violations=violations,
         state=attempt.state,
-        ingest_to=dict(move.hi) if table.spec.buffer == "none" else {},
+        ingest_to=source_of(table).ingest_to(move),
         epochs=attempt.epochs,
     )
     published = stores.ledger.publish(table, boundary, build)

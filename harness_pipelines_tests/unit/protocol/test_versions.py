@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, covers
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.shape import VIEW_SETS
 from harness_pipelines.protocol.versions import (
     ForeignCommit,
     Version,
@@ -20,7 +21,6 @@ from harness_pipelines.protocol.versions import (
     advance,
     answering_version,
     check_base,
-    effects_of,
     trim_floor,
 )
 
@@ -221,4 +221,4 @@ def test_where_the_batch_view_is_the_only_one_tier_moves_both_bounds_and_a_relay
     ],
 )
 def test_a_table_has_the_stages_that_write_its_views(views, stages):
-    assert {stage: effect.view for stage, effect in effects_of(views).items()} == stages
+    assert {stage: effect.view for stage, effect in VIEW_SETS[views].effects.items()} == stages

@@ -64,8 +64,10 @@ class Books:
 
 
 def table(number: int, name: str) -> Any:
-    spec = SimpleNamespace(buffer="postgres", topic="t")
-    return SimpleNamespace(table_id=number, name=name, stopped=None, effects={}, spec=spec)
+    intake = SimpleNamespace(buffered=True, reader=Stage.INGEST)
+    return SimpleNamespace(
+        table_id=number, name=name, stopped=None, effects={}, spec=SimpleNamespace(topic="t"), intake=intake
+    )
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.ledgers.postgres.views.status import buffered_rows
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.claims import Stage
 
 Row = Mapping[str, Any]
 
@@ -30,8 +31,7 @@ class Proof:
 
     def taken(self, table: TableRow) -> Sequence[Row]:
         """The moves that brought records into *table*: those of ingest, or of tier where there is no buffer."""
-        stage = "tier" if table.spec.buffer == "none" else "ingest"
-        return list(self.database.rows("audit/taken", {"table_id": table.table_id, "stage": stage}))
+        return list(self.database.rows("audit/taken", {"table_id": table.table_id, "stage": table.intake.reader}))
 
     def accepted(self, table: TableRow) -> Sequence[Row]:
         """The commits of other writers that a person accepted."""
@@ -52,5 +52,5 @@ class Proof:
             moved = connection.execute(sql("checks/moved_rows"), {"table_id": table.table_id}).fetchone()
             buffered = buffered_rows(connection, table)
         assert moved is not None
-        ingested = moved["ingested"] if table.spec.buffer != "none" else moved["tiered"]
-        return Conserved(ingested=ingested, tiered=moved["tiered"], buffered=buffered)
+        taken = {Stage.INGEST: moved["ingested"], Stage.TIER: moved["tiered"]}
+        return Conserved(ingested=taken[table.intake.reader], tiered=moved["tiered"], buffered=buffered)
