@@ -14,7 +14,7 @@ from pyiceberg.table import StaticTable
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
-from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
+from harness_pipelines.ports.requests import RecallRequest
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import Act
 from harness_pipelines.protocol.versions import Version

@@ -46,5 +46,5 @@ def scrape(url: str) -> Scrape:
 def served(worker: Worker, table: Table) -> Iterator[str]:
     """The URL of the metrics of *worker*, which runs in this process."""
     with endpoint(LOOPBACK, 0) as (registry, url):
-        registry.watch(WorkerCollector(worker, [table]))
+        registry.watch(WorkerCollector(worker, [table], table.harness.stores))
         yield url

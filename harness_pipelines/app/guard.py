@@ -20,10 +20,9 @@ from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, number_of
 from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, in_history
-from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ports.errors import LedgerOlderThanLake
 from harness_pipelines.ports.lake import reachable
-from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.ports.ledger import Ledger, TableRow, TableUnknown
 from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove, lost_of
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Standing:
         self._database = database
         self._compared: dict[int, _Compared] = {}
 
-    def check(self, table: TableRow, ledger: PostgresLedger) -> None:
+    def check(self, table: TableRow, ledger: Ledger) -> None:
         """The warehouse is this ledger's, and the ledger knows all that was published to it.
 
         On a server that was promoted since, the table's numbers continue from larger ones, and the server that was left
@@ -75,11 +74,11 @@ class Standing:
         self._ownership.follow()
         known.at, known.connections = now, connections
 
-    def lost(self, table: TableRow, ledger: PostgresLedger) -> list[NamedMove]:
+    def lost(self, table: TableRow, ledger: Ledger) -> list[NamedMove]:
         """The moves that the newest metadata files of the table's views name and the ledger never had."""
         return self._unknown(table, self._named(table, ledger, read={}))
 
-    def _named(self, table: TableRow, ledger: PostgresLedger, *, read: ByFile) -> ByFile:
+    def _named(self, table: TableRow, ledger: Ledger, *, read: ByFile) -> ByFile:
         """What the newest metadata files of the table's views name; files that were *read* are not read again."""
         named: dict[str, Collection[NamedMove]] = {}
         for view in table.views:

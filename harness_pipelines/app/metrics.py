@@ -29,12 +29,13 @@ from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
 from harness_pipelines.ledgers.postgres.views.work import TableState
 from harness_pipelines.ports.ledger import SickTable
-from harness_pipelines.ports.work import SeenEnds
+from harness_pipelines.ports.upkeep import SeenEnds
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
     from harness_pipelines.app.table import Table
     from harness_pipelines.stages.run.worker import TableProgress, Worker
 
@@ -193,15 +194,15 @@ class WorkerCollector(Collector):
     Ledger metrics cover all tables with ``mode: external_worker``, so a table is exported while any worker lives.
     """
 
-    def __init__(self, worker: Worker, tables: Sequence[Table]) -> None:
-        self._worker = worker
+    def __init__(self, worker: Worker, tables: Sequence[Table], stores: Stores) -> None:
+        self._worker, self._stores = worker, stores
         self._own = {table.name: table.spec for table in tables}
         self._stages = sorted(worker.options.stages)
         self._others: dict[str, TableSpec] = {}
         self._sick: list[SickTable] = []
         self._known_at = -inf
         self._look = Timely(self._ask, wait_s=LOOK_S_MAX)
-        self.health = Health(worker.stores.settings)
+        self.health = Health(stores.settings)
 
     def describe(self) -> Iterable[Family]:
         """Return all families without samples."""
@@ -256,7 +257,7 @@ class WorkerCollector(Collector):
             for one in self._worker.progress
             if one.ends_at is not None
         ]
-        stores = self._worker.stores
+        stores = self._stores
         if time.monotonic() - self._known_at > TABLES_S:
             rows, self._sick = stores.tables.survey()
             self._others = {row.name: row.spec for row in rows if row.spec.mode == "external_worker"}

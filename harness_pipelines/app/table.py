@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from harness_pipelines.app.client import Harness
     from harness_pipelines.ledgers.postgres.events import Subscription
-    from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
     from harness_pipelines.ports.events import Event
+    from harness_pipelines.ports.requests import RecallRequest
     from harness_pipelines.protocol.changes.corrections import Wanted
     from harness_pipelines.protocol.lake.overlays import Act
     from harness_pipelines.protocol.schema.evolution import Changes

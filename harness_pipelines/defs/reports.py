@@ -14,7 +14,7 @@ from dagster import AssetMaterialization, AssetObservation, DagsterInstance
 
 from harness_pipelines.defs.names import table_key
 from harness_pipelines.defs.tables import stage_assets
-from harness_pipelines.ports.work import TableWork
+from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.claims import Stage
 
 OBSERVE_S = 120.0  #: how far a table is behind is shown so often, if it changed

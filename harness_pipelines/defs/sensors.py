@@ -36,7 +36,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Watermark
-from harness_pipelines.ports.work import TableWork
+from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec

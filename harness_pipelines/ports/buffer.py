@@ -1,12 +1,16 @@
-"""How the rows of a buffer are read: in this process, and by engines that read its tables by SQL themselves."""
+"""How rows of a buffer are read, in this process and by engines that read its tables by SQL; recalled rows in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from harness_pipelines.ports.ledger import ReadState, TableRow
+from harness_pipelines.protocol.lake.overlays import Overlay
+from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.reading.queries import HotQuery
 from harness_pipelines.spec.predicate import TRUE, Predicate
 
 if TYPE_CHECKING:
@@ -61,3 +65,25 @@ class BufferReads(Protocol):
     def batches(self, query: BufferQuery, stats: BufferStats) -> Iterator[pa.Table]:
         """The rows of *query*, some at a time."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What one attempt wrote."""
+
+    segment: str
+    bytes: int
+    packed: tuple[str, ...]  #: columns that share one value
+
+
+class OverlayTables(Protocol):
+    """Tables of recalled rows."""
+
+    def write(self, table: TableRow, move: Move, rows: pa.Table) -> Written: ...
+    def read(self, table: TableRow, overlays: Iterable[Overlay]) -> pa.Table: ...
+
+
+class Newest(Protocol):
+    """Reads the newest rows of keys beside the state that they belong to."""
+
+    def look(self, table: TableRow, wanted: HotQuery | None = None) -> tuple[ReadState, pa.Table | None]: ...

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from harness_pipelines.ports.ledger import RefusedRecord, Swap
 from harness_pipelines.protocol.bounds import Vector
-from harness_pipelines.protocol.changes.corrections import Change, Coordinate, Waiting
+from harness_pipelines.protocol.changes.corrections import Change, Coordinate, Kind, Waiting, Wanted
+from harness_pipelines.protocol.schema.evolution import Evolved
 from harness_pipelines.protocol.versions import Version, ViewName
+
+if TYPE_CHECKING:
+    from harness_pipelines.drivers.postgres import Database
 
 HELD = "held"
 Vectors = tuple[Vector, Vector]  #: per partition ``[low, high)``
 #: Writes the metadata of the views with the rows put back, on top of these pointers, which are those of this version;
 #: the number is the move's. A view that shows none of the rows stays as it is.
 BuildCorrection = Callable[[Version, Mapping[ViewName, str], int], Mapping[ViewName, Swap]]
+
+#: Writes the metadata of the views with the new schema, on top of these pointers.
+#: From the metadata file of each view and the number of the move.
+BuildSchema = Callable[[Mapping[ViewName, str], int], Mapping[ViewName, Swap]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +75,25 @@ class Correction:
     bytes: int
     decoder: str | None  #: digest of the spec that decoded them, if it was not the table's
     act: Literal["replay", "repair"] = "replay"  #: whose crash points it passes
+
+
+class CorrectionBook(Protocol):
+    """Quarantined records of one table, and how they are put back."""
+
+    def over(self, database: Database) -> CorrectionBook: ...
+
+    def held(
+        self, wanted: Wanted, *, after: Coordinate, limit: int, below: Coordinate | None = None
+    ) -> list[HeldRecord]: ...
+    def held_at(self, wanted: Wanted, *, after: Coordinate, limit: int) -> list[Coordinate]: ...
+    def in_effect(self) -> list[InEffect]: ...
+    def between(self, since: int, to: int) -> dict[Coordinate, Kind]: ...
+    def look(self, wanted: Sequence[Coordinate]) -> Standing: ...
+    def drop(self, wanted: Sequence[Coordinate], *, by: str) -> int: ...
+    def publish(self, correction: Correction, build: BuildCorrection, *, by: str, run_id: str | None) -> Version: ...
+
+
+class SchemaChanges(Protocol):
+    """Changes of the schema of one table."""
+
+    def publish(self, evolved: Evolved, build: BuildSchema, *, by: str) -> Version: ...

@@ -10,15 +10,16 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, ReadState, Segment, Swap, TableRow
+from harness_pipelines.ports.upkeep import TrimDecision
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.reading.reads import At
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness_pipelines.ledgers.postgres.retention import TrimDecision
     from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit
 
 Files = TypeVar("Files")
@@ -27,7 +28,7 @@ Files = TypeVar("Files")
 class ReadLeases(Protocol):
     """Leases and read states for readers: lease first, then read the state."""
 
-    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: int | None = None) -> ReadState: ...
+    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None) -> ReadState: ...
     def renew(self, lease_id: str, *, lease: timedelta) -> datetime: ...
     def end(self, lease_id: str) -> None: ...
     def finish(self, lease_id: str) -> None: ...
@@ -43,6 +44,12 @@ class BufferSegments(Protocol):
     def rotate(self, table: TableRow) -> None: ...
     def refused(self, table: TableRow, partition: int, low: int, high: int) -> Sequence[int]: ...
     def beginning(self, table: TableRow, *, limit: int) -> Beginning: ...
+
+
+class SizedSegments(BufferSegments, Protocol):
+    """Segments that take space."""
+
+    def sizes(self, table: TableRow) -> list[Mapping[str, Any]]: ...
 
 
 class BufferWriter(Protocol):

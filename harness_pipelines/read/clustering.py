@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.layout.balance import from_files
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.tree import RegionTree, indexed_columns
+from harness_pipelines.ports.access import HasLake, HasTables
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.versions import Version
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
 
-
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
+class Ports(HasLake, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +30,7 @@ class Layout:
 _layout_of_files: ByPath[Layout | None] = ByPath(16)
 
 
-def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | None:
+def layout_of(stores: Ports, table: TableRow, version: Version) -> Layout | None:
     """How the batch view of *version* is clustered; ``None`` before its first rows.
 
     Where it has rows and the ledger no tree, since it was lost and made again from the lake, the files tell.
@@ -48,7 +46,7 @@ def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | Non
     return _layout_of_files.get(metadata, lambda: _from_files(stores, table, metadata))
 
 
-def _from_files(stores: Stores, table: TableRow, metadata: str) -> Layout | None:
+def _from_files(stores: Ports, table: TableRow, metadata: str) -> Layout | None:
     files = stores.lake.region_files(table, metadata)
     if not files:
         return None

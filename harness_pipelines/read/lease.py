@@ -5,21 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.ports.access import HasLeases
 from harness_pipelines.protocol.reading.plan import ReadPlan
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 IDLE_S = 60.0  #: how long the thread sleeps when no read is under way
+
+
+class Ports(HasLeases, Protocol):
+    """The ports that it uses."""
 
 
 class Hold:
     """Keeps the lease of one read alive until `finish` or `end`."""
 
-    def __init__(self, stores: Stores, plan: ReadPlan, lease: timedelta) -> None:
+    def __init__(self, stores: Ports, plan: ReadPlan, lease: timedelta) -> None:
         self._stores, self._plan, self._lease = stores, plan, lease
         self._failed: BaseException | None = None
         self._finished = False

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.access import HasLeases, HasLog, HasTables
 from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.ports.source import check_positions
@@ -15,11 +16,12 @@ from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, OverlayPart, ReadPlan, TailPart
 from harness_pipelines.protocol.reading.reads import At
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
+
+class Ports(HasLeases, HasLog, HasTables, Protocol):
+    """The ports that it uses."""
 
 
-def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, holder: str, lease: timedelta) -> ReadPlan:
+def make_plan(stores: Ports, table: TableRow, *, at: At | None, tail: bool, holder: str, lease: timedelta) -> ReadPlan:
     """Lease a read state of *table* and name what a reader of it opens.
 
     With *tail* the plan also names what only Kafka has, up to its last stable offsets of now; an old version has no
@@ -33,12 +35,12 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
         return _plan(stores, seen, state, to_end=tail and at is None)
 
 
-def glance_plan(stores: Stores, table: TableRow, state: ReadState) -> ReadPlan:
+def glance_plan(stores: Ports, table: TableRow, state: ReadState) -> ReadPlan:
     """The plan of a *state* without a lease and without a tail: for what is read from the buffer alone."""
     return _plan(stores, with_schema(stores, table, state.version.schema_version), state, to_end=False)
 
 
-def with_schema(stores: Stores, table: TableRow, schema_version: int) -> TableRow:
+def with_schema(stores: Ports, table: TableRow, schema_version: int) -> TableRow:
     """*table* as it was, or has become, with a schema; the ledger is asked for one that *table* does not know."""
     if schema_version > table.schema_version:
         table = stores.tables.table(table.name)
@@ -46,7 +48,7 @@ def with_schema(stores: Stores, table: TableRow, schema_version: int) -> TableRo
 
 
 @contextmanager
-def given_back(stores: Stores, lease_id: str) -> Iterator[None]:
+def given_back(stores: Ports, lease_id: str) -> Iterator[None]:
     """Give a lease back if the block fails: nobody is left to do it, and it holds what expire may remove."""
     try:
         yield
@@ -56,7 +58,7 @@ def given_back(stores: Stores, lease_id: str) -> Iterator[None]:
         raise
 
 
-def _plan(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) -> ReadPlan:
+def _plan(stores: Ports, table: TableRow, state: ReadState, *, to_end: bool) -> ReadPlan:
     return ReadPlan(
         table=table.name,
         table_id=table.table_id,
@@ -109,7 +111,7 @@ def _buffer(table: TableRow, state: ReadState) -> BufferPart | None:
     return BufferPart(segments=table.seen(segments), low=low, high={p: buffer_hi[p] for p in low})
 
 
-def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) -> TailPart | None:
+def _tail(stores: Ports, table: TableRow, state: ReadState, *, to_end: bool) -> TailPart | None:
     """What only Kafka has: without a buffer all above ``stream_hi``, which a revert may set below ``buffer_hi``."""
     _, high = _vectors(state.bounds)
     low = table.intake.ends(state.bounds) if state.answered_by is None else dict(high)

@@ -7,12 +7,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from harness_pipelines.drivers.postgres import SegmentMissing
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.access import HasGlances, HasLeases, HasLog, HasTables
 from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
@@ -40,13 +41,14 @@ from harness_pipelines.spec.predicate import (
 from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.spec.where import WhereError, compared
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 LOOKS_MAX = 3  #: for what is asked from the buffer alone
 KEYS_PER_READ = 200  #: more than so many values no file is ruled out by, and a filter of composite keys grows deep
 Key = tuple[Value | None, ...]  #: physical values of the key's columns, in the key's order
 _NUMBERS = (Primitive("int"), Primitive("long"))
+
+
+class Ports(HasGlances, HasLeases, HasLog, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 class KeyUnfit(UsageError):
@@ -159,7 +161,7 @@ class HotRows:
     which there are: where there are others, or other columns, it was for nothing and the next one asks these.
     """
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Ports) -> None:
         self._stores = stores
         self._last: tuple[ReadState, ReadPlan] | None = None
 

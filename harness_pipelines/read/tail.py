@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pyarrow as pa
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.access import HasLeases, HasLog, HasSchemas, HasTables
 from harness_pipelines.ports.decoded import decode_batch
 from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import TableRow
@@ -17,18 +18,19 @@ from harness_pipelines.protocol.reading.plan import TailPart
 from harness_pipelines.read.plan import with_schema
 from harness_pipelines.spec.arrow import arrow_schema
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 POLL_RECORDS = 65_536
 SILENCE_S_MAX = 30.0
+
+
+class Ports(HasLeases, HasLog, HasSchemas, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 class TailSilent(TryAgain):
     """Kafka reported records but did not deliver them in time."""
 
 
-def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
+def read_tail(stores: Ports, table: TableRow, part: TailPart) -> pa.Table:
     """Rows of the user's columns and all coordinates for ``[low, high)`` of each partition of *part*.
 
     Records that do not fit are left out: ingest will set them aside. Raises: TailSilent, TopicRecreated and what

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from harness_pipelines.ports.access import HasCorrections, HasProof, HasReaders
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds, vector_from_json
 from harness_pipelines.protocol.digest import added, parsed
 from harness_pipelines.protocol.schema.schemas import ids_of
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
+
+class Ports(HasCorrections, HasProof, HasReaders, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class TakenMove:
         return all(p in bounds and high <= bounds[p].buffer_hi for p, high in self.hi.items())
 
 
-def taken_moves(stores: Stores, table: TableRow) -> list[TakenMove]:
+def taken_moves(stores: Ports, table: TableRow) -> list[TakenMove]:
     """The moves that brought records into *table*: those of ingest, or of tier where there is no buffer."""
     moves = [
         TakenMove(
@@ -73,7 +75,7 @@ class Corrected:
         return (self.digest or 0) - (self.was or 0)
 
 
-def corrections_of(stores: Stores, table: TableRow) -> dict[int, dict[int, Corrected]]:
+def corrections_of(stores: Ports, table: TableRow) -> dict[int, dict[int, Corrected]]:
     """What became of records that replays put back, replaced or removed, by partition and offset."""
     found: dict[int, dict[int, Corrected]] = {}
     for one in stores.corrections(table).over(stores.readers).in_effect():

@@ -14,11 +14,11 @@ from harness_pipelines.protocol.topics import label
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
     from harness_pipelines.app.table import Table
-    from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
     from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
     from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
     from harness_pipelines.ledgers.postgres.views.status import Apart, Counts, Refusing
     from harness_pipelines.ports.ledger import PartitionStatus
+    from harness_pipelines.ports.requests import RecallRequest
     from harness_pipelines.ports.source import Log, OpenTransaction
     from harness_pipelines.protocol.versions import Version
     from harness_pipelines.show.bars import Spans

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
 from harness_pipelines.lakes.iceberg.read.runs import stream_files, written_files
+from harness_pipelines.ports.access import HasEngine, HasLake, HasLedger, HasTables
 from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Vector
@@ -23,12 +24,13 @@ from harness_pipelines.protocol.moves import Move, budget_of
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.run.moving import Moving, Pointless, Tally, make_branch
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 log = structlog.get_logger(__name__)
 FILES = "files"  #: why it is due, when no move of it is open
 BUDGET_BYTES = 2 * 2**30  #: of files that one move reads
+
+
+class Ports(HasEngine, HasLake, HasLedger, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class Attempt:
     removed: Mapping[str, str | None]  #: the files that it stands for, and the delete file of each
 
 
-def trigger(stores: Stores, table: TableRow, *, judged: str | None = None) -> str | None:
+def trigger(stores: Ports, table: TableRow, *, judged: str | None = None) -> str | None:
     """Why compact should move now: ``recovery`` of an open move, or ``files``; ``None`` if it need not.
 
     *judged* is a metadata file of the stream view in which nothing was worth it.
@@ -53,7 +55,7 @@ def trigger(stores: Stores, table: TableRow, *, judged: str | None = None) -> st
 
 
 def compact_once(
-    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
+    stores: Ports, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
 ) -> Version | None:
     """Rewrite small files, finishing an open move first; ``None`` when nothing is worth it.
 
@@ -64,7 +66,7 @@ def compact_once(
 
 @dataclass(frozen=True, slots=True)
 class _Compact:
-    stores: Stores
+    stores: Ports
     table: TableRow
     name: Stage = Stage.COMPACT
 
@@ -81,7 +83,7 @@ class _Compact:
 # -- plan ---------------------------------------------------------------------------------------------------
 
 
-def plan(stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None) -> Move | None:
+def plan(stores: Ports, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None) -> Move | None:
     """Record a move without ranges when files of the head are small: which, follows from its base version."""
     head = stores.ledger.head(table)
     if not due(table, head):
@@ -116,7 +118,7 @@ def _target_bytes(table: TableRow) -> int:
 # -- stage --------------------------------------------------------------------------------------------------
 
 
-def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
+def stage(stores: Ports, table: TableRow, move: Move) -> Attempt:
     """Let the engine rewrite the base's small files to the attempt's branch, and check from metadata what it wrote."""
     base = make_branch(stores, table, move)
     runs = due(table, base, budget_bytes=budget_of(move, bytes_max=BUDGET_BYTES))
@@ -132,7 +134,7 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
 # -- publish ------------------------------------------------------------------------------------------------
 
 
-def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
+def publish(stores: Ports, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
     """Let the staged files stand for the small ones: pointer, version and move in one transaction."""
     keep = table.spec.retention.snapshots
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
-from harness_pipelines.ports.adoption import AdoptedMove, Adoption, NewBatch
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.repair import AdoptedMove, Adoption, NewBatch
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.history import HistoryBroken, NamedMove
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION

@@ -19,8 +19,8 @@ from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
-from harness_pipelines.ports.adoption import AdoptedMove, Adoption
 from harness_pipelines.ports.ledger import Swap, TableRow
+from harness_pipelines.ports.repair import AdoptedMove, Adoption
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import Act as Asked
 from harness_pipelines.protocol.moves import MoveState

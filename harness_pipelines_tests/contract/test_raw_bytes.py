@@ -17,12 +17,13 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
 from harness_pipelines.lakes.iceberg.write.corrections import written
-from harness_pipelines.lakes.iceberg.write.quarantine import Moved, RawBytesMissing
+from harness_pipelines.lakes.iceberg.write.quarantine import RawBytesMissing
 from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.views.quarantine import set_aside
 from harness_pipelines.ports.errors import QuarantineNameTaken
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.refused import HEAD_BYTES
+from harness_pipelines.ports.upkeep import Moved
 from harness_pipelines.protocol.changes.corrections import BEFORE_ALL, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats

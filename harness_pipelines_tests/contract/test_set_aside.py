@@ -12,12 +12,12 @@ import pytest
 
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine
-from harness_pipelines.lakes.iceberg.write.quarantine import Moved
 from harness_pipelines.ledgers.postgres.views import quarantine as listing
 from harness_pipelines.ledgers.postgres.views.quarantine import counts_set_aside, kept, set_aside
-from harness_pipelines.ports.adoption import Adoption
 from harness_pipelines.ports.errors import MovedMeanwhile
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.repair import Adoption
+from harness_pipelines.ports.upkeep import Moved
 from harness_pipelines.protocol.changes.corrections import BEFORE_ALL, Coordinate, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats

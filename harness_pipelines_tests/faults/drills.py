@@ -20,7 +20,8 @@ import harness_pipelines as hp
 from harness_pipelines.engines.spark import engine as spark_engine
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import pinned
-from harness_pipelines.lakes.iceberg.write.quarantine import Moved, RawBytes
+from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
+from harness_pipelines.ports.upkeep import Moved
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.compaction import FILES_MIN
 from harness_pipelines.protocol.schema.evolution import Changes

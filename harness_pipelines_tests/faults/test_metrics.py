@@ -12,7 +12,7 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines.app.metrics import LOOK_S_MAX
 from harness_pipelines.ledgers.postgres.views.work import TableState
-from harness_pipelines.ports.work import SeenEnds
+from harness_pipelines.ports.upkeep import SeenEnds
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.settings import Settings

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from harness_pipelines.ports.ledger import LeaseEnded, ReadState, TableRow
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.reading.reads import cut_now, cut_of_version
+from harness_pipelines.protocol.reading.reads import At, cut_now, cut_of_version
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines_tests.memory.state import Books, Lease, MemoryState
 
@@ -21,7 +21,7 @@ class MemoryLeases:
     def __init__(self, state: MemoryState) -> None:
         self.state = state
 
-    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: int | None = None) -> ReadState:
+    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None) -> ReadState:
         """Lease the version *at* with its own bounds, or the head with those of this instant. Raises: VersionGone."""
         with self.state.transaction() as books:
             versions, retained_from = books.versions[table.table_id], books.tables[table.table_id].retained_from

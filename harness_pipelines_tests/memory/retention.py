@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from harness_pipelines.ledgers.postgres.retention import TrimDecision
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.upkeep import TrimDecision
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.segments import may_drop, retirable

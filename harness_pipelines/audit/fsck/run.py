@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,15 @@ from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.lakes.iceberg.inspect.survey import Survey, survey
+from harness_pipelines.ports.access import (
+    HasLog,
+    HasLostMoves,
+    HasOverlayRows,
+    HasReaders,
+    HasTables,
+    HasTableStates,
+    HasWarehouse,
+)
 from harness_pipelines.ports.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
 from harness_pipelines.ports.ledger import TableDamaged
 from harness_pipelines.ports.source import TopicIdentity, added_partitions
@@ -28,9 +37,6 @@ from harness_pipelines.protocol.digest import as_first, row_digests, shown, tota
 from harness_pipelines.protocol.lake.history import NamedMove
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.spec.locations import folder_of
-
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
 
 __all__ = [
     "RULES",
@@ -50,6 +56,10 @@ Progress = Callable[[str, int, int], None]  #: table, files read, files to read 
 _NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, CertificateRefused, KafkaFailed, TopicForbidden)
 #: What rows that nobody of ours wrote raise where they are read.
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+
+
+class Ports(HasLog, HasLostMoves, HasOverlayRows, HasReaders, HasTableStates, HasTables, HasWarehouse, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +112,7 @@ class Report:
         }
 
 
-def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | None = None, data: bool = True) -> Report:
+def fsck(stores: Ports, tables: Sequence[str] = (), *, progress: Progress | None = None, data: bool = True) -> Report:
     """Check the named tables, or all. Writes nothing but a lease on each while it is looked at.
 
     *data*: read the bytes of data files too, and compare them with their checksums.
@@ -159,7 +169,7 @@ def _apply(rule: Rule, look: Look) -> Iterable[Found]:
 class _Looks:
     """Looks at tables; remembers what did not answer."""
 
-    def __init__(self, stores: Stores, progress: Progress | None, *, data: bool) -> None:
+    def __init__(self, stores: Ports, progress: Progress | None, *, data: bool) -> None:
         self.stores = stores
         self.trouble: dict[tuple[str, str], str] = {}  #: (table, what is away) -> why
         self._progress, self._data = progress, data

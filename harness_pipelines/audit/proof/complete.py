@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,19 @@ from harness_pipelines.audit.proof.signing import (
 )
 from harness_pipelines.audit.proof.verdicts import Window, judge
 from harness_pipelines.drivers.postgres import MissingRole
+from harness_pipelines.ports.access import (
+    HasBufferReader,
+    HasClose,
+    HasCorrections,
+    HasLeases,
+    HasLog,
+    HasOverlayRows,
+    HasProof,
+    HasReaders,
+    HasSchemas,
+    HasSignOffs,
+    HasTables,
+)
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
@@ -66,7 +79,6 @@ from harness_pipelines.read.plan import make_plan, with_schema
 from harness_pipelines.read.taken import TakenMove, corrections_of, taken_moves
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.ports.source import Watermark
 
 WINDOW_OFFSETS = 200_000
@@ -77,8 +89,29 @@ HOLES_MAX = 20
 Progress = Callable[[int, int], None]  #: offsets judged, offsets in all
 
 
+class Ports(
+    HasBufferReader,
+    HasClose,
+    HasCorrections,
+    HasLeases,
+    HasLog,
+    HasOverlayRows,
+    HasProof,
+    HasReaders,
+    HasSchemas,
+    HasSignOffs,
+    HasTables,
+    Protocol,
+):
+    """The ports that it uses."""
+
+    def opener(self, *, elsewhere: bool = False) -> Callable[[], Ports]:
+        """Opens the same in another process; *elsewhere*: on another machine."""
+        ...
+
+
 def audit_table(
-    stores: Stores,
+    stores: Ports,
     table: TableRow,
     *,
     full: bool = False,
@@ -171,7 +204,7 @@ def _check_unread(table: TableRow, metadata: str, jobs: Sequence[Job], *, step: 
 
 
 @contextmanager
-def _leased(stores: Stores, table: TableRow) -> Iterator[tuple[ReadPlan, Callable[[], None]]]:
+def _leased(stores: Ports, table: TableRow) -> Iterator[tuple[ReadPlan, Callable[[], None]]]:
     """A plan and a function that renews its lease when a third of it has passed, and says so when it ended."""
     holder = f"audit {socket.gethostname()}:{os.getpid()}"
     plan = make_plan(stores, table, at=None, tail=True, holder=holder, lease=LEASE)
@@ -188,7 +221,7 @@ def _leased(stores: Stores, table: TableRow) -> Iterator[tuple[ReadPlan, Callabl
 # -- plan ---------------------------------------------------------------------------------------------------
 
 
-def _judged_head(stores: Stores, table: TableRow, plan: ReadPlan, view: ViewName) -> tuple[str, str | None]:
+def _judged_head(stores: Ports, table: TableRow, plan: ReadPlan, view: ViewName) -> tuple[str, str | None]:
     """The metadata to judge: the version's, or the catalog's when a foreign writer moved it away from the ledger's.
 
     Other engines read the catalog's head, and the next move builds on it.
@@ -204,12 +237,12 @@ def _judged_head(stores: Stores, table: TableRow, plan: ReadPlan, view: ViewName
     )
 
 
-def _overlays(stores: Stores, table: TableRow, plan: ReadPlan) -> tuple[Overlay, ...]:
+def _overlays(stores: Ports, table: TableRow, plan: ReadPlan) -> tuple[Overlay, ...]:
     """What the judged version says of the rows of its batch view that lie in Postgres."""
     return next((v.overlays for v in stores.tables.versions(table) if v.version == plan.version), ())
 
 
-def _recalled(stores: Stores, table: TableRow, plan: ReadPlan) -> Callable[[], pa.Table]:
+def _recalled(stores: Ports, table: TableRow, plan: ReadPlan) -> Callable[[], pa.Table]:
     assert plan.overlay is not None
     segments = plan.overlay.segments
     return lambda: as_first(stores.overlay_rows(table.spec, segments, plan.bounds), table)
@@ -265,7 +298,7 @@ def split(
 
 
 def _run(
-    stores: Stores, jobs: Sequence[Job], *, check: Callable[[], None], progress: Progress, processes: int | None
+    stores: Ports, jobs: Sequence[Job], *, check: Callable[[], None], progress: Progress, processes: int | None
 ) -> list[PartitionAudit]:
     total = sum(job.offsets for job in jobs)
     at_once = min(processes or _processes(total), len(jobs))
@@ -309,7 +342,7 @@ class _Beat:
             self._renewed = time.monotonic()
 
 
-def _judge_alone(opener: Callable[[], Stores], job: Job) -> PartitionAudit:
+def _judge_alone(opener: Callable[[], Ports], job: Job) -> PartitionAudit:
     """`judge_partition` in its own process."""
     stores = opener()
     try:
@@ -318,7 +351,7 @@ def _judge_alone(opener: Callable[[], Stores], job: Job) -> PartitionAudit:
         stores.close()
 
 
-def judge_partition(stores: Stores, job: Job, *, step: Callable[[int], None]) -> PartitionAudit:
+def judge_partition(stores: Ports, job: Job, *, step: Callable[[int], None]) -> PartitionAudit:
     """Judge all ranges of one partition; *step* is told of the offsets of each window that was read."""
     table, partition, bounds = job.table, job.partition, job.bounds
     held = QuarantineSide(stores.readers, table, partition)
@@ -458,7 +491,7 @@ def _count(result: PartitionAudit, found: Offsets, window: Window) -> None:
 # -- report -------------------------------------------------------------------------------------------------
 
 
-def _strangers(stores: Stores, table: TableRow, plan: ReadPlan, metadata: str, findings: Findings) -> None:
+def _strangers(stores: Ports, table: TableRow, plan: ReadPlan, metadata: str, findings: Findings) -> None:
     """Rows of partitions that the table does not have, and quarantined records outside of it."""
     foreign = stores.proof.accepted(table)
     accepted = {FOREIGN_PARTITION: max((row["high"] for row in foreign), default=0)}
@@ -504,7 +537,7 @@ def _signed(
     return found
 
 
-def _keep(stores: Stores, table: TableRow, signed: Sequence[SignOff]) -> str | None:
+def _keep(stores: Ports, table: TableRow, signed: Sequence[SignOff]) -> str | None:
     """Sign off; returns why that was not possible."""
     try:
         stores.sign_offs.keep(table, signed)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from harness_pipelines.audit.proof.accounts import Accounts, torn
 from harness_pipelines.audit.proof.contents import QuarantineSide
@@ -14,6 +14,7 @@ from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, Piece
 from harness_pipelines.audit.proof.report import Finding, Kind, RangeAudit, Status, Tier, Witness
 from harness_pipelines.drivers.files import listed
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView
+from harness_pipelines.ports.access import HasReaders, HasSignOffs
 from harness_pipelines.ports.errors import LakeUnreadable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
@@ -22,11 +23,12 @@ from harness_pipelines.protocol.lake.signoff import Answering, Entry, Raw, SignO
 from harness_pipelines.read.taken import TakenMove
 from harness_pipelines.spec.locations import normal
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 SIGNED_OFFSETS_MAX = 1_000_000  #: of one range: what has to be read again when one of its files was replaced
 SIGNABLE = frozenset({Status.VERIFIED, Status.RETENTION, Status.ACCEPTED})
+
+
+class Ports(HasReaders, HasSignOffs, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Standing:
 
 
 def look(
-    stores: Stores, table: TableRow, view: PinnedView, bounds: Mapping[int, Bounds], *, full: bool
+    stores: Ports, table: TableRow, view: PinnedView, bounds: Mapping[int, Bounds], *, full: bool
 ) -> dict[int, Standing]:
     """Compare what was signed off with what answers now. Raises: LakeUnreadable."""
     signed = stores.sign_offs.all(table)
@@ -58,7 +60,7 @@ def look(
     return found
 
 
-def _answering(stores: Stores, table: TableRow, view: PinnedView, partition: int, bounds: Bounds) -> Answering:
+def _answering(stores: Ports, table: TableRow, view: PinnedView, partition: int, bounds: Bounds) -> Answering:
     held = QuarantineSide(stores.readers, table, partition).window(bounds.start, bounds.stream_hi)
     return Answering(
         files=[

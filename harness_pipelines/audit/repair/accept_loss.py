@@ -8,11 +8,25 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from harness_pipelines.audit.repair.lake import NothingToAdopt, plan_lake
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.access import (
+    HasBufferRows,
+    HasCatalog,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasLosses,
+    HasReaders,
+    HasReconciler,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    HasWarehouse,
+)
 from harness_pipelines.ports.errors import LakeHistoryMissing, LedgerOlderThanLake
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.lake import NOTHING_STAGED
@@ -20,11 +34,26 @@ from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld
 from harness_pipelines.protocol.moves import MoveState
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 TRIGGER = "accept-loss"
 LEASE = timedelta(seconds=60)
+
+
+class Ports(
+    HasBufferRows,
+    HasCatalog,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasLosses,
+    HasReaders,
+    HasReconciler,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    HasWarehouse,
+    Protocol,
+):
+    """The ports that it uses."""
 
 
 class NothingLost(HarnessError):
@@ -55,7 +84,7 @@ class Loss:
         }
 
 
-def find_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
+def find_loss(stores: Ports, table: TableRow, *, partition: int, to: int) -> Loss:
     """The loss that would be recorded; writes nothing. Raises: NothingLost, TopicRecreated, KafkaUnreachable, ..."""
     bounds = {p.partition: p.bounds for p in stores.tables.positions(table)}
     if partition not in bounds:
@@ -73,7 +102,7 @@ def find_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Lo
     return Loss(table=table.name, partition=partition, low=low, high=to, log_start=log_start)
 
 
-def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
+def accept_loss(stores: Ports, table: TableRow, *, partition: int, to: int) -> Loss:
     """Record the loss of ``[buffer_hi, to)`` and let the table continue after it.
 
     Raises: NothingLost, StageHeld, FencedOut, BoundaryGap, SchemaMoved, WarehouseTaken, LedgerOlderThanLake; then
@@ -106,7 +135,7 @@ def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> 
     )
 
 
-def _check_standing(stores: Stores, table: TableRow) -> None:
+def _check_standing(stores: Ports, table: TableRow) -> None:
     """What the lake has is not lost. Raises: WarehouseTaken, LedgerOlderThanLake."""
     try:
         stores.standing.check(table, stores.ledger)
@@ -116,7 +145,7 @@ def _check_standing(stores: Stores, table: TableRow) -> None:
             raise
 
 
-def _by_tier(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:
+def _by_tier(stores: Ports, table: TableRow, claim: Claim, loss: Loss) -> int:
     """`buffer: none`: the lake's position is the one that reads the log, so an empty tier move passes the loss."""
     blocked = stores.ledger.open_move(table, Stage.TIER, shard=claim.shard)
     if blocked is not None:

@@ -8,7 +8,7 @@ begun in its own folder and otree merges again; expire removes what was.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from harness_pipelines.lakes.iceberg.inspect.history import (
     LakeHistory,
@@ -20,18 +20,20 @@ from harness_pipelines.lakes.iceberg.inspect.history import (
 )
 from harness_pipelines.lakes.iceberg.write.publish import reached_by, recalled_from
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
-from harness_pipelines.ports.adoption import NewBatch
+from harness_pipelines.ports.access import HasCatalog, HasLake, HasReaders, HasTables, HasWarehouse
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow, view_names
+from harness_pipelines.ports.repair import NewBatch
 from harness_pipelines.protocol.bounds import Vector, covers
 from harness_pipelines.protocol.lake.overlays import told
 from harness_pipelines.protocol.lake.properties import STARTS, TOPIC, vector_text
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
+
+class Ports(HasCatalog, HasLake, HasReaders, HasTables, HasWarehouse, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class BatchPlan:
         return {"adopted": self.view and self.view.metadata, "batch_hi": {str(p): o for p, o in self.batch_hi.items()}}
 
 
-def plan_batch(stores: Stores, table: TableRow, stream_hi: Vector, *, kept: Vector | None = None) -> BatchPlan | None:
+def plan_batch(stores: Ports, table: TableRow, stream_hi: Vector, *, kept: Vector | None = None) -> BatchPlan | None:
     """What becomes of the batch view of *table*, whose stream view reaches to *stream_hi*.
 
     ``None`` if nothing does: there is none beside it, or the one that the catalog names is whole and reaches to *kept*.
@@ -69,7 +71,7 @@ def plan_batch(stores: Stores, table: TableRow, stream_hi: Vector, *, kept: Vect
     return BatchPlan(pointer=pointer, view=state.head, batch_hi=reached_by(state.view))
 
 
-def made(stores: Stores, table: TableRow, plan: BatchPlan) -> NewBatch:
+def made(stores: Ports, table: TableRow, plan: BatchPlan) -> NewBatch:
     """What *plan* names; an empty view is written now, and nobody sees it until it is published. Raises: LakeAway."""
     if plan.view is not None:
         return NewBatch(pointer=plan.pointer, view=plan.view, batch_hi=plan.batch_hi, keeps_layout=True)
@@ -79,7 +81,7 @@ def made(stores: Stores, table: TableRow, plan: BatchPlan) -> NewBatch:
     return NewBatch(pointer=plan.pointer, view=empty, batch_hi={}, keeps_layout=False)
 
 
-def left_behind(stores: Stores, spec: TableSpec, stream_hi: Vector) -> View | None:
+def left_behind(stores: Ports, spec: TableSpec, stream_hi: Vector) -> View | None:
     """The newest state of a batch view that a lost ledger left in the warehouse, if it can be taken over."""
     view = view_names(spec)["batch"]
     found = []
@@ -90,13 +92,13 @@ def left_behind(stores: Stores, spec: TableSpec, stream_hi: Vector) -> View | No
     return max(found, key=lambda one: one[:2])[2] if found else None
 
 
-def _overlays(stores: Stores, table: TableRow) -> str | None:
+def _overlays(stores: Ports, table: TableRow) -> str | None:
     """What the ledger says of recalled rows; None where a table of them is gone."""
     overlays = stores.tables.head(table).overlays
     return told(overlays) if {one.segment for one in overlays} <= overlays_of(stores, table) else None
 
 
-def overlays_of(stores: Stores, table: TableRow) -> frozenset[str]:
+def overlays_of(stores: Ports, table: TableRow) -> frozenset[str]:
     """The tables of recalled rows that are there."""
     with stores.readers.session() as connection:
         return overlays_there(connection, table.table_id)

@@ -9,20 +9,22 @@ table see them, and audit counts them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.write.foreign import ForeignFilesFound, foreign_files, replace_foreign
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
-from harness_pipelines.ports.adoption import AdoptedMove
+from harness_pipelines.ports.access import HasDatabase, HasLake, HasOwnership, HasReconciler, HasTables
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.repair import AdoptedMove
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import Version
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 ROWS_MAX = 5_000_000  #: they are held in memory while they are rewritten
+
+
+class Ports(HasDatabase, HasLake, HasOwnership, HasReconciler, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 class ForeignRefused(HarnessError):
@@ -56,7 +58,7 @@ class ForeignRows:
         }
 
 
-def find_foreign(stores: Stores, table: TableRow) -> ForeignRows:
+def find_foreign(stores: Ports, table: TableRow) -> ForeignRows:
     """What another writer appended to the stream view since the ledger's version; changes nothing.
 
     Raises: ForeignRefused, naming the way back.
@@ -74,7 +76,7 @@ def _check_stream(table: TableRow) -> None:
         )
 
 
-def _check_batch(stores: Stores, table: TableRow, head: Version, *, back: str) -> None:
+def _check_batch(stores: Ports, table: TableRow, head: Version, *, back: str) -> None:
     """The batch view has no rows, so nothing can be adopted from it. Raises: ForeignRefused."""
     if head.batch is None:
         return
@@ -87,7 +89,7 @@ def _check_batch(stores: Stores, table: TableRow, head: Version, *, back: str) -
         )
 
 
-def accept_foreign(stores: Stores, table: TableRow, found: ForeignRows) -> ForeignRows:
+def accept_foreign(stores: Ports, table: TableRow, found: ForeignRows) -> ForeignRows:
     """Take the rows of *found* over as the table's next version.
 
     Raises: ForeignRefused, PointerMoved when it is not as *found* says any more, TableHeld; then nothing was published.
@@ -114,7 +116,7 @@ def accept_foreign(stores: Stores, table: TableRow, found: ForeignRows) -> Forei
     return replace(found, move_id=move_id, version=published.version)
 
 
-def _look(stores: Stores, table: TableRow, head: Version) -> tuple[ForeignRows, ForeignFilesFound | None]:
+def _look(stores: Ports, table: TableRow, head: Version) -> tuple[ForeignRows, ForeignFilesFound | None]:
     pointer = stores.tables.pointer(table, "stream")
     low = max((row["high"] for row in stores.reconciler.accepted(table)), default=0)
     nothing = ForeignRows(table=table.name, rows=0, files=0, low=low, pointer=pointer)

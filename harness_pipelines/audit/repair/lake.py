@@ -10,16 +10,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from harness_pipelines.audit.repair.batch_view import BatchPlan, made, overlays_of, plan_batch
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, LakeState, MetadataFile, number_of, present
 from harness_pipelines.lakes.iceberg.read.scan import stored_in
 from harness_pipelines.lakes.iceberg.write.publish import reached_by
-from harness_pipelines.ports.adoption import AdoptedMove, Adoption
+from harness_pipelines.ports.access import (
+    HasBufferRows,
+    HasCatalog,
+    HasLake,
+    HasLog,
+    HasReaders,
+    HasReconciler,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    HasWarehouse,
+)
 from harness_pipelines.ports.errors import LogTruncated, MetadataMissing
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.repair import AdoptedMove, Adoption
 from harness_pipelines.ports.source import Watermark, added_partitions
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
@@ -27,8 +39,21 @@ from harness_pipelines.protocol.lake.history import Continued, NamedMove, check_
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import Version, ViewName
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
+
+class Ports(
+    HasBufferRows,
+    HasCatalog,
+    HasLake,
+    HasLog,
+    HasReaders,
+    HasReconciler,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    HasWarehouse,
+    Protocol,
+):
+    """The ports that it uses."""
 
 
 class NothingToAdopt(HarnessError):
@@ -109,7 +134,7 @@ class _Known:
         return f"move {', '.join(str(one.move_id) for one in self.forgotten[-3:])}"
 
 
-def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
+def plan_lake(stores: Ports, table: TableRow) -> LakePlan:
     """How *table* continues, with ``Way.NONE`` when the ledger knows all that the lake names.
 
     Raises: TopicRecreated, LogTruncated, LakeHistoryMissing, HistoryBroken, NothingToAdopt; KafkaUnreachable, LakeAway.
@@ -135,7 +160,7 @@ def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
     return _adopting(stores, table, known, against)
 
 
-def _without_recalled(stores: Stores, table: TableRow) -> LakePlan:
+def _without_recalled(stores: Ports, table: TableRow) -> LakePlan:
     """Rows that were recalled are in the stream view too: where their table is gone, the batch view is made from it."""
     head = stores.tables.head(table)
     if not (gone := sorted({one.segment for one in head.overlays} - overlays_of(stores, table))):
@@ -149,7 +174,7 @@ def _without_recalled(stores: Stores, table: TableRow) -> LakePlan:
     )
 
 
-def apply_plan(stores: Stores, table: TableRow, plan: LakePlan) -> None:
+def apply_plan(stores: Ports, table: TableRow, plan: LakePlan) -> None:
     """Write what *plan* says, in one transaction. Raises: TableHeld, PointerMoved, HistoryBroken."""
     if plan.way is Way.NONE:
         return
@@ -161,7 +186,7 @@ def apply_plan(stores: Stores, table: TableRow, plan: LakePlan) -> None:
         stores.reconciler.adopt(table, plan.adoption, lost=lost, retained_from=retained_from, batch=batch)
 
 
-def _read(stores: Stores, table: TableRow, view: ViewName, pointer: str, forgotten: tuple[NamedMove, ...]) -> _Known:
+def _read(stores: Ports, table: TableRow, view: ViewName, pointer: str, forgotten: tuple[NamedMove, ...]) -> _Known:
     history = LakeHistory.of(stores.catalog, table, pointer, view=view)
     positions = {p.partition: p.bounds for p in stores.tables.positions(table)}
     found = stores.log.describe(table.spec.topic)
@@ -205,7 +230,7 @@ def _against_kafka(table: TableRow, known: _Known) -> str | None:
     return None
 
 
-def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> LakePlan:
+def _adopting(stores: Ports, table: TableRow, known: _Known, against: str) -> LakePlan:
     if table.view_set.mixed:
         raise NothingToAdopt(
             f"{table.name}: {against}. What the lake has more is not taken over for a table with `views: batch` yet: "
@@ -265,7 +290,7 @@ def _starts(known: _Known, state: LakeState, after: Continued) -> dict[int, int]
     return starts
 
 
-def _moves(stores: Stores, table: TableRow, known: _Known, state: LakeState, after: Continued) -> list[AdoptedMove]:
+def _moves(stores: Ports, table: TableRow, known: _Known, state: LakeState, after: Continued) -> list[AdoptedMove]:
     """The moves that the ledger lacks: of tier, and the ingest that must have come before them."""
     starts = _starts(known, state, after)
     before = {p: known.stream_hi.get(p, starts[p]) for p in after.stream_hi}
@@ -300,7 +325,7 @@ def _moves(stores: Stores, table: TableRow, known: _Known, state: LakeState, aft
     return made
 
 
-def _buffered(stores: Stores, table: TableRow, wanted: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+def _buffered(stores: Ports, table: TableRow, wanted: Mapping[int, tuple[int, int]]) -> dict[int, int]:
     """Rows that the ledger's own ingest moves brought into ranges that the lake has by now."""
     ranges = [OffsetRange(partition=p, low=low, high=high) for p, (low, high) in wanted.items() if high > low]
     lows = {r.partition: r.low for r in ranges}

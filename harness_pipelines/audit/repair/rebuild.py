@@ -8,13 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from harness_pipelines.audit.repair.batch_view import left_behind
 from harness_pipelines.audit.repair.lake import apply_plan, plan_lake
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS
 from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, LakeState, view_locations
+from harness_pipelines.ports.access import (
+    HasBufferRows,
+    HasCatalog,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasOwnership,
+    HasReaders,
+    HasReconciler,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    HasWarehouse,
+)
 from harness_pipelines.ports.errors import ClusterChanged, LakeHistoryMissing, LogTruncated, TopicRecreated
 from harness_pipelines.ports.ledger import TableExists, TableRow, TableUnknown, view_names
 from harness_pipelines.ports.source import TopicIdentity, Watermark
@@ -26,11 +40,26 @@ from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields, lake_fields, user_fields
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 QUARANTINE_LOST = "records that were quarantined are lost with the database; the audit names those that Kafka still has"
 SNAPSHOTS_LOST = "named snapshots are lost with the database"
+
+
+class Ports(
+    HasBufferRows,
+    HasCatalog,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasOwnership,
+    HasReaders,
+    HasReconciler,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    HasWarehouse,
+    Protocol,
+):
+    """The ports that it uses."""
 
 
 class SchemaDiffers(HarnessError):
@@ -78,7 +107,7 @@ class Rebuild:
         }
 
 
-def plan_rebuild(stores: Stores, spec: TableSpec, *, location: str | None = None) -> Rebuild:
+def plan_rebuild(stores: Ports, spec: TableSpec, *, location: str | None = None) -> Rebuild:
     """What the lake and Kafka give for *spec*; changes nothing.
 
     Raises: TableExists, LakeHistoryMissing, SchemaDiffers, TopicRecreated, ClusterChanged, LogTruncated, HistoryBroken.
@@ -120,7 +149,7 @@ def plan_rebuild(stores: Stores, spec: TableSpec, *, location: str | None = None
     )
 
 
-def rebuild(stores: Stores, plan: Rebuild, *, take_over: bool = False) -> TableRow:
+def rebuild(stores: Ports, plan: Rebuild, *, take_over: bool = False) -> TableRow:
     """Make the table of *plan*.
 
     Raises: WarehouseTaken unless *take_over*: the ledger that the warehouse belongs to may not be lost at all;
@@ -140,7 +169,7 @@ def rebuild(stores: Stores, plan: Rebuild, *, take_over: bool = False) -> TableR
     return stores.ledger.table(plan.spec.table)
 
 
-def _check_unknown(stores: Stores, spec: TableSpec) -> None:
+def _check_unknown(stores: Ports, spec: TableSpec) -> None:
     try:
         known = stores.tables.table(spec.table)
     except TableUnknown:
@@ -152,7 +181,7 @@ def _check_unknown(stores: Stores, spec: TableSpec) -> None:
     )
 
 
-def _newest(stores: Stores, spec: TableSpec, location: str | None) -> tuple[LakeState, tuple[str, ...]]:
+def _newest(stores: Ports, spec: TableSpec, location: str | None) -> tuple[LakeState, tuple[str, ...]]:
     """The newest state of the newest folder that belongs to the table, and the other folders."""
     view = f"{spec.name}__stream"
     places = [location] if location else view_locations(stores.warehouse, namespace=spec.namespace, view=view)

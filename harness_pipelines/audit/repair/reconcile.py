@@ -8,11 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from harness_pipelines.audit.repair.lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.lakes.iceberg.inspect.history import is_staged
+from harness_pipelines.ports.access import (
+    HasBufferRows,
+    HasCatalog,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasOverview,
+    HasOwnership,
+    HasReaders,
+    HasReconciler,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    HasUpkeep,
+    HasWarehouse,
+)
 from harness_pipelines.ports.errors import MetadataMissing, TableHeld
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
@@ -20,13 +36,30 @@ from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.schema.schemas import SpecDisagrees, check_columns
 from harness_pipelines.protocol.versions import ViewName
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 LEASE = timedelta(seconds=60)
 TIME = "%Y-%m-%d %H:%M:%S %Z"
 Claims = Mapping[tuple[str, int], Mapping[str, Any]]  #: by stage and shard
 GIVEN_UP = "no live claim: abandoned by reconcile"
+
+
+class Ports(
+    HasBufferRows,
+    HasCatalog,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasOverview,
+    HasOwnership,
+    HasReaders,
+    HasReconciler,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    HasUpkeep,
+    HasWarehouse,
+    Protocol,
+):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +101,7 @@ class Report:
         }
 
 
-def look(stores: Stores, table: TableRow, *, take_over: bool = False) -> Report:
+def look(stores: Ports, table: TableRow, *, take_over: bool = False) -> Report:
     """How *table* stands; changes nothing.
 
     Raises: WarehouseTaken unless *take_over*; LakeHistoryMissing, HistoryBroken when the ledger is older than the lake
@@ -98,7 +131,7 @@ def look(stores: Stores, table: TableRow, *, take_over: bool = False) -> Report:
     )
 
 
-def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool = False) -> Report:
+def settle(stores: Ports, table: TableRow, report: Report, *, take_over: bool = False) -> Report:
     """Do what *report* says. What somebody began to work on meanwhile is left alone, by name.
 
     Raises: TableHeld, PointerMoved, FencedOut, HistoryBroken; an act is done wholly or not at all.
@@ -128,7 +161,7 @@ def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool =
 # -- verdicts -----------------------------------------------------------------------------------------------
 
 
-def _owner(stores: Stores, *, take_over: bool) -> list[Verdict]:
+def _owner(stores: Ports, *, take_over: bool) -> list[Verdict]:
     whose = stores.ownership.stranger()
     if not take_over:
         if whose is not None:
@@ -165,7 +198,7 @@ class _Found:
     staged: bool
 
 
-def _open_moves(stores: Stores, table: TableRow, claims: Claims) -> list[_Found]:
+def _open_moves(stores: Ports, table: TableRow, claims: Claims) -> list[_Found]:
     found = []
     for row in stores.overview.open_moves(table):
         move = stores.tables.open_move(table, Stage(row["stage"]), shard=row["shard"])
@@ -176,7 +209,7 @@ def _open_moves(stores: Stores, table: TableRow, claims: Claims) -> list[_Found]
     return found
 
 
-def _is_staged(stores: Stores, table: TableRow, move: Move) -> bool:
+def _is_staged(stores: Ports, table: TableRow, move: Move) -> bool:
     if move.stage not in table.effects:
         return False
     try:
@@ -185,7 +218,7 @@ def _is_staged(stores: Stores, table: TableRow, move: Move) -> bool:
         return False
 
 
-def _publishing(stores: Stores, table: TableRow) -> list[Mapping[str, Any]]:
+def _publishing(stores: Ports, table: TableRow) -> list[Mapping[str, Any]]:
     """Open moves that may have a branch."""
     return [row for row in stores.overview.open_moves(table) if Stage(row["stage"]) in table.effects]
 
@@ -249,7 +282,7 @@ def _lease(row: Mapping[str, Any]) -> Verdict:
     )
 
 
-def _dead_branches(stores: Stores, table: TableRow, lake: LakePlan, open_moves: Sequence[Move]) -> list[str]:
+def _dead_branches(stores: Ports, table: TableRow, lake: LakePlan, open_moves: Sequence[Move]) -> list[str]:
     """Branches of attempts that are over. While a move is open its worker may be making one: none is dropped."""
     if lake.way is Way.ADOPT or any(m.state is MoveState.PLANNED for m in open_moves):
         return []
@@ -259,7 +292,7 @@ def _dead_branches(stores: Stores, table: TableRow, lake: LakePlan, open_moves: 
 # -- acts ---------------------------------------------------------------------------------------------------
 
 
-def _drop_branches(stores: Stores, table: TableRow, dead: Sequence[str], *, view: ViewName) -> None:
+def _drop_branches(stores: Ports, table: TableRow, dead: Sequence[str], *, view: ViewName) -> None:
     """As expire does, in its place: one that sleeps here has lost its claim to expire, and changes nothing."""
     claim = stores.ledger.claim(table, Stage.EXPIRE, shard=0, holder=str(uuid4()), lease=LEASE)
     if claim is None:
@@ -270,7 +303,7 @@ def _drop_branches(stores: Stores, table: TableRow, dead: Sequence[str], *, view
         stores.ledger.release(claim)
 
 
-def _abandon(stores: Stores, table: TableRow, move: Move) -> None:
+def _abandon(stores: Ports, table: TableRow, move: Move) -> None:
     claim = stores.ledger.claim(table, move.stage, shard=move.shard, holder=str(uuid4()), lease=LEASE)
     if claim is None:
         raise TableHeld(f"{table.name}: a worker has taken {move.stage} meanwhile; move {move.move_id} is left to it")

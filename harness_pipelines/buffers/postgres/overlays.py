@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import adbc_driver_manager
@@ -25,6 +24,7 @@ from harness_pipelines.buffers.postgres.types import (
 )
 from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer, cursor_of
 from harness_pipelines.drivers.postgres import Database, PostgresUnreachable, sql
+from harness_pipelines.ports.buffer import Written
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.overlays import Overlay, overlay_name
 from harness_pipelines.protocol.moves import Move
@@ -35,15 +35,6 @@ from harness_pipelines.spec.table import TableSpec
 
 OFFSETS_END = 2**62  #: above every offset
 COPY_ROWS = 200_000  #: of one statement, which has its time limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What one attempt wrote."""
-
-    segment: str
-    bytes: int
-    packed: tuple[str, ...]  #: columns that share one value
 
 
 class Overlays:

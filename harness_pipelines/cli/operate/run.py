@@ -203,7 +203,7 @@ def _work(
     if metrics is not None:
         from harness_pipelines.app.metrics import WorkerCollector
 
-        metrics.watch(WorkerCollector(worker, chosen))
+        metrics.watch(WorkerCollector(worker, chosen, harness.stores))
     gc.freeze()  # what is imported stays: walking it again and again was a tenth of ingest's CPU time
     began, rates = time.monotonic(), Rates()
     with _stopped_by_signals(worker) as interrupted, LiveProgress(rates) if live else LineProgress(rates) as shown:

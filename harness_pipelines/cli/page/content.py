@@ -12,7 +12,7 @@ from harness_pipelines.cli.page.log_ends import LogEnds
 from harness_pipelines.cli.page.picture import Pictures
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ledgers.postgres.views.status import Overview, Refusing
-from harness_pipelines.ports.work import TableWork
+from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.topics import label
 from harness_pipelines.secret import redact
 from harness_pipelines.show.status import TableSeen, look

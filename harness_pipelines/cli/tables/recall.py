@@ -13,7 +13,7 @@ from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
-    from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
+    from harness_pipelines.ports.requests import RecallRequest
     from harness_pipelines.stages.otree.recall import RecallPlan
 
 

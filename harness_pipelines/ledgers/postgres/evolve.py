@@ -9,7 +9,7 @@ person and has no claim: of two at once the second finds another schema than it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from harness_pipelines.ledgers.postgres.boundary import (
     check_pointer,
 )
 from harness_pipelines.ports import rows
+from harness_pipelines.ports.corrections import BuildSchema
 from harness_pipelines.ports.ledger import Segment, Swap, TableRow
 from harness_pipelines.protocol.bounds import vector_to_json
 from harness_pipelines.protocol.changes.corrections import corrected
@@ -34,10 +35,6 @@ from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
-
-#: Writes the metadata of the views with the new schema, on top of these pointers.
-#: From the metadata file of each view and the number of the move.
-BuildSchema = Callable[[Mapping[ViewName, str], int], Mapping[ViewName, Swap]]
 
 
 class MakeSegment(Protocol):

@@ -15,8 +15,8 @@ from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sq
 from harness_pipelines.ledgers.postgres import parameters, specs
 from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, tell
-from harness_pipelines.ports.adoption import AdoptedMove, Adoption, NewBatch
 from harness_pipelines.ports.ledger import PointerMoved, TableRow, TableUnknown, view_dropped
+from harness_pipelines.ports.repair import AdoptedMove, Adoption, NewBatch
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import LEASE_MAX
 from harness_pipelines.protocol.lake.history import HISTORY_LOST, HistoryBroken, NamedMove, floor_after, number_behind

@@ -28,7 +28,8 @@ from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
 from harness_pipelines.ports import rows
-from harness_pipelines.ports.ledger import Segment, TableRow, view_dropped
+from harness_pipelines.ports.ledger import TableRow, view_dropped
+from harness_pipelines.ports.upkeep import StoredFile, TrimDecision
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.files import check_listed, check_own, condemned_before
 from harness_pipelines.protocol.lake.overlays import needless
@@ -48,23 +49,6 @@ class SizeGuard(HarnessError):
     """Expire would remove more than it may in one run; nothing was removed."""
 
     way_on = "`harness run TABLE --stage expire --dry-run`; if it is meant, `--remove-large --for 60s`"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrimDecision:
-    """What one decision under the trim lock found."""
-
-    floor: Mapping[int, int]
-    retire: tuple[Segment, ...]
-    retained_from: int
-    overlays: tuple[str, ...] = ()  #: tables of recalled rows that retire
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFile:
-    path: str  #: in the normal form
-    bytes: int
-    modified: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,15 +19,19 @@ from harness_pipelines.layout.region_contents import Standing, standing
 from harness_pipelines.layout.rewrites import Due, due
 from harness_pipelines.layout.scores import Score, Workload, score
 from harness_pipelines.layout.tree import LAYER, SIDES, RegionTree, is_layered
+from harness_pipelines.ports.access import HasLake, HasTables
 from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines.read.clustering import BUDGET_BYTES, layout_of, target_bytes
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.ports.ledger import TableRow
 
 HISTORY_MAX = 40  #: versions that are scored
 ROOT = "root"  #: how the path of the whole tree, which is empty, is written
+
+
+class Ports(HasLake, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +143,7 @@ class NoLayout(UsageError):
     """The table has no batch view, or nothing was merged into it yet."""
 
 
-def look(stores: Stores, table: TableRow, *, at: int | None = None, history_max: int = HISTORY_MAX) -> LayoutSeen:
+def look(stores: Ports, table: TableRow, *, at: int | None = None, history_max: int = HISTORY_MAX) -> LayoutSeen:
     """The layout of version *at*, by default the head, and how it came to be, in at most *history_max* versions.
 
     Raises: NoLayout, VersionGone, LakeAway.
@@ -199,7 +203,7 @@ def _thinned(versions: Sequence[Version], *, upto: Version, most: int) -> list[V
     return [found[i] for i in keep]
 
 
-def _scored(stores: Stores, table: TableRow, version: Version, workload: Workload, target: int) -> Scored:
+def _scored(stores: Ports, table: TableRow, version: Version, workload: Workload, target: int) -> Scored:
     state, found = stores.tables.layout(table, version), layout_of(stores, table, version)
     assert found is not None and version.batch is not None
     files = stores.lake.region_files(table, version.batch.metadata)

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.lineage import FileEntry, ViewPast
 from harness_pipelines.lakes.iceberg.read.scan import stored_in
+from harness_pipelines.ports.access import HasLeases, HasLineage, HasLog, HasSetAside
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, vector_from_json
 from harness_pipelines.protocol.changes.corrections import Wanted
@@ -35,9 +36,12 @@ from harness_pipelines.protocol.topics import place
 from harness_pipelines.protocol.versions import Version, ViewName
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-    from harness_pipelines.ledgers.postgres.views.lineage import Lineage
     from harness_pipelines.ports.ledger import ReadState, TableRow
+    from harness_pipelines.ports.proof import LineageBook
+
+
+class Ports(HasLeases, HasLineage, HasLog, HasSetAside, Protocol):
+    """The ports that it uses."""
 
 
 class FileUnknown(HarnessError):
@@ -230,7 +234,7 @@ class RecordLineage:
         }
 
 
-def lineage(stores: Stores, table: TableRow, what: str) -> FileLineage | MoveLineage | RecordLineage:
+def lineage(stores: Ports, table: TableRow, what: str) -> FileLineage | MoveLineage | RecordLineage:
     """Where *what* came from: a data file, the number of a move, or ``PARTITION:OFFSET``.
 
     Raises: UsageError, FileUnknown, MoveUnknown, OffsetUnknown, LakeAway, MetadataMissing; of what only Kafka has, what
@@ -249,7 +253,7 @@ def lineage(stores: Stores, table: TableRow, what: str) -> FileLineage | MoveLin
 class _Look:
     """The versions of a table that are kept, and the past of its views as far as they reach."""
 
-    def __init__(self, stores: Stores, table: TableRow, *, only: Version | None = None) -> None:
+    def __init__(self, stores: Ports, table: TableRow, *, only: Version | None = None) -> None:
         """*only*: no other version is looked at."""
         self.table, self.books = table, stores.lineage(table)
         self.versions = self.books.versions() if only is None else [only]
@@ -354,13 +358,13 @@ def _move(look: _Look, move_id: int) -> MoveLineage:
     )
 
 
-def without_files(stores: Stores, table: TableRow, move_id: int) -> MoveLineage:
+def without_files(stores: Ports, table: TableRow, move_id: int) -> MoveLineage:
     """What the ledger alone knows of a move that was published. Raises: MoveUnknown."""
     move = _told(stores.lineage(table), table.name, move_id)
     return MoveLineage(table=table.name, move=move, added=(), removed=None, complete=False, has_files=True)
 
 
-def _told(books: Lineage, name: str, move_id: int) -> MoveTold:
+def _told(books: LineageBook, name: str, move_id: int) -> MoveTold:
     rows = books.moves([move_id])
     if move_id not in rows:
         raise MoveUnknown(
@@ -424,7 +428,7 @@ def _by(files: Mapping[str, FileEntry], snapshot: int) -> list[FileEntry]:
 
 
 @contextmanager
-def _leased(stores: Stores, table: TableRow) -> Iterator[ReadState]:
+def _leased(stores: Ports, table: TableRow) -> Iterator[ReadState]:
     """The read state of this instant; nothing of it is removed while the block lasts."""
     holder, lease = f"{socket.gethostname()}:{os.getpid()}", timedelta(seconds=table.spec.retention.lease)
     state = stores.leases.look(table, holder=holder, lease=lease)
@@ -434,7 +438,7 @@ def _leased(stores: Stores, table: TableRow) -> Iterator[ReadState]:
         stores.leases.end(state.lease_id)
 
 
-def _record(stores: Stores, table: TableRow, state: ReadState, asked: RecordAsked) -> RecordLineage:
+def _record(stores: Ports, table: TableRow, state: ReadState, asked: RecordAsked) -> RecordLineage:
     bounds = _bounds(table, state, asked)
     refused = stores.set_aside(table, Wanted(partition=asked.partition, offset=asked.offset), limit=1)
     held = bool(refused) and refused[0]["state"] == "held"
@@ -481,7 +485,7 @@ def _bounds(table: TableRow, state: ReadState, asked: RecordAsked) -> Bounds:
     return bounds
 
 
-def _check_log(stores: Stores, table: TableRow, asked: RecordAsked) -> None:
+def _check_log(stores: Ports, table: TableRow, asked: RecordAsked) -> None:
     """The log must reach over the offset. Raises: OffsetUnknown; KafkaUnreachable, TopicMissing, ..."""
     from harness_pipelines.ports.identity import check_topic
 

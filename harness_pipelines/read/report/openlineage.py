@@ -10,12 +10,21 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import structlog
 
 from harness_pipelines.extras import needs
+from harness_pipelines.ports.access import (
+    HasCatalog,
+    HasLeases,
+    HasLineage,
+    HasLog,
+    HasSetAside,
+    HasSettings,
+    HasTables,
+)
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.topics import topics_of
@@ -38,13 +47,16 @@ with needs("openlineage", "OpenLineage"):
     )
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.ports.events import Event
     from harness_pipelines.ports.ledger import TableRow
 
 PRODUCER = f"urn:harness-pipelines:{version('harness-pipelines')}"  # the specification wants URIs
 log = structlog.get_logger(__name__)
 NAMESPACE = uuid.UUID("5f1e9a52-7f0c-4b11-9a0b-0a1f5f3a7c21")  #: of the runs' ids
+
+
+class Ports(HasCatalog, HasLeases, HasLineage, HasLog, HasSetAside, HasSettings, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 @attr.define
@@ -66,7 +78,7 @@ class MoveRunFacet(RunFacet):
         return "urn:harness-pipelines:openlineage:harness_move:1"
 
 
-def run_events(stores: Stores, table: TableRow, event: Event) -> list[RunEvent]:
+def run_events(stores: Ports, table: TableRow, event: Event) -> list[RunEvent]:
     """The run that *event* tells of, its start and its end; nothing where no move took rows anywhere.
 
     One that is told again has the same run id. Of a move whose metadata is gone or damaged the ledger tells what it
@@ -92,7 +104,7 @@ Place = tuple[str, str]
 class _Telling:
     """One move that took effect, and the table as it is now."""
 
-    stores: Stores
+    stores: Ports
     table: TableRow
     told: MoveLineage
     head: Version

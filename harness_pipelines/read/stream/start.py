@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.access import HasBufferReader, HasCorrections, HasLeases, HasLog, HasSchemas, HasTables
 from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Watermark, check_positions
@@ -20,15 +21,16 @@ from harness_pipelines.read.stream.history import in_order, log_work
 from harness_pipelines.read.stream.stream import StreamPlan, answered, lease_of, leased_plan
 from harness_pipelines.spec.predicate import OFFSET, refs
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 #: ``earliest``, ``latest``, a token or the name of a snapshot; a version; the moment of the first record; offsets.
 From = Literal["earliest", "latest"] | str | int | datetime | Mapping[int, int]
 
 
+class Ports(HasBufferReader, HasCorrections, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
+    """The ports that it uses."""
+
+
 def stream_plan(
-    stores: Stores,
+    stores: Ports,
     table: TableRow,
     *,
     from_: From,
@@ -97,7 +99,7 @@ def _token(text: str, table: TableRow) -> StreamToken:
 
 
 def _given(
-    stores: Stores, table: TableRow, plan: ReadPlan, followed: Sequence[int], from_: From
+    stores: Ports, table: TableRow, plan: ReadPlan, followed: Sequence[int], from_: From
 ) -> tuple[Mapping[int, int], int]:
     """The offsets that *from_* means, and of which version; a partition that it does not name begins at its start."""
     if from_ == "earliest":
@@ -114,7 +116,7 @@ def _given(
 
 
 def _first_since(
-    stores: Stores, table: TableRow, plan: ReadPlan, followed: Sequence[int], then: datetime
+    stores: Ports, table: TableRow, plan: ReadPlan, followed: Sequence[int], then: datetime
 ) -> dict[int, int]:
     """Per partition the first offset whose record is not older than *then*; its end where all are."""
     if then.tzinfo is None:

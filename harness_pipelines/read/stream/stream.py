@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.access import HasBufferReader, HasCorrections, HasLeases, HasLog, HasSchemas, HasTables
 from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.errors import LakeFileMissing, RecordsLost
 from harness_pipelines.ports.identity import check_topic
@@ -48,9 +49,6 @@ from harness_pipelines.read.union import ArrowReader, finished
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, OneOf, Predicate, Ref
 from harness_pipelines.spec.types import Primitive
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 log = structlog.get_logger(__name__)
 
 NEAR_OFFSETS = 20_000  #: a leg that took no more has caught up: Kafka has the rest
@@ -58,6 +56,10 @@ LOOK_EVERY_S = 5.0  #: how often a live reader asks whether partitions joined th
 SPEC_EVERY_S = 0.5  #: how old the spec may be by which a live reader decodes
 HELD_POLL_S = 0.1  #: of a reader that waits for ingest
 HELD_S_MAX = 30.0  #: for how long a stream that ends waits for ingest
+
+
+class Ports(HasBufferReader, HasCorrections, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +110,7 @@ class NotJudged(TryAgain):
 class Stream:
     """Iterate over it for its batches. After an error, or a `break`, iterating again continues after the last one."""
 
-    def __init__(self, stores: Stores, plan: StreamPlan) -> None:
+    def __init__(self, stores: Ports, plan: StreamPlan) -> None:
         self._stores, self._plan, self._table = stores, plan, plan.table
         self._offsets = dict(plan.start.offsets)
         self._in_state = plan.start.in_state
@@ -394,7 +396,7 @@ def lease_of(table: TableRow) -> timedelta:
 
 
 @contextmanager
-def leased_plan(stores: Stores, table: TableRow) -> Iterator[ReadPlan]:
+def leased_plan(stores: Ports, table: TableRow) -> Iterator[ReadPlan]:
     """The newest version's plan. Nothing renews its lease while the caller is away: who is slow holds up nobody."""
     holder = f"{socket.gethostname()}:{os.getpid()}"
     plan = make_plan(stores, table, at=None, tail=False, holder=holder, lease=lease_of(table))

@@ -6,30 +6,34 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.access import HasLedger, HasLog, HasSegments
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.keys import partitions_grown
 from harness_pipelines.stages.ingest import ingest
 from harness_pipelines.stages.run.trouble import Backoff
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 log = structlog.get_logger(__name__)
 PARTITIONS_EVERY_S = 5.0
 STANDBY_S = 0.25  #: between the looks of one that found partitions and does not hold the claim
+
+
+class Ports(HasLedger, HasLog, HasSegments, Protocol):
+    """The ports that it uses."""
 
 
 class Joins(Protocol):
     """The table that partitions join, and the claim of the stage that reads its log."""
 
     table: TableRow
-    stores: Stores
+
+    @property
+    def stores(self) -> Ports: ...
 
     @property
     def stop(self) -> threading.Event: ...

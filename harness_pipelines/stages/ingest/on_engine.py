@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pyarrow as pa
 
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
 from harness_pipelines.formats.contract.checks import judge_of
 from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.access import HasBufferWriter, HasClose, HasEngine, HasLog, HasSchemas, HasSegments
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import BATCH_RECORDS_MAX, Log, PartitionBatch, below
@@ -22,9 +23,6 @@ from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.stages.ingest.ingest import OpenSegment, check_decodes, ingest_unit
 from harness_pipelines.stages.ingest.log_epochs import check_epochs
-
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
 
 RANGE_OFFSETS_MAX = 500_000  #: per partition and job, so that the claim and the log are looked at in between
 SILENT_POLLS_MAX = 60
@@ -37,6 +35,14 @@ _DONE = pa.schema(
         pa.field("stops", pa.string()),
     ]
 )
+
+
+class Ports(HasBufferWriter, HasClose, HasEngine, HasLog, HasSchemas, HasSegments, Protocol):
+    """The ports that it uses."""
+
+    def opener(self, *, elsewhere: bool = False) -> Callable[[], Ports]:
+        """Opens the same in another process; *elsewhere*: on another machine."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +65,7 @@ class IngestTaskStopped(HarnessError):
     way_on = "correct what the message names, then start the worker again"
 
 
-def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkIngested:
+def ingest_on_spark(stores: Ports, table: TableRow, claim: Claim) -> SparkIngested:
     """Take everything between the buffer and the log's ends, at most `RANGE_OFFSETS_MAX` per partition.
 
     Raises: UsageError, ContractUnusable, TopicRecreated, PartitionsGrown, RecordsLost, ... before the job;
@@ -96,7 +102,7 @@ def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkInges
 
 
 def task(
-    opener: Callable[[], Stores], table: TableRow, claim: Claim
+    opener: Callable[[], Ports], table: TableRow, claim: Claim
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     """The function that Spark runs over batches of ranges (columns partition, low, high)."""
 
@@ -112,7 +118,7 @@ def task(
     return ingest
 
 
-def _take(stores: Stores, table: TableRow, claim: Claim, wanted: OffsetRange) -> dict[str, object]:
+def _take(stores: Ports, table: TableRow, claim: Claim, wanted: OffsetRange) -> dict[str, object]:
     """Ingest one range; an attempt that finds the bound moved stops, because somebody else did the work."""
     writer = stores.buffer_writer(table, lambda: claim)
     segment, codec = OpenSegment(stores.segments, table), RecordCodec(table.spec, stores.schemas)

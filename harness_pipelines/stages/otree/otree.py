@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -29,6 +29,16 @@ from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
 from harness_pipelines.layout.rewrites import Due, due, has_all_of, not_all_of, not_grown, taken_along
 from harness_pipelines.layout.sampling import Sample, is_one_piece, is_telling, share_to_draw
 from harness_pipelines.layout.tree import RegionTree, indexed_columns
+from harness_pipelines.ports.access import (
+    HasEngine,
+    HasLake,
+    HasLedger,
+    HasOverlays,
+    HasRecalls,
+    HasReclusters,
+    HasSignOffs,
+    HasTables,
+)
 from harness_pipelines.ports.engine import Arranging, Changes, Met, Rows
 from harness_pipelines.ports.errors import BaseGone
 from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
@@ -44,7 +54,6 @@ from harness_pipelines.stages.otree import recalled
 from harness_pipelines.stages.run.moving import FAILURES_MAX, Moving, Pointless, Tally, base_of, make_branch
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.layout.files import Positions
 
 log = structlog.get_logger(__name__)
@@ -53,6 +62,10 @@ LEFT_OUT = "it failed in every attempt, and its files are left out until they ch
 REFUSED = "it failed in every attempt, and what was asked for is refused"
 NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is rewritten: readers still read what is hidden
+
+
+class Ports(HasEngine, HasLake, HasLedger, HasOverlays, HasRecalls, HasReclusters, HasSignOffs, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +81,7 @@ class Attempt:
     overlays: OverlayChange | None = None  #: what becomes of the recalled rows
 
 
-def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
+def trigger(stores: Ports, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
     """Why otree should move now: ``recovery``, ``idle``, ``rows``, ``age``, ``request`` or ``due``; ``None``: need not.
 
     A ``request`` is one to recall, to release or to recluster.
@@ -93,7 +106,7 @@ def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str 
     return "due" if _due(stores, table, head, budget_bytes=BUDGET_BYTES) else None
 
 
-def _waited_s(stores: Stores, table: TableRow) -> float:
+def _waited_s(stores: Ports, table: TableRow) -> float:
     """Seconds since the last move of otree, by the ledger's clock; endless before the first."""
     last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
     if last is None:
@@ -102,7 +115,7 @@ def _waited_s(stores: Stores, table: TableRow) -> float:
 
 
 def otree_once(
-    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
+    stores: Ports, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
 ) -> Version | None:
     """Merge what the stream view has more, or rewrite regions that are due; ``None`` when there is nothing to do.
 
@@ -112,7 +125,7 @@ def otree_once(
     return Moving(stores, table, _OTree(stores, table), tally=done).once(claim, trigger=trigger, run_id=run_id)
 
 
-def _give_up(stores: Stores, table: TableRow, claim: Claim, done: Tally) -> None:
+def _give_up(stores: Ports, table: TableRow, claim: Claim, done: Tally) -> None:
     """Abandon a move without ranges that failed in all attempts: no merge waits for it (L8).
 
     The files of a relayout are left out, what a person asked to recall or to release is refused.
@@ -142,7 +155,7 @@ def _give_up(stores: Stores, table: TableRow, claim: Claim, done: Tally) -> None
 
 @dataclass(frozen=True, slots=True)
 class _OTree:
-    stores: Stores
+    stores: Ports
     table: TableRow
     name: Stage = Stage.OTREE
 
@@ -160,7 +173,7 @@ class _OTree:
 
 
 def plan(
-    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None, below: Vector | None = None
+    stores: Ports, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None, below: Vector | None = None
 ) -> Move | None:
     """Record a merge of what the stream view has more, or a move without ranges: a recall, a relayout that is due."""
     head = stores.ledger.head(table)
@@ -190,24 +203,24 @@ def plan(
     return stores.ledger.plan_move(claim, draft)
 
 
-def _recall_first(stores: Stores, table: TableRow, *, merge: bool) -> int | None:
+def _recall_first(stores: Ports, table: TableRow, *, merge: bool) -> int | None:
     """The oldest request to recall or release rows, if it is the turn of a move without ranges."""
     asked = next(iter(stores.recalls.open(table)), None)
     return None if asked is None or not _may_relayout(stores, table, merge=merge) else asked.recall_id
 
 
-def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bool) -> bool:
+def _relayout_first(stores: Ports, table: TableRow, head: Version, *, merge: bool) -> bool:
     if not _may_relayout(stores, table, merge=merge):
         return False
     return bool(_requested(stores, table, head) or _due(stores, table, head, budget_bytes=BUDGET_BYTES))
 
 
-def _may_relayout(stores: Stores, table: TableRow, *, merge: bool) -> bool:
+def _may_relayout(stores: Ports, table: TableRow, *, merge: bool) -> bool:
     last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
     return may_relayout(rows_wait=merge, last_merged=last is not None and bool(last["lo"]))
 
 
-def _requested(stores: Stores, table: TableRow, head: Version) -> list[Due]:
+def _requested(stores: Ports, table: TableRow, head: Version) -> list[Due]:
     """What one move takes of the oldest request of a person; requests of which nothing is left are ended."""
     for request in stores.reclusters.open(table):
         failed = [one.files for one in stores.reclusters.left_out(table)]
@@ -219,7 +232,7 @@ def _requested(stores: Stores, table: TableRow, head: Version) -> list[Due]:
     return []
 
 
-def left_of_request(stores: Stores, table: TableRow, head: Version, request: Request) -> list[Due]:
+def left_of_request(stores: Ports, table: TableRow, head: Version, request: Request) -> list[Due]:
     """The parts of the batch view of *head* that *request* still means, each within the byte budget of a move."""
     layout = layout_of(stores, table, head)
     if layout is None or head.batch is None:
@@ -228,7 +241,7 @@ def left_of_request(stores: Stores, table: TableRow, head: Version, request: Req
     return left_of(request, layout.tree, files, layout.clustered, budget_bytes=BUDGET_BYTES)
 
 
-def _due(stores: Stores, table: TableRow, head: Version, *, budget_bytes: int) -> list[Due]:
+def _due(stores: Ports, table: TableRow, head: Version, *, budget_bytes: int) -> list[Due]:
     layout = layout_of(stores, table, head)
     if layout is None or head.batch is None or _was_dropped(stores, table, head):
         return []
@@ -244,7 +257,7 @@ def _due(stores: Stores, table: TableRow, head: Version, *, budget_bytes: int) -
     )
 
 
-def _was_dropped(stores: Stores, table: TableRow, head: Version) -> bool:
+def _was_dropped(stores: Ports, table: TableRow, head: Version) -> bool:
     """The last move tried to rewrite this very batch view, and what it staged was not better."""
     last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
     if last is None or not str(last["error"]).startswith(NOT_BETTER):
@@ -256,7 +269,7 @@ def _was_dropped(stores: Stores, table: TableRow, head: Version) -> bool:
 # -- stage --------------------------------------------------------------------------------------------------
 
 
-def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
+def stage(stores: Ports, table: TableRow, move: Move) -> Attempt:
     """Let Spark write the move's rows by region to the attempt's branch, and check from metadata what it wrote."""
     base = make_branch(stores, table, move)
     layout = layout_of(stores, table, base)
@@ -282,7 +295,7 @@ class _Incoming:
     regions: tuple[str, ...] = ()  #: that have all their rows among those written
 
 
-def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
+def _stage_merge(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
     """New rows go to the smallest parts of the tree that give them files of some size; the first rows make the tree."""
     ranges = {r.partition: (r.low, r.high) for r in move.ranges}
     there = stored_in(base.stream.metadata, ranges)
@@ -303,7 +316,7 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     return attempt if cut is None else _with_layout(stores, table, attempt, coming, cut, on=on)
 
 
-def _stage_recall(stores: Stores, table: TableRow, move: Move, *, base: Version) -> Attempt:
+def _stage_recall(stores: Ports, table: TableRow, move: Move, *, base: Version) -> Attempt:
     """Rows of the batch view are copied to Postgres and hidden where they are; nothing is written for Spark to do."""
     assert base.batch is not None
     gathered = recalled.gather(stores, table, move, base=base)
@@ -321,7 +334,7 @@ def _stage_recall(stores: Stores, table: TableRow, move: Move, *, base: Version)
     )
 
 
-def _stage_release(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
+def _stage_release(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
     """Everything that is recalled goes back to the lake, as the puts of a merge do."""
     assert base.batch is not None
     recalled.check_release(stores, table, move, base=base)
@@ -354,7 +367,7 @@ def _write_coming(table: TableRow, coming: _Incoming, engine: Arranging, *, on: 
 
 
 def _with_layout(
-    stores: Stores, table: TableRow, attempt: Attempt, coming: _Incoming, cut: _Cut, *, on: _View
+    stores: Ports, table: TableRow, attempt: Attempt, coming: _Incoming, cut: _Cut, *, on: _View
 ) -> Attempt:
     """*attempt* with how the view is clustered after it: by a new tree, or where whole regions were written."""
     files = stores.lake.staged_regions(table, attempt.staged)
@@ -371,7 +384,7 @@ def _with_layout(
     )
 
 
-def _change(stores: Stores, table: TableRow, staged: Staged, coming: _Incoming, *, base: Version) -> Replacement | None:
+def _change(stores: Ports, table: TableRow, staged: Staged, coming: _Incoming, *, base: Version) -> Replacement | None:
     """What a merge does to files that are there; None where it only adds."""
     if not (coming.replaced or coming.hidden):
         return None
@@ -406,7 +419,7 @@ class _Cut:
 
 
 @contextmanager
-def _folded(stores: Stores, table: TableRow, new: _Incoming, engine: Arranging, *, on: _View) -> Iterator[_Incoming]:
+def _folded(stores: Ports, table: TableRow, new: _Incoming, engine: Arranging, *, on: _View) -> Iterator[_Incoming]:
     """What a merge of the rows *new* writes: they themselves, or in a keyed table what their changes make of the view.
 
     Raises: KeyInTwoPartitions.
@@ -422,7 +435,7 @@ def _folded(stores: Stores, table: TableRow, new: _Incoming, engine: Arranging, 
 
 
 def _rewriting(
-    stores: Stores, table: TableRow, puts: _Incoming, changes: Changes, engine: Arranging, *, on: _View
+    stores: Ports, table: TableRow, puts: _Incoming, changes: Changes, engine: Arranging, *, on: _View
 ) -> _Incoming:
     """*puts*, and what becomes of the files in which older versions of the keys are: hidden there, or rewritten.
 
@@ -458,7 +471,7 @@ def is_worn(file: FileStats, met: Met) -> bool:
     return met.positions is None or file.hidden + met.rows > HIDDEN_SHARE_MAX * file.rows
 
 
-def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout) -> Attempt:
+def _stage_relayout(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Layout) -> Attempt:
     """What is due, rewritten: parts cut again where they grew, one file per region; or files that only waited.
 
     `due` gives either parts or files that wait, never both.
@@ -513,7 +526,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     )
 
 
-def _taken(stores: Stores, table: TableRow, move: Move, base: Version, files: Sequence[FileStats]) -> list[Due]:
+def _taken(stores: Ports, table: TableRow, move: Move, base: Version, files: Sequence[FileStats]) -> list[Due]:
     """What a relayout takes of its base: what somebody asked for, or what is due there; less after many attempts."""
     layout, budget = layout_of(stores, table, base), budget_of(move, bytes_max=BUDGET_BYTES)
     assert layout is not None, "a relayout is planned only where there is a tree"
@@ -536,7 +549,7 @@ def _write(source: Rows, engine: Arranging, tree: RegionTree, sample: Sample, *,
 # -- publish ------------------------------------------------------------------------------------------------
 
 
-def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
+def publish(stores: Ports, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
     """Make the staged files part of the batch view: pointer, bound, version, layout and move in one transaction."""
     keep, overlays = table.spec.retention.snapshots, attempt.overlays.then if attempt.overlays else None
 

@@ -13,10 +13,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from getpass import getuser
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.access import (
+    HasEngine,
+    HasLake,
+    HasLedger,
+    HasOverlays,
+    HasRecalls,
+    HasReclusters,
+    HasSignOffs,
+    HasStanding,
+    HasTables,
+)
 from harness_pipelines.ports.ledger import TableStopped
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import Act, RecallTooLarge, check_size
@@ -25,12 +36,17 @@ from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines.stages.run.claims import ClaimKeeper
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-    from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
     from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.ports.requests import RecallRequest
 
 LOOK_S = 0.2
 LEASE = timedelta(seconds=30)
+
+
+class Ports(
+    HasEngine, HasLake, HasLedger, HasOverlays, HasRecalls, HasReclusters, HasSignOffs, HasStanding, HasTables, Protocol
+):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +73,7 @@ class RecallPlan:
         }
 
 
-def plan_recall(stores: Stores, table: TableRow, where: str) -> RecallPlan:
+def plan_recall(stores: Ports, table: TableRow, where: str) -> RecallPlan:
     """How many rows of the lake match *where* now; they are read, and nothing is changed.
 
     Raises: NotRecallable, RecallTooLarge, WhereError, LakeFileMissing, LakeUnreadable.
@@ -77,7 +93,7 @@ def plan_recall(stores: Stores, table: TableRow, where: str) -> RecallPlan:
     )
 
 
-def plan_release(stores: Stores, table: TableRow) -> RecallPlan:
+def plan_release(stores: Ports, table: TableRow) -> RecallPlan:
     """What is recalled now. Raises: NotRecallable."""
     recalled.check_recallable(table)
     overlays = stores.tables.head(table).overlays
@@ -85,7 +101,7 @@ def plan_release(stores: Stores, table: TableRow) -> RecallPlan:
     return RecallPlan(table=table.name, act=Act.RELEASE, where=None, rows=rows, bytes=size, files=0, held=rows)
 
 
-def ask(stores: Stores, table: TableRow, act: Act, *, where: str | None = None) -> RecallRequest:
+def ask(stores: Ports, table: TableRow, act: Act, *, where: str | None = None) -> RecallRequest:
     """Record a request; an open one that wants the same is gone on with. Raises: NotRecallable, WhereError."""
     recalled.check_recallable(table)
     if act is Act.RECALL:
@@ -95,7 +111,7 @@ def ask(stores: Stores, table: TableRow, act: Act, *, where: str | None = None) 
     return stores.recalls.ask(table, act, where=where, by=f"{_user()}@{gethostname()}")
 
 
-def run(stores: Stores, table: TableRow, request: RecallRequest) -> Iterator[RecallRequest]:
+def run(stores: Ports, table: TableRow, request: RecallRequest) -> Iterator[RecallRequest]:
     """Work until *request* has ended; yields it as it stands, now and then, and at last as it ended.
 
     Where another worker holds otree, that one does it, and this only looks on.

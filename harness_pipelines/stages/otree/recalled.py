@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView, located, scan
+from harness_pipelines.ports.access import HasLake, HasOverlays, HasRecalls
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.digest import added, as_first, parsed, row_digests, shown, total_digest
 from harness_pipelines.protocol.keys import PUT
@@ -40,7 +41,6 @@ from harness_pipelines.spec.where import parse_where
 from harness_pipelines.stages.run.moving import Pointless
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.layout.files import Positions
     from harness_pipelines.ports.lake import Staged
     from harness_pipelines.ports.ledger import TableRow
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
 
 FOLD_ROWS = 65_536  #: records of a merge that are looked at together, or as many as there are recalled keys
 _AT = "_harness_at"
+
+
+class Ports(HasLake, HasOverlays, HasRecalls, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +125,7 @@ def matching(table: TableRow, version: Version, where: Predicate, *, rows_max: i
     )
 
 
-def gather(stores: Stores, table: TableRow, move: Move, *, base: Version) -> Gathered:
+def gather(stores: Ports, table: TableRow, move: Move, *, base: Version) -> Gathered:
     """Copy the rows that the request of *move* means to a table in Postgres, which nobody sees yet.
 
     Raises: Pointless where there are none, or more than may be; OverlayWrong, PostgresUnreachable, LakeUnreadable.
@@ -147,7 +151,7 @@ def gather(stores: Stores, table: TableRow, move: Move, *, base: Version) -> Gat
     )
 
 
-def check_release(stores: Stores, table: TableRow, move: Move, *, base: Version) -> None:
+def check_release(stores: Ports, table: TableRow, move: Move, *, base: Version) -> None:
     """Raises: Pointless when there is nothing to release."""
     _request(stores, table, move)
     if not base.overlays:
@@ -155,7 +159,7 @@ def check_release(stores: Stores, table: TableRow, move: Move, *, base: Version)
         raise Pointless(f"{table.name}: nothing is recalled")
 
 
-def check_released(stores: Stores, table: TableRow, staged: Staged, *, base: Version) -> None:
+def check_released(stores: Ports, table: TableRow, staged: Staged, *, base: Version) -> None:
     """What goes back to the lake is what was recalled. Raises: OverlayWrong (REFRESH)."""
     from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
     from harness_pipelines.lakes.iceberg.read.scan import LakeFile
@@ -176,7 +180,7 @@ def check_released(stores: Stores, table: TableRow, staged: Staged, *, base: Ver
     )
 
 
-def merged(stores: Stores, table: TableRow, move: Move, *, base: Version, ranges: Ranges) -> OverlayChange | None:
+def merged(stores: Ports, table: TableRow, move: Move, *, base: Version, ranges: Ranges) -> OverlayChange | None:
     """The next generation of the recalled rows: with the newest puts of their keys, without those that are deleted.
 
     None where no record of *ranges* has a recalled key. All tables of recalled rows become one.
@@ -210,7 +214,7 @@ def _changes(table: TableRow, held: pa.Table, *, base: Version, ranges: Ranges) 
     return newest
 
 
-def _made(stores: Stores, table: TableRow, move: Move, rows: pa.Table) -> Overlay:
+def _made(stores: Ports, table: TableRow, move: Move, rows: pa.Table) -> Overlay:
     """A table of *rows* that this attempt writes, read back. Raises: OverlayWrong, PostgresUnreachable."""
     digest = _digest(table, rows)
     written = stores.overlays.write(table, move, rows)
@@ -244,7 +248,7 @@ def _digest(table: TableRow, rows: pa.Table) -> str:
     return shown(total_digest(row_digests(as_first(rows, table))))
 
 
-def _request(stores: Stores, table: TableRow, move: Move) -> str | None:
+def _request(stores: Ports, table: TableRow, move: Move) -> str | None:
     """The `where` of the request that *move* answers. Raises: Pointless when it is over: another attempt said so."""
     assert move.recall is not None
     request = stores.recalls.find(table, move.recall)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 from harness_pipelines.errors import UsageError
@@ -18,6 +18,17 @@ from harness_pipelines.lakes.iceberg.read.scan import paths_matching
 from harness_pipelines.layout.files import classify
 from harness_pipelines.layout.requested import Request, at_once, parts_with
 from harness_pipelines.layout.rewrites import Due
+from harness_pipelines.ports.access import (
+    HasEngine,
+    HasLake,
+    HasLedger,
+    HasOverlays,
+    HasRecalls,
+    HasReclusters,
+    HasSignOffs,
+    HasStanding,
+    HasTables,
+)
 from harness_pipelines.ports.ledger import TableStopped
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version
@@ -27,13 +38,18 @@ from harness_pipelines.stages.otree.otree import left_of_request, otree_once
 from harness_pipelines.stages.run.claims import ClaimKeeper
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-    from harness_pipelines.ledgers.postgres.requests.recluster import LeftOut
     from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.ports.requests import LeftOut
 
 LOOK_S = 0.5
 LEASE = timedelta(seconds=30)
 MOVES_SEEN = 20  #: of which the rate is worked out
+
+
+class Ports(
+    HasEngine, HasLake, HasLedger, HasOverlays, HasRecalls, HasReclusters, HasSignOffs, HasStanding, HasTables, Protocol
+):
+    """The ports that it uses."""
 
 
 class NothingToRecluster(UsageError):
@@ -69,7 +85,7 @@ class Reclustering:
 
 
 def plan_recluster(
-    stores: Stores, table: TableRow, *, regions: Sequence[str] = (), where: str | None = None, rebuild: bool = False
+    stores: Ports, table: TableRow, *, regions: Sequence[str] = (), where: str | None = None, rebuild: bool = False
 ) -> Reclustering:
     """What writing *regions* (by path, '' being all; default: all), or those that *where* may match, anew would take.
 
@@ -84,14 +100,14 @@ def plan_recluster(
     return _looked_at(stores, table, head, request)
 
 
-def ask(stores: Stores, table: TableRow, plan: Reclustering) -> Reclustering:
+def ask(stores: Ports, table: TableRow, plan: Reclustering) -> Reclustering:
     """Record what was planned; an open request for the same parts is gone on with, and what is left of it returned."""
     wanted = plan.request
     made = stores.reclusters.ask(table, paths=wanted.paths, upto=wanted.upto, rebuild=wanted.rebuild)
     return _looked_at(stores, table, stores.ledger.head(table), made)
 
 
-def run(stores: Stores, table: TableRow, request: Request, *, run_id: str | None = None) -> Iterator[Reclustering]:
+def run(stores: Ports, table: TableRow, request: Request, *, run_id: str | None = None) -> Iterator[Reclustering]:
     """Work until nothing is left of *request*; yields what is, now and then.
 
     Where another worker holds otree, that one does it, and this only looks on. *run_id*: of Dagster, to be recorded.
@@ -113,7 +129,7 @@ def run(stores: Stores, table: TableRow, request: Request, *, run_id: str | None
         keeper.release()
 
 
-def _standing(stores: Stores, table: TableRow) -> tuple[Version, Layout]:
+def _standing(stores: Ports, table: TableRow) -> tuple[Version, Layout]:
     head = stores.ledger.head(table)
     layout = layout_of(stores, table, head)
     if head.batch is None:
@@ -126,7 +142,7 @@ def _standing(stores: Stores, table: TableRow) -> tuple[Version, Layout]:
 
 
 def _chosen(
-    stores: Stores, table: TableRow, head: Version, layout: Layout, *, regions: Sequence[str], where: str | None
+    stores: Ports, table: TableRow, head: Version, layout: Layout, *, regions: Sequence[str], where: str | None
 ) -> tuple[str, ...]:
     """Paths of parts, none inside of another."""
     known = layout.tree.paths()
@@ -143,7 +159,7 @@ def _chosen(
     return tuple(sorted(p for p in set(chosen) if not any(p.startswith(q) for q in chosen if q != p)))
 
 
-def _matching(stores: Stores, table: TableRow, head: Version, layout: Layout, where: str) -> list[str]:
+def _matching(stores: Ports, table: TableRow, head: Version, layout: Layout, where: str) -> list[str]:
     """The smallest parts with a file that may hold a row for which *where* is true: regions, and what files span."""
     assert head.batch is not None
     predicate = parse_where(where, {column.name: column.type for column in table.spec.columns})
@@ -152,7 +168,7 @@ def _matching(stores: Stores, table: TableRow, head: Version, layout: Layout, wh
     return parts_with(layout.tree, files, found)
 
 
-def _looked_at(stores: Stores, table: TableRow, head: Version, request: Request) -> Reclustering:
+def _looked_at(stores: Ports, table: TableRow, head: Version, request: Request) -> Reclustering:
     parts = left_of_request(stores, table, head, request)
     layout = layout_of(stores, table, head)
     assert layout is not None and head.batch is not None
@@ -162,7 +178,7 @@ def _looked_at(stores: Stores, table: TableRow, head: Version, request: Request)
     return Reclustering(table=table.name, request=request, parts=parts, files=inside, bytes_per_s=_rate(stores, table))
 
 
-def _rate(stores: Stores, table: TableRow) -> float | None:
+def _rate(stores: Ports, table: TableRow) -> float | None:
     """Bytes per second of the last rewrites."""
     seen = [
         (move["bytes"], (move["committed_at"] - move["planned_at"]).total_seconds())
@@ -173,7 +189,7 @@ def _rate(stores: Stores, table: TableRow) -> float | None:
     return sum(size for size, _ in seen) / seconds if seconds > 0 else None
 
 
-def left_out(stores: Stores, table: TableRow) -> list[LeftOut]:
+def left_out(stores: Ports, table: TableRow) -> list[LeftOut]:
     """Relayouts that failed in all attempts and whose files are still there."""
     head, found = stores.tables.head(table), stores.reclusters.left_out(table)
     if not found or head.batch is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,19 @@ from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned, scan
 from harness_pipelines.lakes.iceberg.write.repair import build_metadata, build_repair
+from harness_pipelines.ports.access import (
+    HasBufferReader,
+    HasCorrections,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasProof,
+    HasReaders,
+    HasSchemas,
+    HasSegments,
+    HasStanding,
+    HasTables,
+)
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.ports.ledger import Swap, TableRow
@@ -40,12 +53,28 @@ from harness_pipelines.stages.replay.ranges import decoded_rows
 from harness_pipelines.stages.replay.views import columns_of, stored_rows, stored_schema
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.protocol.versions import Version, ViewName
 
 log = structlog.get_logger(__name__)
 PARTITION, OFFSET, OPERATION, VERSION = "_kafka_partition", "_kafka_offset", "_op", "_schema_version"
 Offsets = NDArray[np.int64]
+
+
+class Ports(
+    HasBufferReader,
+    HasCorrections,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasProof,
+    HasReaders,
+    HasSchemas,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    Protocol,
+):
+    """The ports that it uses."""
 
 
 class RepairRefused(HarnessError):
@@ -90,7 +119,7 @@ class _Target:
     others: frozenset[str]  #: paths of the other data files of the view
 
 
-def repair_file(stores: Stores, table: TableRow, path: str, *, dry_run: bool = False) -> Repaired:
+def repair_file(stores: Ports, table: TableRow, path: str, *, dry_run: bool = False) -> Repaired:
     """Make the data or delete file at *path* of the newest version again.
 
     Raises: RepairRefused; TableStopped; CorrectionsMoved, FilesGone, ForeignCommit; TryAgain when a store is away.
@@ -126,7 +155,7 @@ def repair_file(stores: Stores, table: TableRow, path: str, *, dry_run: bool = F
 # -- a metadata file ----------------------------------------------------------------------------------------
 
 
-def _metadata_of(stores: Stores, table: TableRow, head: Version, path: str) -> ViewName | None:
+def _metadata_of(stores: Ports, table: TableRow, head: Version, path: str) -> ViewName | None:
     """The view whose newest metadata file *path* is, as the ledger or the catalog names it."""
     name = path.rsplit("/", 1)[-1]
     for view, pins in head.views.items():
@@ -135,7 +164,7 @@ def _metadata_of(stores: Stores, table: TableRow, head: Version, path: str) -> V
     return None
 
 
-def _metadata_again(stores: Stores, table: TableRow, head: Version, view: ViewName, *, dry_run: bool) -> Repaired:
+def _metadata_again(stores: Ports, table: TableRow, head: Version, view: ViewName, *, dry_run: bool) -> Repaired:
     """Publish a version whose metadata file of *view* is made from one that can be read, and from the manifest list."""
     same = [v for v in stores.tables.versions(table) if v.schema_version == head.schema_version and view in v.views]
     older = [v.views[view].metadata for v in sorted(same, key=lambda v: -v.version)]
@@ -186,7 +215,7 @@ def _target(table: TableRow, head: Version, path: str) -> _Target:
     )
 
 
-def _made_again(stores: Stores, table: TableRow, head: Version, target: _Target) -> tuple[pa.Table, str, str]:
+def _made_again(stores: Ports, table: TableRow, head: Version, target: _Target) -> tuple[pa.Table, str, str]:
     """Rows, where they are from, and what they agree with. Raises: RepairRefused."""
     if target.view == "batch" and "stream" in head.views:
         return _from_stream(table, head, target), "the stream view", "the rows that the stream view has"
@@ -284,7 +313,7 @@ def _ranges(head: Version, target: _Target) -> Iterator[OffsetRange]:
 
 
 def _sources(
-    stores: Stores, table: TableRow, head: Version, target: _Target
+    stores: Ports, table: TableRow, head: Version, target: _Target
 ) -> Iterator[tuple[str, Callable[[], pa.Table]]]:
     """Where the rows of a file can be, the nearest first: it has them as they were published."""
     if not (wanted := list(_ranges(head, target))):
@@ -301,7 +330,7 @@ def _sources(
     yield "Kafka", together(lambda one: _from_kafka(stores, table, one))
 
 
-def _buffered(stores: Stores, table: TableRow, wanted: OffsetRange) -> pa.Table:
+def _buffered(stores: Ports, table: TableRow, wanted: OffsetRange) -> pa.Table:
     """The rows of *wanted* in segments that are still there."""
     found = needed(stores.segments.all(table), {wanted.partition: wanted.low})
     query = BufferQuery(
@@ -316,7 +345,7 @@ def _buffered(stores: Stores, table: TableRow, wanted: OffsetRange) -> pa.Table:
     return conformed(stores.buffer_reader.read(query, BufferStats()), stored_schema(table))
 
 
-def _from_kafka(stores: Stores, table: TableRow, wanted: OffsetRange) -> pa.Table:
+def _from_kafka(stores: Ports, table: TableRow, wanted: OffsetRange) -> pa.Table:
     rows, schema = decoded_rows(stores, table, wanted), stored_schema(table)
     constants = {OPERATION: pa.scalar(PUT), VERSION: pa.scalar(table.schema_version, pa.int32())}
     for name, value in constants.items():
@@ -339,7 +368,7 @@ def _without_others(table: TableRow, rows: pa.Table, target: _Target) -> pa.Tabl
     return rows.filter(pa.array(~taken)).sort_by([(PARTITION, "ascending"), (OFFSET, "ascending")])
 
 
-def _check_digests(stores: Stores, table: TableRow, rows: pa.Table, target: _Target) -> str | None:
+def _check_digests(stores: Ports, table: TableRow, rows: pa.Table, target: _Target) -> str | None:
     """What *rows* agree with; None where the ledger kept nothing of them. Raises: RepairRefused."""
     reached = {p: (int(found[0]), int(found[-1]) + 1) for p, found in _by_partition(rows).items()}
     judged = 0
@@ -359,7 +388,7 @@ def _check_digests(stores: Stores, table: TableRow, rows: pa.Table, target: _Tar
     return f"the digests of {judged:,} {'move' if judged == 1 else 'moves'} that brought them" if judged else None
 
 
-def _of_move(stores: Stores, table: TableRow, rows: pa.Table, target: _Target, move: OffsetRange) -> pa.Table | None:
+def _of_move(stores: Ports, table: TableRow, rows: pa.Table, target: _Target, move: OffsetRange) -> pa.Table | None:
     """All rows of a move: those that are made again, those of other files, and those that only the buffer has."""
     head = stores.tables.head(table)
     bounds = head.bounds[move.partition]

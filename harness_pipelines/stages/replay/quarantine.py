@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from getpass import getuser
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 import pyarrow as pa
@@ -21,6 +21,7 @@ import structlog
 
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.access import HasCorrections, HasLake, HasLedger, HasSchemas, HasStanding
 from harness_pipelines.ports.corrections import HELD, Correction, HeldRecord
 from harness_pipelines.ports.decoded import with_coordinates
 from harness_pipelines.ports.ledger import Swap, TableRow, TableStopped
@@ -39,7 +40,6 @@ from harness_pipelines.stages.replay.asked import check_wanted, fitting
 from harness_pipelines.stages.replay.views import Shown, shown_in_batch
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.spec.table import TableSpec
 
 log = structlog.get_logger(__name__)
@@ -47,6 +47,10 @@ BATCH_RECORDS = 10_000  #: of one boundary commit
 TRIES = 5  #: when others settle records of a batch at the same time
 SHOWN_MAX = 20
 ONLY_A_HEAD = "only its first bytes are kept; while Kafka has the record, `harness replay` of its range decodes it"
+
+
+class Ports(HasCorrections, HasLake, HasLedger, HasSchemas, HasStanding, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +89,7 @@ Progress = Callable[[Replayed], None]
 
 
 def replay(
-    stores: Stores,
+    stores: Ports,
     table: TableRow,
     wanted: Wanted,
     *,
@@ -115,7 +119,7 @@ def replay(
     return done
 
 
-def drop(stores: Stores, table: TableRow, wanted: Wanted, *, dry_run: bool = False) -> int:
+def drop(stores: Ports, table: TableRow, wanted: Wanted, *, dry_run: bool = False) -> int:
     """Give up quarantined records: they stay accounted for, and are never rows. Returns how many."""
     check_wanted(table, wanted)
     count, after, corrections = 0, BEFORE_ALL, stores.corrections(table)
@@ -131,7 +135,7 @@ def check_replayable(table: TableRow) -> None:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was put back")
 
 
-def _batches(stores: Stores, table: TableRow, wanted: Wanted) -> Iterator[list[HeldRecord]]:
+def _batches(stores: Ports, table: TableRow, wanted: Wanted) -> Iterator[list[HeldRecord]]:
     check_wanted(table, wanted)
     after: Coordinate = BEFORE_ALL
     while True:
@@ -146,7 +150,7 @@ def _batches(stores: Stores, table: TableRow, wanted: Wanted) -> Iterator[list[H
 
 
 def _replay_batch(
-    stores: Stores,
+    stores: Ports,
     table: TableRow,
     batch: Sequence[HeldRecord],
     *,
@@ -231,7 +235,7 @@ def _only(rows: pa.Table, ready: Sequence[Coordinate]) -> pa.Table:
     return rows.filter(pa.array([at in chosen for at in _coordinates(rows)]))
 
 
-def _publish(stores: Stores, table: TableRow, rows: pa.Table, *, decoder: str | None, run_id: str | None) -> Version:
+def _publish(stores: Ports, table: TableRow, rows: pa.Table, *, decoder: str | None, run_id: str | None) -> Version:
     named = as_first(rows, table)
     digests = [shown(int(one)) for one in lake_digests(named, schema_version=table.schema_version)]
     changes = {

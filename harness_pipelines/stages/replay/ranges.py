@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import orjson
@@ -21,6 +21,15 @@ import structlog
 
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.access import (
+    HasCorrections,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasSchemas,
+    HasStanding,
+    HasTables,
+)
 from harness_pipelines.ports.corrections import Correction, Standing
 from harness_pipelines.ports.decoded import with_coordinates
 from harness_pipelines.ports.ledger import RefusedRecord, Swap, TableRow
@@ -43,13 +52,16 @@ from harness_pipelines.stages.replay.source import Records, records_of
 from harness_pipelines.stages.replay.views import Rewritten, Shown, shown_anew, stored_rows
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.protocol.versions import Version, ViewName
     from harness_pipelines.spec.table import TableSpec
 
 log = structlog.get_logger(__name__)
 DECODED_TOGETHER = 16_384
 SHOWN_MAX = 10
+
+
+class Ports(HasCorrections, HasLake, HasLedger, HasLog, HasSchemas, HasStanding, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +104,7 @@ class RangeReplayed:
 
 
 def replay_range(
-    stores: Stores,
+    stores: Ports,
     table: TableRow,
     wanted: OffsetRange,
     *,
@@ -170,7 +182,7 @@ class _Made:
     filtered: frozenset[int]  #: of the refused
 
 
-def decoded_rows(stores: Stores, table: TableRow, wanted: OffsetRange) -> pa.Table:
+def decoded_rows(stores: Ports, table: TableRow, wanted: OffsetRange) -> pa.Table:
     """The rows that the records of *wanted* come out as today, of those records that can be had.
 
     Raises: RangeRefused; TryAgain when a store is away.
@@ -178,7 +190,7 @@ def decoded_rows(stores: Stores, table: TableRow, wanted: OffsetRange) -> pa.Tab
     return _decoded(stores, table, records_of(stores, table, wanted), table.spec).rows
 
 
-def _decoded(stores: Stores, table: TableRow, records: Records, spec: TableSpec) -> _Made:
+def _decoded(stores: Ports, table: TableRow, records: Records, spec: TableSpec) -> _Made:
     codec = RecordCodec(spec, stores.schemas, due="raise")
     parts: list[pa.Table] = []
     refused: dict[int, RefusedRecord] = {}
@@ -218,7 +230,7 @@ def _decoded(stores: Stores, table: TableRow, records: Records, spec: TableSpec)
 
 
 def _planned(
-    stores: Stores, table: TableRow, made: _Made, wanted: OffsetRange, *, decoder: str | None
+    stores: Ports, table: TableRow, made: _Made, wanted: OffsetRange, *, decoder: str | None
 ) -> tuple[RangeReplayed, Correction, RangeWaits | None]:
     """What a replay would do now."""
     partition = wanted.partition
@@ -317,7 +329,7 @@ def _row(rows: pa.Table, offset: int) -> dict[str, Any] | None:
 
 
 def _publish(
-    stores: Stores, table: TableRow, made: _Made, wanted: OffsetRange, correction: Correction, *, run_id: str | None
+    stores: Ports, table: TableRow, made: _Made, wanted: OffsetRange, correction: Correction, *, run_id: str | None
 ) -> Version:
     offsets = sorted(offset for _, offset in correction.changes)
     rows = made.rows.filter(_among(made.rows, offsets))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.ports.access import HasCorrections, HasLog, HasTables
 from harness_pipelines.ports.corrections import HeldRecord
 from harness_pipelines.ports.errors import RecordsLost
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
@@ -21,13 +22,16 @@ from harness_pipelines.protocol.changes.corrections import RangeRefused, Wanted
 from harness_pipelines.stages.replay.views import stored_rows
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.spec.columns import Column
 
 RECORDS_MAX = 100_000  #: of one replay: they are held in memory, and are one commit
 BYTES_MAX = 256 * 2**20  #: of their keys and values
 POLL_RECORDS = 16_384
 SILENCE_S_MAX = 30.0
+
+
+class Ports(HasCorrections, HasLog, HasTables, Protocol):
+    """The ports that it uses."""
 
 
 class ReplayStalled(TryAgain):
@@ -92,7 +96,7 @@ class Records:
         )
 
 
-def records_of(stores: Stores, table: TableRow, wanted: OffsetRange) -> Records:
+def records_of(stores: Ports, table: TableRow, wanted: OffsetRange) -> Records:
     """The records of *wanted*. Raises: RangeRefused where they cannot be had, or are too many; TryAgain."""
     partition = wanted.partition
     log_start = stores.log.watermarks(table.spec.topic, [partition])[partition].low
@@ -126,7 +130,7 @@ def _check_few(table: TableRow, wanted: OffsetRange, parts: Sequence[Records]) -
     )
 
 
-def _from_kafka(stores: Stores, table: TableRow, wanted: OffsetRange) -> Iterator[Records]:
+def _from_kafka(stores: Ports, table: TableRow, wanted: OffsetRange) -> Iterator[Records]:
     """Raises: ReplayStalled, RangeRefused when Kafka drops records meanwhile, and what the log raises."""
     partition = wanted.partition
     position, heard = wanted.low, time.monotonic()
@@ -162,7 +166,7 @@ def _below(batch: PartitionBatch, high: int) -> Records:
 # -- what the table keeps -----------------------------------------------------------------------------------
 
 
-def _kept(stores: Stores, table: TableRow, wanted: OffsetRange) -> Records:
+def _kept(stores: Ports, table: TableRow, wanted: OffsetRange) -> Records:
     """Records that Kafka has dropped: of the column with their bytes, and of quarantine. Raises: RangeRefused."""
     columns: dict[str, Column] = {c.source: c for c in table.spec.columns if c.source is not None}
     why = None
@@ -204,7 +208,7 @@ def _kept(stores: Stores, table: TableRow, wanted: OffsetRange) -> Records:
     )
 
 
-def _held(stores: Stores, table: TableRow, wanted: OffsetRange) -> list[HeldRecord]:
+def _held(stores: Ports, table: TableRow, wanted: OffsetRange) -> list[HeldRecord]:
     """Raises: RangeRefused."""
     corrections, found, size = stores.corrections(table), list[HeldRecord](), 0
     asked, after, below = (

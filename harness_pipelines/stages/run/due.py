@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from harness_pipelines.ports.access import (
+    HasBufferRows,
+    HasEngine,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasOverlays,
+    HasRecalls,
+    HasReclusters,
+    HasSegments,
+    HasSignOffs,
+    HasTables,
+)
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.work import TableWork
+from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.shape import intake_of
@@ -16,10 +29,24 @@ from harness_pipelines.stages import compact
 from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.tier.tier import due as tier_due
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 EXPIRE_EVERY_S = 1800.0  #: of a run each; a worker, which has it for nothing, looks every minute
+
+
+class Ports(
+    HasBufferRows,
+    HasEngine,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasOverlays,
+    HasRecalls,
+    HasReclusters,
+    HasSegments,
+    HasSignOffs,
+    HasTables,
+    Protocol,
+):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +80,7 @@ def is_held(work: TableWork, stage: Stage) -> bool:
     return stage in work.busy or (move is not None and move["state"] == MoveState.QUARANTINED)
 
 
-def due_upkeep(stores: Stores, table: TableRow, work: TableWork) -> dict[Stage, Due]:
+def due_upkeep(stores: Ports, table: TableRow, work: TableWork) -> dict[Stage, Due]:
     """Of compact, otree and expire those that have work and that nobody holds. The lake is looked at.
 
     Raises: what the ledger and the lake raise.
@@ -61,12 +88,14 @@ def due_upkeep(stores: Stores, table: TableRow, work: TableWork) -> dict[Stage, 
     return {stage: due for stage, due in _upkeep(stores, table, work) if not is_held(work, stage)}
 
 
-def _upkeep(stores: Stores, table: TableRow, work: TableWork) -> Iterator[tuple[Stage, Due]]:
+def _upkeep(stores: Ports, table: TableRow, work: TableWork) -> Iterator[tuple[Stage, Due]]:
     version = stores.tables.head(table).version
     if work.since_expire_s is None or work.since_expire_s >= EXPIRE_EVERY_S:
         ago = "never before" if work.since_expire_s is None else f"last {work.since_expire_s:.0f} s ago"
         yield Stage.EXPIRE, Due(why=ago, attempt=0, position=version)
-    for stage, trigger in {Stage.COMPACT: compact.trigger, Stage.OTREE: otree.trigger}.items():
+    triggers: Mapping[Stage, Callable[[Ports, TableRow], str | None]]
+    triggers = {Stage.COMPACT: compact.trigger, Stage.OTREE: otree.trigger}
+    for stage, trigger in triggers.items():
         if stage in table.effects and (why := trigger(stores, table)):
             move = stores.tables.open_move(table, stage, shard=0)
             yield stage, Due(why=why, attempt=move.attempt if move else 0, position=version)

@@ -9,21 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.pauses import Pauses
+from harness_pipelines.ports.access import HasLog, HasStalls, HasTables, HasWatch
 from harness_pipelines.ports.errors import KafkaFailed, KafkaUnreachable, TopicForbidden, TopicMissing
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Watermark
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.run.progress import TableProgress
-
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
 
 log = structlog.get_logger(__name__)
 FIRST_S = 1.0  #: a run that is over sooner is not looked at
@@ -34,10 +32,14 @@ END_S = 2.0
 Seen = Callable[[], Sequence[tuple[TableRow, TableProgress]]]
 
 
+class Ports(HasLog, HasStalls, HasTables, HasWatch, Protocol):
+    """The ports that it uses."""
+
+
 class Looks:
     """Looks at the tables of one worker until it stops."""
 
-    def __init__(self, stores: Stores, holder: str, stop: threading.Event, seen: Seen) -> None:
+    def __init__(self, stores: Ports, holder: str, stop: threading.Event, seen: Seen) -> None:
         self._stores, self._holder, self._stop, self._seen = stores, holder, stop, seen
         self._thread: threading.Thread | None = None
         self._lake_at: dict[int, float] = {}  # monotonic seconds, by table

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
+from harness_pipelines.ports.access import HasLake, HasLedger
 from harness_pipelines.ports.errors import BaseGone
 from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import TableRow
@@ -19,8 +20,9 @@ from harness_pipelines.protocol.moves import ATTEMPTS_MAX, Move, MoveState, Move
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.versions import Version, check_base
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
+
+class Ports(HasLake, HasLedger, Protocol):
+    """The ports that it uses."""
 
 
 class Pointless(HarnessError):
@@ -74,7 +76,7 @@ class Mover(Protocol[Attempt]):
 class Moving(Generic[Attempt]):
     """Runs the moves of one stage of a table."""
 
-    def __init__(self, stores: Stores, table: TableRow, mover: Mover[Attempt], *, tally: Tally | None = None) -> None:
+    def __init__(self, stores: Ports, table: TableRow, mover: Mover[Attempt], *, tally: Tally | None = None) -> None:
         self._stores, self._table, self._mover = stores, table, mover
         self._tally = tally or Tally()
 
@@ -170,7 +172,7 @@ class Moving(Generic[Attempt]):
         return self._mover.plan(claim, trigger="halved", run_id=run_id, below=halve(failed.lo, failed.hi))
 
 
-def make_branch(stores: Stores, table: TableRow, move: Move) -> Version:
+def make_branch(stores: Ports, table: TableRow, move: Move) -> Version:
     """The branch of the attempt, from the move's base, which is returned.
 
     Raises: BaseGone (plan the move again), ForeignCommit.
@@ -186,7 +188,7 @@ def make_branch(stores: Stores, table: TableRow, move: Move) -> Version:
     return base
 
 
-def check_ours(stores: Stores, table: TableRow, move: Move) -> None:
+def check_ours(stores: Ports, table: TableRow, move: Move) -> None:
     """A new plan helps only where the head's own snapshot is there to build on. Raises: ForeignCommit."""
     view = table.effects[move.stage].view
     head, main = stores.ledger.head(table), stores.lake.main_snapshot(table, view=view)
@@ -194,7 +196,7 @@ def check_ours(stores: Stores, table: TableRow, move: Move) -> None:
         check_base(head, main, view=view)
 
 
-def base_of(stores: Stores, table: TableRow, move: Move) -> Version:
+def base_of(stores: Ports, table: TableRow, move: Move) -> Version:
     """The version that the move was planned on. Raises: BaseGone."""
     base = next((v for v in stores.ledger.versions(table) if v.version == move.base_version), None)
     if base is None:

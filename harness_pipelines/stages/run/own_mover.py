@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 from uuid import uuid4
 
 import numpy as np
@@ -20,6 +20,17 @@ from harness_pipelines.errors import HarnessError, Recovery, UsageError
 from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned
 from harness_pipelines.lakes.iceberg.write.publish import summary_of
+from harness_pipelines.ports.access import (
+    HasBufferReader,
+    HasBufferRows,
+    HasEngine,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasSegments,
+    HasStanding,
+    HasTables,
+)
 from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.ledger import StateDraft, TableRow, TableStopped
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
@@ -35,12 +46,15 @@ from harness_pipelines.stages.run.moving import Moving, make_branch
 from harness_pipelines.stages.tier import tier
 from harness_pipelines.stages.tier.sources import Attempt, segments_of
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 TRIGGER = "own"
 LEASE = timedelta(seconds=60)
 BATCH_OFFSETS = 100_000
+
+
+class Ports(
+    HasBufferReader, HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments, HasStanding, HasTables, Protocol
+):
+    """The ports that it uses."""
 
 
 class ProofWrong(HarnessError):
@@ -61,7 +75,7 @@ class Moved:
 class OwnMove:
     """One attempt of a move: what it takes, and where its rows go."""
 
-    def __init__(self, stores: Stores, table: TableRow, move: Move, *, segments: list[SegmentRef], rows: int) -> None:
+    def __init__(self, stores: Ports, table: TableRow, move: Move, *, segments: list[SegmentRef], rows: int) -> None:
         self._stores, self._table, self._move, self._segments = stores, table, move, segments
         self.rows = rows  #: that lie in its ranges; offsets have gaps
 
@@ -122,7 +136,7 @@ class OwnMove:
 class OwnMover:
     """Moves what is buffered to the lake with the caller's own writer, one move at a time. A context manager."""
 
-    def __init__(self, stores: Stores, table: TableRow, *, offsets_max: int, lease: timedelta = LEASE) -> None:
+    def __init__(self, stores: Ports, table: TableRow, *, offsets_max: int, lease: timedelta = LEASE) -> None:
         self._stores, self._table, self._offsets_max = stores, table, offsets_max
         self._keeper = ClaimKeeper(stores.ledger, table, Stage.TIER, holder=str(uuid4()), lease=lease)
 
@@ -155,7 +169,7 @@ class OwnMover:
         self._keeper.release()
 
 
-def own_mover(stores: Stores, table: TableRow, *, offsets_max: int) -> OwnMover:
+def own_mover(stores: Ports, table: TableRow, *, offsets_max: int) -> OwnMover:
     """Raises: UsageError for a table without a buffer or without a stream view."""
     if not table.intake.buffered or table.view_set.mixed:
         lacks = "no stream view" if table.view_set.mixed else "no buffer, so nothing says which rows a range has"
@@ -167,7 +181,7 @@ def own_mover(stores: Stores, table: TableRow, *, offsets_max: int) -> OwnMover:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    stores: Stores
+    stores: Ports
     table: TableRow
     write: Callable[[OwnMove], Moved]
     offsets_max: int
@@ -216,7 +230,7 @@ def _check_said(table: TableRow, move: Move, moved: Moved, *, rows: int) -> None
         )
 
 
-def _check_rows(stores: Stores, table: TableRow, move: Move, staged: Staged, segments: list[SegmentRef]) -> None:
+def _check_rows(stores: Ports, table: TableRow, move: Move, staged: Staged, segments: list[SegmentRef]) -> None:
     """The staged files hold the buffer's rows, each once. 16 bytes a row are held. Raises: ProofWrong."""
     part = BufferPart(segments=tuple(segments), low=dict(move.lo), high=dict(move.hi))
     found = _staged_rows(stores, table, staged)
@@ -226,7 +240,7 @@ def _check_rows(stores: Stores, table: TableRow, move: Move, staged: Staged, seg
             raise ProofWrong(f"{table.name}: move {move.move_id}: {wrong}; nothing was published")
 
 
-def _staged_rows(stores: Stores, table: TableRow, staged: Staged) -> dict[int, Rows]:
+def _staged_rows(stores: Ports, table: TableRow, staged: Staged) -> dict[int, Rows]:
     """By partition the rows of the staged files. Raises: ProofWrong for a file that is not in offset order."""
     view = pinned(stores.lake.current(table, "stream").metadata_location)
     found: dict[int, list[Rows]] = {}

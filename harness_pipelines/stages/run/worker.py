@@ -12,13 +12,36 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.schema.policy import SchemaDue
+from harness_pipelines.ports.access import (
+    HasBufferRows,
+    HasBufferWriter,
+    HasClose,
+    HasEngine,
+    HasEvolutions,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasOverlays,
+    HasRawBytes,
+    HasRecalls,
+    HasReclusters,
+    HasSchemas,
+    HasSegments,
+    HasSettings,
+    HasSignOffs,
+    HasStalls,
+    HasStanding,
+    HasTables,
+    HasUpkeep,
+    HasWatch,
+)
 from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.ledger import PartitionStatus, TableRow
 from harness_pipelines.ports.source import POLL_S
@@ -39,7 +62,6 @@ from harness_pipelines.stages.tier import tier
 from harness_pipelines.stages.tier.sources import source_of
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.ports.ledger import Ledger
 
 __all__ = ["CLAIM_LEASE", "StageBroken", "TableProgress", "Worker", "WorkerOptions"]
@@ -58,10 +80,41 @@ _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 SEGMENT_AGE_S_MAX = 600.0
 
 
+class Ports(
+    HasBufferRows,
+    HasBufferWriter,
+    HasClose,
+    HasEngine,
+    HasEvolutions,
+    HasLake,
+    HasLedger,
+    HasLog,
+    HasOverlays,
+    HasRawBytes,
+    HasRecalls,
+    HasReclusters,
+    HasSchemas,
+    HasSegments,
+    HasSettings,
+    HasSignOffs,
+    HasStalls,
+    HasStanding,
+    HasTables,
+    HasUpkeep,
+    HasWatch,
+    Protocol,
+):
+    """The ports that it uses."""
+
+    def opener(self, *, elsewhere: bool = False) -> Callable[[], Ports]:
+        """Opens the same in another process; *elsewhere*: on another machine."""
+        ...
+
+
 class Worker:
     """Runs stages of tables until it is told to stop."""
 
-    def __init__(self, stores: Stores, tables: Sequence[TableRow], options: WorkerOptions) -> None:
+    def __init__(self, stores: Ports, tables: Sequence[TableRow], options: WorkerOptions) -> None:
         self.stores = stores
         self.options = options
         self.holder = str(uuid4())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import NoSchemas, SchemaUnusable
+from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments
 from harness_pipelines.ports.errors import TopicCompacted
 from harness_pipelines.ports.ledger import TableExists, TableRow, TableUnknown
 from harness_pipelines.ports.source import TopicIdentity, added_partitions
@@ -19,14 +20,15 @@ from harness_pipelines.spec.load import check_rule, load_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 _FIXED = ("topic", "columns", "key", "buffer", "start", "views")
 _OF_DECODING = ("key_format", "key_schema", "format", "schema", "delete", "transform")  #: fixed by the first row
 
 
-def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
+class Ports(HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments, Protocol):
+    """The ports that it uses."""
+
+
+def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
     """Create the table, or take over the settings of one that exists; a second call changes nothing.
 
     Raises: SpecError, ContractUnusable, SchemaUnusable, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a
@@ -59,7 +61,7 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
         raise
 
 
-def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRow:
+def _create(stores: Ports, spec: TableSpec, identity: TopicIdentity) -> TableRow:
     from harness_pipelines.protocol.lake.properties import STARTS, TOPIC, vector_text
 
     for topic in topics_of(spec.topic):
@@ -76,7 +78,7 @@ def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRo
     return stores.ledger.create_table(spec, identity, starts=starts, fields=fields, views=views)
 
 
-def check_schemas_known(stores: Stores, spec: TableSpec) -> None:
+def check_schemas_known(stores: Ports, spec: TableSpec) -> None:
     """Raises: SchemaUnusable, where records name their schemas and nothing knows one."""
     if not isinstance(stores.schemas, NoSchemas):
         return

@@ -12,24 +12,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from getpass import getuser
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.policy import SchemaDue
 from harness_pipelines.ledgers.postgres.evolve import check_none_recalled
+from harness_pipelines.ports.access import HasEvolutions, HasLake, HasLedger, HasSchemas, HasStanding
 from harness_pipelines.ports.ledger import TableStopped
 from harness_pipelines.protocol.schema.evolution import Changes, Evolved, evolved
 from harness_pipelines.protocol.schema.schemas import SpecMoved, check_schema
 from harness_pipelines.protocol.versions import Version, ViewName
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.ports.ledger import Swap, TableRow
 
 log = structlog.get_logger(__name__)
 PLANS_MAX = 4  #: plans of one change, where settings are applied beside it each time
+
+
+class Ports(HasEvolutions, HasLake, HasLedger, HasSchemas, HasStanding, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ class EvolvePlan:
         }
 
 
-def plan(stores: Stores, table: TableRow, changes: Changes) -> tuple[EvolvePlan, Evolved]:
+def plan(stores: Ports, table: TableRow, changes: Changes) -> tuple[EvolvePlan, Evolved]:
     """Check *changes*; nothing is written. Raises: EvolutionRefused, ContractUnusable, SchemaUnusable."""
     from harness_pipelines.lakes.iceberg.write.schema import next_field_id
 
@@ -68,7 +72,7 @@ def plan(stores: Stores, table: TableRow, changes: Changes) -> tuple[EvolvePlan,
     return told, found
 
 
-def evolve(stores: Stores, table: TableRow, changes: Changes) -> Version:
+def evolve(stores: Ports, table: TableRow, changes: Changes) -> Version:
     """Publish *changes*: from the version that is returned on, the table has the new columns in all tiers.
 
     Raises: EvolutionRefused, TableStopped, SchemaMoved (another change came first), SpecMoved (settings are applied
@@ -87,7 +91,7 @@ def evolve(stores: Stores, table: TableRow, changes: Changes) -> Version:
     return _publish(stores, table, changes, by=by)
 
 
-def follow(stores: Stores, table: TableRow, due: SchemaDue) -> None:
+def follow(stores: Ports, table: TableRow, due: SchemaDue) -> None:
     """Publish the changes that the schema of a record asks for; *table* is what the record was decoded for.
 
     Ingest alone calls it, and as ingest does it continues while another stage has stopped the table. When the table was
@@ -100,7 +104,7 @@ def follow(stores: Stores, table: TableRow, due: SchemaDue) -> None:
     _publish(stores, now, due.changes, by=f"schema {schema_id} of the registry", schema_id=schema_id)
 
 
-def _publish(stores: Stores, table: TableRow, changes: Changes, *, by: str, schema_id: int | None = None) -> Version:
+def _publish(stores: Ports, table: TableRow, changes: Changes, *, by: str, schema_id: int | None = None) -> Version:
     from harness_pipelines.lakes.iceberg.write.schema import build_schema
 
     stores.standing.check(table, stores.ledger)

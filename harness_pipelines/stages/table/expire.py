@@ -10,22 +10,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.write.quarantine import Moved
+from harness_pipelines.ports.access import HasLake, HasLedger, HasRawBytes, HasUpkeep
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.upkeep import Moved
 from harness_pipelines.protocol.claims import Claim
-
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
 
 log = structlog.get_logger(__name__)
 RETIRED_FOR_MIN = timedelta(seconds=30)  #: a statement of a reader may last so long after its lease was looked up
+
+
+class Ports(HasLake, HasLedger, HasRawBytes, HasUpkeep, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Expired:
 
 
 def expire_once(
-    stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
+    stores: Ports, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
 ) -> Expired:
     """One run: first remove what earlier runs decided, then decide again; then move what quarantine has too much of.
 
@@ -113,7 +115,7 @@ def _going_on(held_up: list[HarnessError]) -> Iterator[None]:
         held_up.append(error)
 
 
-def _drop_dead_branches(stores: Stores, table: TableRow, claim: Claim) -> None:
+def _drop_dead_branches(stores: Ports, table: TableRow, claim: Claim) -> None:
     for view in table.views:
         if dead := stores.upkeep.dead_branches(table, view=view):
             stores.lake.drop_branches(table, dead, view=view, claim=claim)

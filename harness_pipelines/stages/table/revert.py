@@ -6,23 +6,25 @@ beside metadata: the files are those of the old version, and tier moves again wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
+from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasStanding, HasTables
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.changes.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, ViewName
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 log = structlog.get_logger(__name__)
 
 
-def plan_revert(stores: Stores, table: TableRow, *, to: int | None) -> RevertPlan:
+class Ports(HasLake, HasLedger, HasLog, HasStanding, HasTables, Protocol):
+    """The ports that it uses."""
+
+
+def plan_revert(stores: Ports, table: TableRow, *, to: int | None) -> RevertPlan:
     """What reverting *table* to version *to* (``None``: its head, as the ledger knows it) would do; changes nothing.
 
     Raises: VersionGone; TopicRecreated, KafkaUnreachable, ... for a table without a buffer.
@@ -30,7 +32,7 @@ def plan_revert(stores: Stores, table: TableRow, *, to: int | None) -> RevertPla
     return stores.ledger.plan_revert(table, to=to, log_from=_log_from(stores, table))
 
 
-def revert_table(stores: Stores, table: TableRow, *, to: int | None) -> Version:
+def revert_table(stores: Ports, table: TableRow, *, to: int | None) -> Version:
     """Publish a version that restores version *to*: its files and lake bounds under the buffer's present ones.
 
     Workers continue by themselves: their claims are fenced and their open moves closed, so they take and plan again.
@@ -48,7 +50,7 @@ def revert_table(stores: Stores, table: TableRow, *, to: int | None) -> Version:
     return made
 
 
-def _log_from(stores: Stores, table: TableRow) -> Vector:
+def _log_from(stores: Ports, table: TableRow) -> Vector:
     """Without a buffer: where Kafka begins, by partition; the rows of a reverted range are read from there."""
     if table.intake.buffered:
         return {}

@@ -10,18 +10,18 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness_pipelines.formats.base import Codec
 from harness_pipelines.formats.choose import key_codec
 from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments
 from harness_pipelines.ports.source import LogReader, PartitionBatch, below
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.transform import input_columns
 from harness_pipelines.stages.table.apply import asks_registry, check_schemas_known
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.formats.schema.registry import Schemas
 
 RECORDS_OF_EACH_END = 20
@@ -29,6 +29,10 @@ PARTITIONS_MAX = 64
 NO_SCHEMA = 2**31 - 1  #: an id that no registry has given
 WAIT_S = 10.0  #: for the records of each end
 _FIELD = re.compile(r"`([^`]+)`: (.*)", re.DOTALL)
+
+
+class Ports(HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(slots=True)
@@ -95,7 +99,7 @@ class Sampled:
         return seen | {"key_misfit": self.key_misfit}
 
 
-def sample(stores: Stores, spec: TableSpec, *, wait_s: float = WAIT_S) -> Sampled:
+def sample(stores: Ports, spec: TableSpec, *, wait_s: float = WAIT_S) -> Sampled:
     """Decode the oldest and newest records of each partition, of the first 64 that have any.
 
     What does not come in time is not looked at. Raises: what the log, the codec and the registry do.

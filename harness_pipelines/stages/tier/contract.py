@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import structlog
@@ -19,16 +19,20 @@ from harness_pipelines.formats.contract.checks import ContractJudge, RowRule, ju
 from harness_pipelines.formats.keyed_batches import OPERATION
 from harness_pipelines.lakes.iceberg.read.rows import field_ids, file_tables, judged, lake_schema
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned
+from harness_pipelines.ports.access import HasLake
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.ports.lake import Staged
 
 log = structlog.get_logger(__name__)
 _PARTITION, _OFFSET = "_kafka_partition", "_kafka_offset"
+
+
+class Ports(HasLake, Protocol):
+    """The ports that it uses."""
 
 
 class ContractBroken(HarnessError):
@@ -46,7 +50,7 @@ class _Found:
     last: int
 
 
-def look_again(stores: Stores, table: TableRow, move: Move, staged: Staged) -> Mapping[tuple[int, str], int]:
+def look_again(stores: Ports, table: TableRow, move: Move, staged: Staged) -> Mapping[tuple[int, str], int]:
     """How many staged rows of which partition break which check that would refuse them, as the contract is today.
 
     Those that only warn were counted when the rows were taken. With `buffer: none` what judges writes, at once.
@@ -66,7 +70,7 @@ def look_again(stores: Stores, table: TableRow, move: Move, staged: Staged) -> M
     return {at: one.rows for at, one in found.items()}
 
 
-def _staged(stores: Stores, table: TableRow, staged: Staged, *, columns: set[str]) -> Iterator[pa.Table]:
+def _staged(stores: Ports, table: TableRow, staged: Staged, *, columns: set[str]) -> Iterator[pa.Table]:
     """*columns* of the staged files by the names of today, with the coordinates, a bounded batch at a time."""
     view = pinned(stores.lake.current(table, table.effects[Stage.TIER].view).metadata_location)
     ids, names = field_ids(table, view), {first: name for name, first in table.first_names.items()}

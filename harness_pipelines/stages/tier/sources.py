@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from harness_pipelines.formats.contract.checks import judge_of
+from harness_pipelines.ports.access import HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.ledger import RefusedRecord, StateDraft, TableRow
@@ -19,8 +20,9 @@ from harness_pipelines.stages.ingest.log_epochs import check_epochs, epochs_of
 from harness_pipelines.stages.ingest.refusing import One, check_move, note_refused
 from harness_pipelines.stages.run.moving import make_branch
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
+
+class Ports(HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments, Protocol):
+    """The ports that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Source(Protocol):
         """See before a move is planned that its rows can be judged. Raises: ContractUnusable."""
         ...
 
-    def takeable(self, stores: Stores, table: TableRow) -> dict[int, Bounds]:
+    def takeable(self, stores: Ports, table: TableRow) -> dict[int, Bounds]:
         """Bounds with ``buffer_hi`` as far as tier may take.
 
         Raises: TopicRecreated, PartitionsGrown, RecordsLost, ... when the log is not the one that the table was made
@@ -48,7 +50,7 @@ class Source(Protocol):
         """
         ...
 
-    def stage(self, stores: Stores, table: TableRow, move: Move) -> Attempt:
+    def stage(self, stores: Ports, table: TableRow, move: Move) -> Attempt:
         """Let the engine write the move's rows to the attempt's branch, and check from metadata what it wrote."""
         ...
 
@@ -63,10 +65,10 @@ class FromBuffer:
     def check(self, table: TableRow) -> None:
         """Ingest has done so."""
 
-    def takeable(self, stores: Stores, table: TableRow) -> dict[int, Bounds]:
+    def takeable(self, stores: Ports, table: TableRow) -> dict[int, Bounds]:
         return {p.partition: p.bounds for p in stores.ledger.positions(table)}
 
-    def stage(self, stores: Stores, table: TableRow, move: Move) -> Attempt:
+    def stage(self, stores: Ports, table: TableRow, move: Move) -> Attempt:
         named = segments_of(stores, table, move)
         rows = sum(stores.buffer_rows(table, named, move.ranges).values())
         if rows == 0:
@@ -85,7 +87,7 @@ class FromLog:
     def check(self, table: TableRow) -> None:
         judge_of(table.spec)  # Spark's tasks would find out attempt by attempt
 
-    def takeable(self, stores: Stores, table: TableRow) -> dict[int, Bounds]:
+    def takeable(self, stores: Ports, table: TableRow) -> dict[int, Bounds]:
         bounds = {p.partition: p.bounds for p in stores.ledger.positions(table)}
         check_source(table, stores.log, {p: b.buffer_hi for p, b in bounds.items()}, known=bounds)
         marks = stores.log.watermarks(table.spec.topic, bounds)
@@ -93,7 +95,7 @@ class FromLog:
         check_positions(table.spec.topic, {p: b.stream_hi for p, b in bounds.items()}, marks)
         return {p: replace(b, buffer_hi=max(marks[p].end, b.buffer_hi)) for p, b in bounds.items()}
 
-    def stage(self, stores: Stores, table: TableRow, move: Move) -> Attempt:
+    def stage(self, stores: Ports, table: TableRow, move: Move) -> Attempt:
         """Spark tells no leader epochs, so they are read before and compared after: what it read lies between."""
         known = stores.segments.positions(table)
         check_epochs(table, stores.log, {p: (at.buffer_hi, at.leader_epoch) for p, at in known.items()})
@@ -120,7 +122,7 @@ def source_of(table: TableRow) -> Source:
     return _SOURCES[table.intake.buffered]
 
 
-def segments_of(stores: Stores, table: TableRow, move: Move) -> list[SegmentRef]:
+def segments_of(stores: Ports, table: TableRow, move: Move) -> list[SegmentRef]:
     """The segments that may hold rows of *move*. Raises: SchemaMoved."""
     found = needed(stores.segments.all(table), {r.partition: r.low for r in move.ranges})
     return [*table.seen([s.ref for s in found])]

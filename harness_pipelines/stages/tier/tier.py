@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
+from harness_pipelines.ports.access import HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments, HasTables
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Bounds, Vector, buffered
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -21,15 +22,16 @@ from harness_pipelines.stages.run.moving import Moving, Tally
 from harness_pipelines.stages.tier.contract import look_again
 from harness_pipelines.stages.tier.sources import Attempt, source_of
 
-if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
-
 log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 8_000_000
 
 
+class Ports(HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments, HasTables, Protocol):
+    """The ports that it uses."""
+
+
 def trigger(
-    stores: Stores, table: TableRow, *, idle: Callable[[Mapping[int, Bounds]], bool] | None = None
+    stores: Ports, table: TableRow, *, idle: Callable[[Mapping[int, Bounds]], bool] | None = None
 ) -> str | None:
     """Why tier should move now: ``recovery`` of an open move, ``idle``, or a trigger of the spec; ``None``: need not.
 
@@ -57,7 +59,7 @@ def due(rules: TierRules, *, lag: int, buffered_bytes: int, since_tier_s: float)
 
 
 def tier_once(
-    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
+    stores: Ports, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
 ) -> Version | None:
     """Move what is buffered to the lake, finishing an open move first; ``None`` when there is nothing to move.
 
@@ -69,7 +71,7 @@ def tier_once(
 
 @dataclass(frozen=True, slots=True)
 class _Tier:
-    stores: Stores
+    stores: Ports
     table: TableRow
     name: Stage = Stage.TIER
 
@@ -87,7 +89,7 @@ class _Tier:
 
 
 def plan(
-    stores: Stores,
+    stores: Ports,
     table: TableRow,
     claim: Claim,
     *,
@@ -116,7 +118,7 @@ def plan(
     return stores.ledger.plan_move(claim, draft)
 
 
-def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
+def stage(stores: Ports, table: TableRow, move: Move) -> Attempt:
     """Write the move's rows to the attempt's branch."""
     return source_of(table).stage(stores, table, move)
 
@@ -124,7 +126,7 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
 # -- publish ------------------------------------------------------------------------------------------------
 
 
-def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
+def publish(stores: Ports, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
     """Make the staged files part of the table: pointer, bounds, version and move in one transaction.
 
     Raises: ContractBroken for rows that the contract of today stops at.

@@ -24,12 +24,13 @@ from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines.stages.tier.tier import tier_once
 from harness_pipelines_tests.keyed import KeyedRig, assert_sound, row
 from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.rig import MoveOnce
 
 #: HARNESS_TEST_LONGER=20 runs twenty times as many examples.
 LONGER = int(os.environ.get("HARNESS_TEST_LONGER", "1"))
 KEYS = 120
 POINTS = ("after_plan", "during_files", "after_files", "before_lock", "in_transaction", "after_commit")
-MOVERS = {Stage.TIER: tier_once, Stage.OTREE: otree_once}
+MOVERS: Mapping[Stage, MoveOnce] = {Stage.TIER: tier_once, Stage.OTREE: otree_once}
 
 
 class KeyedMachine(RuleBasedStateMachine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -30,13 +30,13 @@ from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines.stages.tier.tier import tier_once
 from harness_pipelines_tests.keyed import EVERYTHING, KeyedRig
 from harness_pipelines_tests.producer import KafkaRig
-from harness_pipelines_tests.rig import TableRig
+from harness_pipelines_tests.rig import MoveOnce, TableRig
 
 #: HARNESS_TEST_LONGER=20 runs twenty times as many examples.
 LONGER = int(os.environ.get("HARNESS_TEST_LONGER", "1"))
 READERS = 5
 POINTS = ("after_plan", "during_files", "after_files", "before_lock", "in_transaction", "after_commit")
-MOVERS = {Stage.TIER: tier_once, Stage.OTREE: otree_once, Stage.COMPACT: compact_once}
+MOVERS: Mapping[Stage, MoveOnce] = {Stage.TIER: tier_once, Stage.OTREE: otree_once, Stage.COMPACT: compact_once}
 QUICK = {"versions": "1s", "grace": "1s", "lease": "60s"}
 
 

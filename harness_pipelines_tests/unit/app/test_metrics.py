@@ -25,7 +25,7 @@ from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
 from harness_pipelines.ledgers.postgres.views.work import TableState
 from harness_pipelines.ports.ledger import SickTable, TableRow
-from harness_pipelines.ports.work import Broken, ClaimState, OpenMove
+from harness_pipelines.ports.upkeep import Broken, ClaimState, OpenMove
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import TableProgress, WorkerOptions
@@ -111,7 +111,7 @@ def url(ledger: Ledger, progress: TableProgress) -> Iterator[str]:
     spec = SimpleNamespace(buffer="postgres", **goals)
     bare = SimpleNamespace(buffer="none", **goals)
     tables: Any = [SimpleNamespace(name="a.b", spec=spec), SimpleNamespace(name="a.bare", spec=bare)]
-    collector = WorkerCollector(worker, tables)
+    collector = WorkerCollector(worker, tables, worker.stores)
     collector.health = Health(settings, wait_s=0.2, asks={"kafka": lambda: None, "spark": hangs, "registry": refuses})
     with endpoint(LOOPBACK, 0) as (registry, at):
         registry.watch(collector)

@@ -16,7 +16,7 @@ from dagster._core.scheduler.instigation import TickStatus
 import harness_pipelines
 from harness_pipelines.defs.reports import OBSERVE_S, REPORTS_MAX, RUNLESS_S, due, keep, kept_of, shown_until
 from harness_pipelines.defs.sensors import LAG_S
-from harness_pipelines.ports.work import TableWork
+from harness_pipelines.ports.upkeep import TableWork
 
 TABLES, STAGES = 100, ("ingest", "tier", "otree", "expire")
 ROOT = Path(harness_pipelines.__file__).parents[1]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness_pipelines.ports.work import TableWork
+from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.run.due import due_moves

@@ -8,7 +8,7 @@ is read and built on, whatever the catalog names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +31,7 @@ from harness_pipelines.lakes.iceberg.write.publish import VIEW_PROPERTIES
 from harness_pipelines.lakes.iceberg.write.tidying import tidying
 from harness_pipelines.ports.lake import QuarantineLedger, QuarantinePlace, reachable
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.upkeep import Moved
 from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
@@ -95,18 +96,6 @@ class RawBytesMissing(HarnessError):
     """Bytes of quarantined records are missing from the lake."""
 
     way_on = "`harness fsck TABLE`; restore the files from a copy of the warehouse"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """Records whose bytes went to the lake, or with a dry run would."""
-
-    records: int = 0
-    bytes: int = 0
-    stay: tuple[str, ...] = ()  #: `partition:offset` of the first that are too large to be moved
-
-    def to_json(self) -> dict[str, Any]:
-        return {"records": self.records, "bytes": self.bytes, "stay": list(self.stay)}
 
 
 class RawBytes:

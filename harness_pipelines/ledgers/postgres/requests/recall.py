@@ -6,48 +6,13 @@ And which tables of recalled rows there are; what is in them, `harness_pipelines
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ports.ledger import Boundary, TableRow
+from harness_pipelines.ports.requests import RecallRequest
 from harness_pipelines.protocol.lake.overlays import Act, Overlay, OverlayChange, OverlayMissing
 from harness_pipelines.protocol.moves import Move
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecallRequest:
-    """What a person asked for, and what became of it."""
-
-    recall_id: int
-    act: Act
-    where: str | None  #: of a recall
-    state: str  #: asked, done, cancelled or refused
-    asked_at: datetime
-    asked_by: str
-    move_id: int | None
-    rows: int | None
-    bytes: int | None
-    detail: str | None  #: why it was refused
-
-    @property
-    def is_open(self) -> bool:
-        return self.state == "asked"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "request": self.recall_id,
-            "act": self.act,
-            "where": self.where,
-            "state": self.state,
-            "asked_at": self.asked_at.isoformat(),
-            "asked_by": self.asked_by,
-            "move": self.move_id,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "detail": self.detail,
-        }
 
 
 class Recalls:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -11,15 +10,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.layout.requested import Request
 from harness_pipelines.ports.ledger import TableRow
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A relayout that failed in every attempt."""
-
-    move_id: int
-    files: frozenset[str]  #: paths of what it took
-    error: str
+from harness_pipelines.ports.requests import LeftOut
 
 
 class Reclusters:

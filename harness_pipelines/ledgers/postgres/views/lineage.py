@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from psycopg import Error
@@ -12,18 +11,11 @@ from psycopg import sql as compose
 from harness_pipelines.drivers.postgres import BUFFER, Asked, Database, named
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.proof import MadeBy
 from harness_pipelines.protocol.lake.lineage import RecordAsked
 from harness_pipelines.protocol.versions import Version, ViewName
 
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadeBy:
-    """What the ledger says of a snapshot."""
-
-    version: int  #: the first that names it
-    move_id: int | None  #: None: it came with the table
 
 
 class Lineage:

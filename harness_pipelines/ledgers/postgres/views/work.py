@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.ledgers.postgres.views.status import REFUSED_OF_LAST
 from harness_pipelines.ports.source import OpenTransaction, Watermark
-from harness_pipelines.ports.work import Broken, ClaimState, OpenMove, SeenEnds, TableWork
+from harness_pipelines.ports.upkeep import Broken, ClaimState, OpenMove, SeenEnds, TableWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,285 @@
+"""How a flow says which ports it uses: it names them, and takes any object that has them.
+
+`class Ports(HasLedger, HasLog, Protocol)` in a flow is what its functions take; the composition root in `app` has them
+all, and a test may hand in an object with just these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness_pipelines.drivers.postgres import Database
+    from harness_pipelines.formats.schema.registry import Schemas
+    from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+    from harness_pipelines.lakes.iceberg.write.publish import Lake
+    from harness_pipelines.ports.buffer import BufferReads, Newest, OverlayTables
+    from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
+    from harness_pipelines.ports.engine import Engine
+    from harness_pipelines.ports.ledger import Ledger, TableRow
+    from harness_pipelines.ports.proof import LineageBook, ProofBook, Signatures, StateDump
+    from harness_pipelines.ports.repair import ClaimsAndMoves, Guard, LossBook, Reconciling, WarehouseMark
+    from harness_pipelines.ports.requests import RecallRequests, ReclusterRequests
+    from harness_pipelines.ports.source import Log
+    from harness_pipelines.ports.tiers import BufferWriter, ReadLeases, SizedSegments
+    from harness_pipelines.ports.upkeep import LogNotes, QuarantineMover, Retention, StallNotes
+    from harness_pipelines.protocol.bounds import OffsetRange
+    from harness_pipelines.protocol.changes.corrections import Wanted
+    from harness_pipelines.protocol.claims import Claim
+    from harness_pipelines.protocol.lake.history import NamedMove
+    from harness_pipelines.protocol.reading.plan import SegmentRef
+    from harness_pipelines.spec.settings import Settings
+    from harness_pipelines.spec.table import TableSpec
+
+
+class HasBufferReader(Protocol):
+    @property
+    def buffer_reader(self) -> BufferReads:
+        """Reads segments in this process."""
+        ...
+
+
+class HasCatalog(Protocol):
+    @property
+    def catalog(self) -> StagingCatalog:
+        """Names and opens the views of the lake."""
+        ...
+
+
+class HasDatabase(Protocol):
+    @property
+    def database(self) -> Database:
+        """Sessions of a worker."""
+        ...
+
+
+class HasEngine(Protocol):
+    @property
+    def engine(self) -> Engine:
+        """Does the bulk work of stages."""
+        ...
+
+
+class HasGlances(Protocol):
+    @property
+    def glances(self) -> Newest:
+        """See `Newest`."""
+        ...
+
+
+class HasLake(Protocol):
+    @property
+    def lake(self) -> Lake:
+        """Writes the views."""
+        ...
+
+
+class HasLeases(Protocol):
+    @property
+    def leases(self) -> ReadLeases:
+        """See `ReadLeases`."""
+        ...
+
+
+class HasLedger(Protocol):
+    @property
+    def ledger(self) -> Ledger:
+        """As a worker may use it."""
+        ...
+
+
+class HasLog(Protocol):
+    @property
+    def log(self) -> Log:
+        """The source of records."""
+        ...
+
+
+class HasLosses(Protocol):
+    @property
+    def losses(self) -> LossBook:
+        """See `LossBook`."""
+        ...
+
+
+class HasOverlays(Protocol):
+    @property
+    def overlays(self) -> OverlayTables:
+        """See `OverlayTables`."""
+        ...
+
+
+class HasOverview(Protocol):
+    @property
+    def overview(self) -> ClaimsAndMoves:
+        """See `ClaimsAndMoves`."""
+        ...
+
+
+class HasOwnership(Protocol):
+    @property
+    def ownership(self) -> WarehouseMark:
+        """See `WarehouseMark`."""
+        ...
+
+
+class HasProof(Protocol):
+    @property
+    def proof(self) -> ProofBook:
+        """See `ProofBook`."""
+        ...
+
+
+class HasRawBytes(Protocol):
+    @property
+    def raw_bytes(self) -> QuarantineMover:
+        """See `QuarantineMover`."""
+        ...
+
+
+class HasReaders(Protocol):
+    @property
+    def readers(self) -> Database:
+        """Sessions of a reader."""
+        ...
+
+
+class HasRecalls(Protocol):
+    @property
+    def recalls(self) -> RecallRequests:
+        """See `RecallRequests`."""
+        ...
+
+
+class HasReclusters(Protocol):
+    @property
+    def reclusters(self) -> ReclusterRequests:
+        """See `ReclusterRequests`."""
+        ...
+
+
+class HasReconciler(Protocol):
+    @property
+    def reconciler(self) -> Reconciling:
+        """See `Reconciling`."""
+        ...
+
+
+class HasSchemas(Protocol):
+    @property
+    def schemas(self) -> Schemas:
+        """The schema registry."""
+        ...
+
+
+class HasSegments(Protocol):
+    @property
+    def segments(self) -> SizedSegments:
+        """See `SizedSegments`."""
+        ...
+
+
+class HasSettings(Protocol):
+    @property
+    def settings(self) -> Settings:
+        """See `Settings`."""
+        ...
+
+
+class HasSignOffs(Protocol):
+    @property
+    def sign_offs(self) -> Signatures:
+        """See `Signatures`."""
+        ...
+
+
+class HasStalls(Protocol):
+    @property
+    def stalls(self) -> StallNotes:
+        """See `StallNotes`."""
+        ...
+
+
+class HasStanding(Protocol):
+    @property
+    def standing(self) -> Guard:
+        """See `Guard`."""
+        ...
+
+
+class HasTableStates(Protocol):
+    @property
+    def table_states(self) -> StateDump:
+        """See `StateDump`."""
+        ...
+
+
+class HasTables(Protocol):
+    @property
+    def tables(self) -> Ledger:
+        """The ledger as a reader may use it."""
+        ...
+
+
+class HasUpkeep(Protocol):
+    @property
+    def upkeep(self) -> Retention:
+        """See `Retention`."""
+        ...
+
+
+class HasWarehouse(Protocol):
+    @property
+    def warehouse(self) -> str:
+        """The folder of the lake."""
+        ...
+
+
+class HasWatch(Protocol):
+    @property
+    def watch(self) -> LogNotes:
+        """See `LogNotes`."""
+        ...
+
+
+class HasBufferRows(Protocol):
+    def buffer_rows(
+        self, table: TableRow, segments: Sequence[SegmentRef], ranges: Sequence[OffsetRange]
+    ) -> dict[int, int]: ...
+
+
+class HasBufferWriter(Protocol):
+    def buffer_writer(
+        self, table: TableRow, claim: Callable[[], Claim], *, run_id: str | None = None
+    ) -> BufferWriter: ...
+
+
+class HasClose(Protocol):
+    def close(self) -> None: ...
+
+
+class HasCorrections(Protocol):
+    def corrections(self, table: TableRow) -> CorrectionBook: ...
+
+
+class HasEvolutions(Protocol):
+    def evolutions(self, table: TableRow) -> SchemaChanges: ...
+
+
+class HasLineage(Protocol):
+    def lineage(self, table: TableRow) -> LineageBook: ...
+
+
+class HasLostMoves(Protocol):
+    def lost_moves(self, table: TableRow) -> list[NamedMove]: ...
+
+
+class HasOverlayRows(Protocol):
+    def overlay_rows(self, spec: TableSpec, overlays: Iterable[SegmentRef], partitions: Iterable[int]) -> pa.Table: ...
+
+
+class HasSetAside(Protocol):
+    def set_aside(self, table: TableRow, wanted: Wanted, *, limit: int) -> list[Mapping[str, Any]]: ...

@@ -1,0 +1,105 @@
+"""How a table continues after lost history, lost records, or commits of another writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from harness_pipelines.ports.ledger import Ledger, TableRow
+from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.lake.history import NamedMove
+from harness_pipelines.protocol.versions import Version, View
+
+Row = Mapping[str, Any]  #: of the ledger
+
+
+class Reconciling(Protocol):
+    """Changes of the ledger by which a table continues after lost history, or takes over rows of another writer."""
+
+    def leases_over(self, table: TableRow) -> list[Mapping[str, Any]]: ...
+    def end_leases(self, table: TableRow) -> int: ...
+    def end_claims_ahead(self, table: TableRow) -> int: ...
+    def restore_columns(self, table: TableRow) -> None: ...
+    def go_on(
+        self, table: TableRow, *, lost: Sequence[NamedMove], retained_from: int, batch: NewBatch | None = None
+    ) -> None: ...
+    def adopt(
+        self,
+        table: TableRow,
+        adoption: Adoption,
+        *,
+        lost: Sequence[NamedMove],
+        retained_from: int,
+        batch: NewBatch | None = None,
+    ) -> Version: ...
+    def reserve(self, table: TableRow, move: AdoptedMove, *, on: Version) -> int: ...
+    def accept(self, table: TableRow, *, pointer: str, stream: View, on: Version, move: AdoptedMove) -> Version: ...
+    def accepted(self, table: TableRow) -> list[Mapping[str, Any]]: ...
+
+
+class LossBook(Protocol):
+    """Records that are accepted as lost."""
+
+    def accept(self, table: TableRow, claim: Claim, *, partition: int, low: int, high: int) -> int: ...
+
+
+class ClaimsAndMoves(Protocol):
+    """Who holds the stages of a table, and what they have to finish."""
+
+    def claims(self, table: TableRow) -> list[Row]: ...
+    def open_moves(self, table: TableRow) -> list[Row]: ...
+
+
+class WarehouseMark(Protocol):
+    """The mark that says which ledger a warehouse belongs to. Raises: WarehouseTaken, LakeAway."""
+
+    def check(self) -> None: ...
+    def confirm(self) -> None: ...
+    def stranger(self) -> str | None: ...
+    def follow(self) -> None: ...
+    def take_over(self) -> None: ...
+
+
+class Guard(Protocol):
+    """Whether a ledger may write to the lake of a table."""
+
+    def check(self, table: TableRow, ledger: Ledger) -> None: ...
+    def lost(self, table: TableRow, ledger: Ledger) -> list[NamedMove]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedMove:
+    """A move to insert as committed; with *move_id* ``None`` the ledger assigns a number."""
+
+    move_id: int | None
+    stage: str
+    lo: Vector
+    hi: Vector
+    rows: int
+    bytes: int = 0
+    attempt: int = 1
+    nonce: str = ""  #: as the lake names it; "": the ledger gives it one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBatch:
+    """The batch view of the next version: a state in the lake, or an empty one. It has no recalled rows."""
+
+    pointer: str  #: what the catalog names now
+    view: View
+    batch_hi: Vector  #: of the partitions that it has rows of; the others end at their start
+    keeps_layout: bool  #: it is the view that the ledger's region tree is of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """All changes when the ledger adopts the newest metadata of the lake."""
+
+    pointer: str  #: what the catalog names now
+    head: View  #: what it names then
+    starts: Vector
+    stream_hi: Vector
+    buffer_hi: Vector
+    moves: Sequence[AdoptedMove] = field(default_factory=tuple)

@@ -1,0 +1,76 @@
+"""What people ask of the batch view: rows recalled or released, parts rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from harness_pipelines.layout.requested import Request
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.lake.overlays import Act
+from harness_pipelines.protocol.moves import Move
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallRequest:
+    """What a person asked for, and what became of it."""
+
+    recall_id: int
+    act: Act
+    where: str | None  #: of a recall
+    state: str  #: asked, done, cancelled or refused
+    asked_at: datetime
+    asked_by: str
+    move_id: int | None
+    rows: int | None
+    bytes: int | None
+    detail: str | None  #: why it was refused
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "asked"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "request": self.recall_id,
+            "act": self.act,
+            "where": self.where,
+            "state": self.state,
+            "asked_at": self.asked_at.isoformat(),
+            "asked_by": self.asked_by,
+            "move": self.move_id,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A relayout that failed in every attempt."""
+
+    move_id: int
+    files: frozenset[str]  #: paths of what it took
+    error: str
+
+
+class RecallRequests(Protocol):
+    """Requests to recall or release rows."""
+
+    def open(self, table: TableRow) -> list[RecallRequest]: ...
+    def find(self, table: TableRow, recall_id: int) -> RecallRequest: ...
+    def ask(self, table: TableRow, act: Act, *, where: str | None, by: str) -> RecallRequest: ...
+    def refuse(self, move: Move, *, detail: str) -> None: ...
+    def nothing_to_do(self, move: Move) -> None: ...
+
+
+class ReclusterRequests(Protocol):
+    """Requests to rewrite parts of batch views."""
+
+    def open(self, table: TableRow) -> list[Request]: ...
+    def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Request: ...
+    def end(self, table: TableRow, request: Request) -> None: ...
+    def leave_out(self, table: TableRow, *, move_id: int, files: Iterable[str], error: str) -> None: ...
+    def left_out(self, table: TableRow) -> list[LeftOut]: ...

@@ -1,0 +1,131 @@
+"""What stages have to do, what expire removes, and what workers note about the log and about stages that stall."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from harness_pipelines.ports.ledger import Segment, TableRow
+from harness_pipelines.ports.source import OpenTransaction, Watermark
+from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.versions import ViewName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimDecision:
+    """What one decision under the trim lock found."""
+
+    floor: Mapping[int, int]
+    retire: tuple[Segment, ...]
+    retained_from: int
+    overlays: tuple[str, ...] = ()  #: tables of recalled rows that retire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    path: str  #: in the normal form
+    bytes: int
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Records whose bytes went to the lake, or with a dry run would."""
+
+    records: int = 0
+    bytes: int = 0
+    stay: tuple[str, ...] = ()  #: `partition:offset` of the first that are too large to be moved
+
+    def to_json(self) -> dict[str, Any]:
+        return {"records": self.records, "bytes": self.bytes, "stay": list(self.stay)}
+
+
+class Retention(Protocol):
+    """What expire removes."""
+
+    def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision: ...
+    def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]: ...
+    def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]: ...
+    def delete_ripe(
+        self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
+    ) -> list[str]: ...
+    def dead_branches(self, table: TableRow, *, view: ViewName = "stream") -> list[str]: ...
+
+
+class QuarantineMover(Protocol):
+    """Moves bytes of quarantined records into the lake."""
+
+    def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> Moved: ...
+
+
+class LogNotes(Protocol):
+    """What workers note about the log, for those who only ask the ledger."""
+
+    def record_ends(self, seen: Mapping[int, Mapping[int, Watermark]]) -> None: ...
+    def record_held(self, table_id: int, partitions: Collection[int], held: Mapping[int, OpenTransaction]) -> None: ...
+
+
+class StallNotes(Protocol):
+    """What workers note about stages that do not get on."""
+
+    def note(self, tables: Collection[str]) -> None: ...
+    def note_small_files(self, table_id: int, *, worth_it: bool) -> None: ...
+    def note_troubles(self, holder: str, troubles: Mapping[str, Mapping[str, str]]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWork:
+    """Lags between a table's tiers, and its claims. Offsets are sums over its partitions."""
+
+    name: str
+    stopped: str | None
+    unread: int | None  #: offsets of the log above the buffer, as last seen; None: nobody has looked yet
+    unseen_s: float | None  #: since the oldest of these looks
+    buffered: int  #: offsets above the stream view
+    unmerged: int  #: offsets of the stream view above the batch view
+    buffered_bytes: int
+    since_tier_s: float
+    since_expire_s: float | None  #: since somebody held expire; None: nobody has yet
+    buffer_at: int  #: sum of `buffer_hi`
+    stream_at: int  #: sum of `stream_hi`
+    busy: frozenset[str]  #: stages that somebody holds
+    open: Mapping[str, Mapping[str, Any]]  #: stage -> attempt and state of its open or stuck move
+    last: Mapping[str, Mapping[str, Any]]  #: stage -> move, rows and `by_a_run` (of Dagster) of its newest commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenEnds:
+    """The last known ends of a table's log."""
+
+    table: str
+    ends: Mapping[int, int]
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimState:
+    """The claim of one stage."""
+
+    lease_s: float  #: until its lease ends; 0: nobody holds it
+    own: bool  #: it is held by whoever asks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenMove:
+    """An open move."""
+
+    attempt: int
+    failures: int
+    stuck: bool
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """The number of records that broke a check of the contract."""
+
+    check: str
+    severity: str
+    records: int
