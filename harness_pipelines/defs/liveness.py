@@ -74,9 +74,13 @@ class Beats:
             last, silent_s = before.get(run.run_id, (beat, 0.0))
             self.seen[run.run_id] = (beat, silent_s + passed if beat == last else 0.0)
 
+    def silent_s(self, run_id: str) -> float:
+        """For how long ticks have seen no new beat of the run, or none at all."""
+        return self.seen[run_id][1]
+
     def is_gone(self, run_id: str) -> bool:
         """The run has not given a sign of life for long."""
-        return self.seen[run_id][1] >= SILENT_S
+        return self.silent_s(run_id) >= SILENT_S
 
     def cursor(self) -> str:
         """What the next tick needs."""

@@ -332,12 +332,11 @@ def _gone(instance: DagsterInstance, found: Mapping[str, TableWork], beats: Beat
         for record in instance.get_run_records(RunsFilter(statuses=BEGUN))
         if record.dagster_run.tags.get(TABLE_TAG) in found and record.dagster_run.tags.get(STAGE_TAG) in WATCHED
     ]
-    now = time.time()
-    beats.look(records, now)
+    beats.look(records, time.time())
     for record in records:
         run = record.dagster_run
         if record.start_time is None:
-            is_gone = now - record.update_timestamp.timestamp() >= STARTED_S
+            is_gone = beats.silent_s(run.run_id) >= STARTED_S  # its times are of the daemon's clock
         else:
             # A run of before beats were written has none, and nothing but its claim.
             is_known = BEAT_TAG in run.tags or run.tags[STAGE_TAG] not in found[run.tags[TABLE_TAG]].busy

@@ -486,6 +486,17 @@ def test_a_run_whose_process_died_while_it_started_ends_too(
     assert control.status(run_id) is DagsterRunStatus.FAILURE
 
 
+def test_a_run_that_starts_is_left_alone_by_a_sensor_whose_clock_is_hours_ahead_of_the_daemon_s(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTING)
+    ahead = time.time() + 4 * 3600
+    monkeypatch.setattr("harness_pipelines.defs.sensors.time.time", lambda: ahead)
+    for _ in range(2):
+        control.tick("reconcile")
+    assert control.status(run_id) is DagsterRunStatus.STARTING
+
+
 def test_a_run_that_ended_and_runs_of_others_are_left_alone(
     control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
