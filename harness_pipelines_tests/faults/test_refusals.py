@@ -113,9 +113,10 @@ def test_without_a_buffer_words_of_decoding_change_after_that_stop(make_rig: Mak
 
 @pytest.mark.parametrize("buffer", ["postgres", "none"])
 def test_a_worker_that_was_started_before_that_change_decodes_by_it_when_it_takes_over(make_rig: MakeRig, buffer: str):
-    """It waited for the claim with the spec of then."""
-    rig = make_rig(partitions=1, columns=LATE, buffer=buffer)
-    rig.kafka.produce(rig.topic, 0, [timed(n) for n in range(1100)])
+    """It waited for the claim with the spec of then, in each of the threads that ingest: one finds the change first."""
+    rig = make_rig(partitions=2, columns=LATE, buffer=buffer)
+    for partition in range(2):
+        rig.kafka.produce(rig.topic, partition, [timed(n) for n in range(1100)])
     with pytest.raises(RefusedTooMany):
         rig.ingest() if buffer == "postgres" else rig.tier()
     stand_by = rig.worker(frozenset({Stage.INGEST, Stage.TIER}), until_idle=True)

@@ -475,6 +475,8 @@ class _TableWorker:
                     started = None
                     backoff.over(by_work=False)
                     self.worker.stop.wait(LOOK_S)
+                elif loop.table is not self.table and loop.table.spec != self.table.spec:
+                    return  # another thread has found that the spec was changed: the next loop decodes by that one
                 elif started != self._generation:
                     generation = self._generation
                     mine = [p for p in self.stores.segments.positions(self.table) if p % INGEST_THREADS_MAX == number]
