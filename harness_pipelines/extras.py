@@ -23,6 +23,7 @@ MODULES: Mapping[str, frozenset[str]] = {
     "formats": _REGISTRY | {"fastavro", "google", "jsonschema_rs"},
     "openlineage": frozenset({"attr", "openlineage"}),
     "plot": frozenset({"matplotlib"}),
+    "s3": frozenset({"obstore"}),
     "spark": _SPARK,
     "transform": frozenset({"duckdb"}),
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql as compose
 
 from harness_pipelines.drivers.file_notes import KNOWN
+from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
 from harness_pipelines.drivers.postgres_address import check_address
 from harness_pipelines.errors import UsageError
@@ -114,6 +115,7 @@ class Stores:
             check_address(variable, dsn)
         self.digests = Digests(lambda: self.readers, lambda: self.database, warehouse=self.settings.warehouse)
         KNOWN.bind(self.digests)
+        BOUND.bind(self.settings.warehouse, self.settings.s3)
 
     def opener(self, *, elsewhere: bool = False) -> Callable[[], Stores]:
         """Opens the same installation in another process; *elsewhere*: on another machine, as executors are."""

@@ -165,14 +165,14 @@ def _folder(settings: Settings, scenario: Scenario, *, keep: bool) -> Iterator[P
 
 def _fresh_table(harness: Harness, scenario: Scenario, show: Show) -> Table:
     """Drop what an earlier demo left, wait for a killed worker's lease if need be, and create topic and table anew."""
-    from harness_pipelines.ledgers.postgres.drop import files_below, purge
+    from harness_pipelines.ledgers.postgres.drop import purge
     from harness_pipelines.sources.kafka.producer import recreate_topic
 
     old = [table for table in harness.tables() if table.name == scenario.table]
     for table in old:
         gone = _drop(harness, table, show)
         for location in gone:
-            purge(files_below(location))
+            purge(location)
     recreate_topic(harness.settings, scenario.spec.topic, partitions=PARTITIONS)
     return harness.apply(scenario.spec)
 

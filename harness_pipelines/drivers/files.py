@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
+from harness_pipelines.drivers.object_stores.clients import filesystem
 from harness_pipelines.spec.locations import local_path, normal
 
 
@@ -28,8 +30,7 @@ def opened(location: str) -> tuple[FileSystem, str]:
     """
     if (path := local_path(location)) is not None:
         return LocalFileSystem(), path
-    system, path = FileSystem.from_uri(location)
-    return system, path
+    return filesystem(location), location.partition("://")[2]
 
 
 def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[Found]:
@@ -41,6 +42,12 @@ def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[Found]:
         if entry.type is FileType.File:
             below = entry.path[len(root) :].lstrip("/")
             yield Found(path=normal(f"{base}/{below}"), bytes=entry.size, modified=entry.mtime)
+
+
+def remove_folders(location: str) -> None:
+    """Remove a local folder with all that is in it; an object store has none."""
+    if (path := local_path(location)) is not None:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _base(folder: str) -> str:

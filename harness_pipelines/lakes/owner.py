@@ -13,14 +13,17 @@ import json
 import time
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from psycopg.conninfo import conninfo_to_dict
-from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
-from harness_pipelines.drivers.files import opened
+from harness_pipelines.drivers.object_stores.marks import (
+    Marked,
+    check_conditions,
+    create_mark,
+    read_mark,
+    replace_mark,
+)
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ports.errors import LakeAway, WarehouseTaken
 from harness_pipelines.ports.lake import reachable
@@ -95,7 +98,7 @@ class Ownership:
                         f"{self._warehouse} has no {MARK} any more: is the folder there? Nothing was removed; if it "
                         "is, a worker that is started again makes the mark again"
                     )
-                self._write(ours, replaces=False)
+                self._claim(ours)
                 found = self._found()  # of several that came at once, the mark names one
             if found is None or not ours.may_work(found):
                 raise WarehouseTaken(_explained(self._warehouse, ours, found))
@@ -118,9 +121,10 @@ class Ownership:
 
         Raises: as `confirm`.
         """
-        ours, found = self.ours(), self._found()
+        ours, seen = self.ours(), self._seen()
+        found = None if seen is None else self._owner(seen)
         if found is not None and ours.is_same(found) and found.timeline < ours.timeline:
-            self._write(ours, replaces=True)
+            self._replace(ours, seen)
             self.confirm()
 
     def take_over(self) -> None:
@@ -129,7 +133,7 @@ class Ownership:
         Raises: WarehouseTaken when somebody else did so at the same time; LakeAway.
         """
         self._database.run("reconcile/new_epoch")  # first: who dies here has lost the warehouse, and may ask again
-        self._write(self.ours(), replaces=True)
+        self._replace(self.ours(), self._seen())
         self.confirm()
 
     def ours(self) -> Owner:
@@ -146,14 +150,16 @@ class Ownership:
 
     def _found(self) -> Owner | None:
         """Whom the mark names; ``None`` when there is no mark. Raises: LakeAway, WarehouseTaken for a damaged mark."""
+        seen = self._seen()
+        return None if seen is None else self._owner(seen)
+
+    def _seen(self) -> Marked | None:
         with reachable(self._warehouse, "reading its owner's mark"):
-            system, path = self._place()
-            if system.get_file_info(path).type is FileType.NotFound:
-                return None
-            with system.open_input_stream(path) as stream:
-                text = stream.read()
+            return read_mark(self._place)
+
+    def _owner(self, seen: Marked) -> Owner:
         try:
-            words = json.loads(text)
+            words = json.loads(seen.content)
             return Owner(
                 ledger=words["ledger"],
                 instance=words["instance"],
@@ -167,37 +173,25 @@ class Ownership:
                 "was written. `harness reconcile TABLE --take-over --yes` makes it this ledger's"
             ) from error
 
-    def _write(self, ours: Owner, *, replaces: bool) -> None:
-        """Write the mark. Unless it *replaces* one, that of somebody who was first stays, if the store can tell."""
-        text = json.dumps(ours.to_json(), indent=1).encode()
+    def _claim(self, ours: Owner) -> None:
+        """Write the first mark; that of somebody who was first stays. Raises: StoreUnfit."""
         with reachable(self._warehouse, "writing its owner's mark"):
-            system, path = self._place()
-            system.create_dir(path.rsplit("/", 1)[0], recursive=True)
-            if not isinstance(system, LocalFileSystem):
-                with system.open_output_stream(path) as stream:
-                    stream.write(text)
-            elif replaces:
-                draft = Path(f"{path}.{uuid4().hex}")
-                draft.write_bytes(text)
-                draft.replace(path)  # nobody reads half of it
-            else:
-                _create(Path(path), text)
+            if create_mark(self._place, _text(ours)):
+                check_conditions(self._place, _text(ours))
 
-    def _place(self) -> tuple[FileSystem, str]:
-        system, root = opened(self._warehouse)
-        return system, f"{root.rstrip('/')}/{MARK}"
+    def _replace(self, ours: Owner, seen: Marked | None) -> None:
+        """Write over the mark that was *seen*; another one that is there by now stays. Raises: StoreUnfit."""
+        with reachable(self._warehouse, "writing its owner's mark"):
+            if replace_mark(self._place, _text(ours), seen=seen):
+                check_conditions(self._place, _text(ours))
+
+    @property
+    def _place(self) -> str:
+        return f"{self._warehouse.rstrip('/')}/{MARK}"
 
 
-def _create(path: Path, text: bytes) -> None:
-    """Write a new file, whole or not at all; one that is there stays."""
-    try:
-        with path.open("xb") as file:
-            file.write(text)
-    except FileExistsError:
-        pass
-    except OSError:  # the disk is full, say
-        path.unlink(missing_ok=True)
-        raise
+def _text(ours: Owner) -> bytes:
+    return json.dumps(ours.to_json(), indent=1).encode()
 
 
 def _told(ours: Owner, found: Owner) -> str:

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.object_stores import check_scheme
 
 _LOCAL = re.compile(r"(?i)file:(?://localhost(?=/|$))?/*(?=(.*))", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -59,6 +60,7 @@ def warehouse_location(text: str) -> str:
     if (path := local_path(text)) is None and not _SCHEME.match(text):
         path = str(Path(text).expanduser().absolute())
     if path is None:
+        check_scheme(text)
         scheme, _, rest = text.partition("://")
         bucket, _, key = rest.partition("/")
         if not rest or not bucket:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.locations import warehouse_location
+from harness_pipelines.spec.object_stores import S3Settings
 
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
 REGISTRY_PROPERTY_PREFIX = "HARNESS_REGISTRY_"
@@ -29,7 +30,8 @@ class Settings:
     ``HARNESS_BUFFER_GB``, ``HARNESS_CATALOG_NAME``. ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka
     property
     ``sasl.password``, ``HARNESS_REGISTRY_BASIC_AUTH_USER_INFO`` and its like properties of Confluent's client of the
-    schema registry; libpq reads its own settings from the DSN and from ``PG*``.
+    schema registry; libpq reads its own settings from the DSN and from ``PG*``. ``HARNESS_S3_*`` say how the object
+    store of a warehouse ``s3://`` is reached.
 
     ``HARNESS_OWNER_DSN`` is only for `harness init` and `harness table drop`; ``HARNESS_SPARK_DSN`` is Spark's login.
     """
@@ -41,6 +43,7 @@ class Settings:
     kafka: str | None = None
     spark: str | None = None
     warehouse: str | None = None
+    s3: S3Settings = field(default_factory=S3Settings)
     jars: Path | None = None
     catalog_name: str = "harness"
     buffer_gb: float = BUFFER_GB  #: of disk that all buffers may take together; only what is shown goes by it
@@ -67,6 +70,7 @@ class Settings:
             kafka=values.get("HARNESS_KAFKA") or None,
             spark=values.get("HARNESS_SPARK") or None,
             warehouse=values.get("HARNESS_WAREHOUSE") or None,
+            s3=S3Settings.from_env(values),
             jars=Path(jars).expanduser().absolute() if jars else None,
             catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",
             buffer_gb=_number(values, "HARNESS_BUFFER_GB", BUFFER_GB),

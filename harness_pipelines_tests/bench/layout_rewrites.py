@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from pyspark.sql import DataFrame, SparkSession
 
 from harness_pipelines.engines.spark import cluster
+from harness_pipelines.engines.spark.view import Pins
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.sampling import Sample, share_to_draw
 from harness_pipelines_tests.bench import layout_peers
@@ -32,6 +34,13 @@ SEED = 1
 RATE_GOAL, SPREAD_GOAL, LARGEST_GOAL = 0.5, 1.3, 1.5
 ROLL_OVER_BYTES = 2**40  #: never
 PEERS = ("zorder", "sort", "plain")
+
+
+class _ByPath(Pins):
+    """For tables that no ledger knows."""
+
+    def load(self, spark: SparkSession, metadata: str) -> DataFrame:
+        return spark.read.format("iceberg").load(metadata)
 
 
 def measure(run: Run) -> Sequence[Figure]:
@@ -132,7 +141,8 @@ def ours(lake: Lake, source: Source) -> Rewritten:
     target_rows = source.rows * source.target_bytes / source.bytes
     steps: dict[str, float] = {}
     began = time.monotonic()
-    frame = cluster.file_rows(lake.spark, source.metadata, source.files, source.columns)
+    pins = _ByPath(catalog="", options={})
+    frame = cluster.file_rows(lake.spark, source.metadata, source.files, source.columns, pins=pins)
     with _timed(steps, "sample"):
         share = share_to_draw(source.rows, target_rows=target_rows)
         sample = Sample(tuple(source.columns), tuple(cluster.sampled(frame, source.columns, share=share)), share)

@@ -75,7 +75,7 @@ def test_a_note_goes_with_its_file(real: RealRig):
     noted = digests(real, warehouse)
     noted.add(path, NOTE)
     noted.flush()
-    real.database.run("upkeep/forget_file", {"table_id": 0, "path": f"file://{path}"})
+    real.database.run("upkeep/forget_files", {"table_id": 0, "paths": [f"file://{path}"]})
     known = Known()
     known.bind(noted)
     assert known.of(path) is None

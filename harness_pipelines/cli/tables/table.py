@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -229,20 +230,37 @@ def drop_command(
 
 def _drop(harness: Harness, name: str, *, really: bool, purge: bool) -> tuple[Dropped, list[LakeFiles]]:
     from harness_pipelines.ledgers.postgres import drop
+    from harness_pipelines.ports.ledger import TableUnknown
 
     stores = harness.stores
-    one = stores.ledger.droppable(name)
+    try:
+        one = stores.ledger.droppable(name)
+    except TableUnknown:
+        folders = drop.to_purge(stores.owner, name) if purge else []
+        if not folders:
+            raise
+        return drop.Dropped.of_purge(name), _purge(harness, name, folders, really=really)
     seen = stores.ledger.drop_table(one, dry_run=True)
     files = [drop.files_below(_location(harness, name, place, purge=purge)) for place in seen.metadata]
     if not really:
         return seen, files
     if purge:
         stores.ownership.confirm()  # another ledger may have these files
-    gone = stores.ledger.drop_table(one)
+    gone = stores.ledger.drop_table(one, purge=[found.location for found in files] if purge else [])
     if purge:
-        for found in files:
-            drop.purge(found)
+        drop.purge_noted(stores.owner, name)
     return gone, files
+
+
+def _purge(harness: Harness, name: str, folders: Sequence[str], *, really: bool) -> list[LakeFiles]:
+    """Continue with the files of a table that was dropped before."""
+    from harness_pipelines.ledgers.postgres import drop
+
+    files = [drop.files_below(folder) for folder in folders]
+    if really:
+        harness.stores.ownership.confirm()  # another ledger may have these files
+        drop.purge_noted(harness.stores.owner, name)
+    return files
 
 
 def _location(harness: Harness, name: str, metadata: str, *, purge: bool) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from harness_pipelines.engines.spark.sessions import SparkSessions
+    from harness_pipelines.engines.spark.view import Pins
     from harness_pipelines.engines.spark.write import BranchTarget
     from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
     from harness_pipelines.layout.files import FileStats
@@ -126,9 +127,10 @@ class SparkEngine:
 
     def write_runs(self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run], file_bytes: int) -> None:
         from harness_pipelines.engines.spark import view, write
+        from harness_pipelines.engines.spark.view import Pins
 
         with self._staging(table, move) as (spark, target):
-            rows = view.rows_in_pieces(spark, metadata, runs)
+            rows = view.rows_in_pieces(spark, metadata, runs, Pins.of(self._settings))
             write.append_to_branch(rows, target, file_bytes=file_bytes)
 
     @contextmanager
@@ -159,15 +161,23 @@ class _Arranging:
     settings: Settings
     scans: SegmentScans
 
+    @property
+    def _pins(self) -> Pins:
+        from harness_pipelines.engines.spark.view import Pins
+
+        return Pins.of(self.settings)
+
     def stream_rows(self, metadata: str, ranges: Ranges) -> Rows:
         from harness_pipelines.engines.spark import cluster
 
-        return Rows(cluster.stream_rows(self.spark, metadata, ranges, layer=self.table.spec.layout.sample))
+        return Rows(
+            cluster.stream_rows(self.spark, metadata, ranges, layer=self.table.spec.layout.sample, pins=self._pins)
+        )
 
     def file_rows(self, metadata: str, files: Sequence[FileStats]) -> Rows:
         from harness_pipelines.engines.spark import cluster
 
-        return Rows(cluster.file_rows(self.spark, metadata, files, indexed_columns(self.table.spec)))
+        return Rows(cluster.file_rows(self.spark, metadata, files, indexed_columns(self.table.spec), pins=self._pins))
 
     def recalled_rows(self, version: Version) -> Rows:
         from harness_pipelines.engines.spark import cluster, write
@@ -184,7 +194,7 @@ class _Arranging:
         from harness_pipelines.engines.spark import merge
 
         apart = None if recalled is None else _frame(recalled)
-        with merge.newest_of(self.table.spec, _frame(rows), recalled=apart) as changes:
+        with merge.newest_of(self.table.spec, _frame(rows), recalled=apart, pins=self._pins) as changes:
             yield changes
 
     def sample(self, rows: Rows, columns: Sequence[IndexedColumn], *, share: float) -> tuple[ColumnValues, ...]:

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 
 from harness_pipelines.engines.spark.cluster import file_rows, quoted, to_values
+from harness_pipelines.engines.spark.view import Pins
 from harness_pipelines.layout.files import Extent
 from harness_pipelines.layout.tree import key_columns
 from harness_pipelines.ports.engine import Met, Rows
@@ -45,6 +46,7 @@ class Changes:
     keys: int
     puts: int
     box: tuple[Extent, ...]  #: where the keys lie, by the columns of `key_columns`
+    pins: Pins
 
     @property
     def rows(self) -> Rows:
@@ -64,7 +66,7 @@ class Changes:
         """
         if not files:
             return {}
-        view = file_rows(self.stream.sparkSession, metadata, files, key_columns(self.spec))
+        view = file_rows(self.stream.sparkSession, metadata, files, key_columns(self.spec), pins=self.pins)
         cold = view.select(*(quoted(c) for c in (*self.spec.key, *_PLACE)), "_file", "_pos")
         seen = Observation()
         met = cold.observe(seen, f.count(f.lit(1)).alias(_ROWS)).join(self.newest, self._same_key)
@@ -101,7 +103,7 @@ class Changes:
 
 
 @contextmanager
-def newest_of(spec: TableSpec, rows: DataFrame, *, recalled: DataFrame | None = None) -> Iterator[Changes]:
+def newest_of(spec: TableSpec, rows: DataFrame, *, recalled: DataFrame | None = None, pins: Pins) -> Iterator[Changes]:
     """The newest version of each key of *rows*, the changelog, for as long as the context lasts.
 
     Keys of *recalled*, rows that lie in Postgres, are left out: their changes stay there.
@@ -132,7 +134,7 @@ def newest_of(spec: TableSpec, rows: DataFrame, *, recalled: DataFrame | None = 
             met = rows.groupBy(*map(quoted, spec.key)).agg(*ends)
             _stop(spec, met.where(f.col(_FIRST)[_PLACE[0]] < f.col(_LAST)[_PLACE[0]]))
         box = tuple(_extent(told, spec.key.index(c.name)) for c in key_columns(spec))
-        yield Changes(spec=spec, stream=rows, newest=newest, keys=told[_ROWS], puts=told[_PUT], box=box)
+        yield Changes(spec=spec, stream=rows, newest=newest, keys=told[_ROWS], puts=told[_PUT], box=box, pins=pins)
     finally:
         newest.unpersist()
 

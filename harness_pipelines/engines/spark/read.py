@@ -17,7 +17,7 @@ from harness_pipelines.engines.spark.fold import quoted
 from harness_pipelines.engines.spark.predicates import to_spark
 from harness_pipelines.engines.spark.segments import columns_of
 from harness_pipelines.engines.spark.session import JdbcOptions
-from harness_pipelines.engines.spark.view import view_frame
+from harness_pipelines.engines.spark.view import Pins, view_frame
 from harness_pipelines.lakes.iceberg.read.scan import covered, layer_field, named_errors, pinned, view_fields
 from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
 from harness_pipelines.layout.tree import LAYER
@@ -64,7 +64,7 @@ class GuardedJdbc:
         return spark.read.jdbc(self.options.url, scan.relation, predicates=list(predicates), properties=properties)
 
 
-def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFrame:
+def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery, pins: Pins) -> DataFrame:
     """The rows of *query* in a pinned view; files outside of its ranges are not opened.
 
     Raises: LakeFileMissing, LakeUnreadable.
@@ -74,7 +74,7 @@ def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFram
     with named_errors(query, metadata):
         view = pinned(metadata)
         fields = view_fields(view, query.columns)
-    frame = view_frame(spark, metadata, query)
+    frame = view_frame(spark, metadata, query, pins)
     if query.layer and layer_field(view) is not None:
         frame = frame.filter(f.col(LAYER.name))
     if not covered(view, query.ranges):

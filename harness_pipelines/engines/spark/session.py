@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from harness_pipelines.drivers.object_stores.clients import spark_options
 from harness_pipelines.drivers.postgres import READER, SPARK, WORKER, deadline_s, session_dsn
 from harness_pipelines.engines.spark.stage_session import METHOD_BYTES
 from harness_pipelines.errors import TryAgain, UsageError
@@ -249,7 +250,8 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
     assert settings.dsn is not None
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
     dsn, role = (settings.spark_dsn, SPARK) if settings.spark_dsn else (settings.dsn, WORKER)
-    for name, value in catalog_options(dsn, warehouse=settings.warehouse or "", role=role).items():
+    options = catalog_options(dsn, warehouse=settings.warehouse or "", role=role)
+    for name, value in (options | spark_options(settings.warehouse or "", settings.s3)).items():
         spark.conf.set(f"{prefix}.{name}" if name else prefix, value)
 
 

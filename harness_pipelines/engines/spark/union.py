@@ -20,6 +20,7 @@ from harness_pipelines.engines.spark.read import (
 from harness_pipelines.engines.spark.session import segments_address
 from harness_pipelines.engines.spark.stage_session import check_readable
 from harness_pipelines.engines.spark.troubles import explained, shown_line
+from harness_pipelines.engines.spark.view import Pins
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.ports.buffer import SegmentScans
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
@@ -96,11 +97,12 @@ def _frame(
     spark: SparkSession, plan: ReadPlan, work: Work, sources: SparkSources, *, tail_frame: TailFrame | None
 ) -> DataFrame:
     jdbc = GuardedJdbc(options=segments_address(sources.settings), scans=sources.segment_scans, lease_id=plan.lease_id)
-    cold = [lake_frame(spark, part.metadata, work.query(part)) for part in work.cold]
+    pins = Pins.of(sources.settings)
+    cold = [lake_frame(spark, part.metadata, work.query(part), pins) for part in work.cold]
     if work.overlays:
         rows = RowsWanted(ranges=work.overlay, where=work.where, stores_op=work.stores_op, are_few=True)
         cold.append(segments_frame(spark, jdbc, segments=work.overlays, columns=work.cold_columns, rows=rows))
-    rest = _union(list(_rest(spark, plan, work, jdbc=jdbc, tail_frame=tail_frame)))
+    rest = _union(list(_rest(spark, plan, work, sources=(jdbc, pins), tail_frame=tail_frame)))
     if not work.key:
         return _finished(_union([rest, *cold]), work)
     if not (work.hot or work.segments or work.tail):  # no more than the guard
@@ -114,16 +116,22 @@ def _frame(
 
 
 def _rest(
-    spark: SparkSession, plan: ReadPlan, work: Work, *, jdbc: GuardedJdbc, tail_frame: TailFrame | None
+    spark: SparkSession,
+    plan: ReadPlan,
+    work: Work,
+    *,
+    sources: tuple[GuardedJdbc, Pins],
+    tail_frame: TailFrame | None,
 ) -> Iterator[DataFrame]:
     """All but the cold side. The guard comes first, so that `limit` and `show` run it too; the buffer is its own."""
+    jdbc, pins = sources
     if work.segments:
         rows = RowsWanted(ranges=work.buffer, where=work.asked, stores_op=work.stores_op)
         yield segments_frame(spark, jdbc, segments=work.segments, columns=work.needed, rows=rows)
     else:
         yield guard_frame(spark, jdbc, columns=work.needed)
     for part in work.hot:
-        yield lake_frame(spark, part.metadata, work.query(part))
+        yield lake_frame(spark, part.metadata, work.query(part), pins)
     if work.tail and plan.tail is not None:
         if tail_frame is None:
             raise UsageError(f"the plan of {work.table} has a Kafka part: give `tail_frame`, which reads it")

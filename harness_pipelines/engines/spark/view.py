@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
+from hashlib import blake2b, md5
 from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from harness_pipelines.drivers.object_stores.clients import spark_options
+from harness_pipelines.drivers.postgres import READER, SPARK
+from harness_pipelines.engines.spark.session import catalog_options
 from harness_pipelines.lakes.iceberg.read.scan import check_ends, named_errors, pinned
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.lake.compaction import Run
 from harness_pipelines.protocol.reading.queries import LakeQuery
+from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,9 +29,49 @@ if TYPE_CHECKING:
 
 #: Whether Parquet's reader compares each page with its checksum. It is Hadoop's option, which Spark's session hands on.
 VERIFY = "parquet.page.verify-checksum.enabled"
+SCHEMA = "harness_pins"
+NAMESPACE = "pin"
 
 
-def view_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFrame:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pins:
+    """The catalog that shows a ledger's pinned metadata files as tables.
+
+    ``load("<...>.metadata.json")`` goes through Hadoop's file access whatever a session says, and that knows no object
+    store without more jars. A catalog's table is opened with the catalog's own access. So the ledger shows each
+    metadata file that a version pins as a table, and a session asks it, with the login that reads segments.
+    The catalog's name has what it is made of, so that two of them fit into one session.
+    """
+
+    catalog: str
+    options: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Pins:
+        dsn, role = (settings.spark_dsn, SPARK) if settings.spark_dsn else (settings.dsn or "", READER)
+        warehouse = settings.warehouse or ""
+        options = catalog_options(dsn, warehouse=warehouse, role=role) | spark_options(warehouse, settings.s3)
+        digest = blake2b("\0".join(f"{k}={v}" for k, v in sorted(options.items())).encode(), digest_size=6)
+        name = f"{SCHEMA}_{digest.hexdigest()}"
+        session = f"{options['jdbc.options']} -c search_path={SCHEMA} -c harness.pins={name}"
+        # A pin never changes, so its table may be kept.
+        return cls(catalog=name, options={**options, "jdbc.options": session, "cache-enabled": "true"})
+
+    def load(self, spark: SparkSession, metadata: str) -> DataFrame:
+        """All rows of the view that *metadata* fixes. The session is given the catalog if it does not have it yet."""
+        prefix = f"spark.sql.catalog.{self.catalog}"
+        if spark.conf.get(prefix, None) is None:
+            for name, value in sorted(self.options.items(), reverse=True):  # the class last: it tells that all is there
+                spark.conf.set(f"{prefix}.{name}" if name else prefix, value)
+        return spark.table(f"{self.catalog}.{NAMESPACE}.{pin_name(metadata)}")
+
+
+def pin_name(metadata: str) -> str:
+    """The table that the ledger shows *metadata* as."""
+    return f"t{md5(metadata.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def view_frame(spark: SparkSession, metadata: str, query: LakeQuery, pins: Pins) -> DataFrame:
     """All rows of the view that *metadata* fixes, of which those of *query* are wanted.
 
     Spark compares the pages that it reads. It has no digests, so what its plan is made of is compared here before.
@@ -35,7 +81,7 @@ def view_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFram
         check_ends(pinned(metadata), query)
     if spark.conf.get(VERIFY, None) is None:  # it was not turned off on purpose
         spark.conf.set(VERIFY, "true")
-    return spark.read.format("iceberg").load(metadata)
+    return pins.load(spark, metadata)
 
 
 def ranges_of(metadata: str, ranges: Ranges) -> LakeQuery:
@@ -51,17 +97,17 @@ def files_of(metadata: str, paths: Collection[str]) -> LakeQuery:
     )
 
 
-def rows_in_pieces(spark: SparkSession, metadata: str, runs: Sequence[Run]) -> DataFrame:
+def rows_in_pieces(spark: SparkSession, metadata: str, runs: Sequence[Run], pins: Pins) -> DataFrame:
     """The rows of the files of *runs* in the stream view that *metadata* fixes, all columns; a task has one piece."""
     pieces = sorted((piece for run in runs for piece in run.pieces), key=lambda r: (r.partition, r.low))
-    placed = _rows(spark, metadata, runs).repartitionById(len(pieces), _index(pieces))
+    placed = _rows(spark, metadata, runs, pins).repartitionById(len(pieces), _index(pieces))
     return placed.sortWithinPartitions(PARTITION, OFFSET)
 
 
-def _rows(spark: SparkSession, metadata: str, runs: Sequence[Run]) -> DataFrame:
+def _rows(spark: SparkSession, metadata: str, runs: Sequence[Run], pins: Pins) -> DataFrame:
     # Iceberg prunes files by the ranges; which of the files that are left are meant, their names say.
     paths = [file.path for run in runs for file in run.files]
-    view = view_frame(spark, metadata, files_of(metadata, paths))
+    view = view_frame(spark, metadata, files_of(metadata, paths), pins)
     return view.where(reduce(or_, (_inside(run.hull) for run in runs))).where(f.col("_file").isin(paths))
 
 

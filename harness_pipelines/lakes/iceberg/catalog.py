@@ -26,7 +26,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from harness_pipelines.drivers.file_notes import Notes
-from harness_pipelines.lakes.iceberg.checked_io import CheckedIO
+from harness_pipelines.lakes.iceberg.checked_io import CheckedIO, StoreIO
 from harness_pipelines.lakes.iceberg.parquet import write_checksums
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
@@ -70,7 +70,7 @@ class StagingCatalog(MetastoreCatalog, NoopCatalog):
         return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-        return CheckedIO(super()._load_file_io(properties, location), self.digests)
+        return CheckedIO(StoreIO({**self.properties, **properties}), self.digests)
 
     def _flush(self) -> None:
         if self.digests is not None:

@@ -10,16 +10,26 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyarrow.fs import FileSystem
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 
 from harness_pipelines.drivers.file_notes import KNOWN, Notes
+from harness_pipelines.drivers.object_stores.clients import filesystem
 from harness_pipelines.lakes.iceberg.parquet import data_files, tail_of
 from harness_pipelines.protocol.lake.file_digests import DIGEST_BYTES, Digest
 
 DATA = ".parquet"
 AT_ONCE = 8  #: files whose ends are read at once: a store far away answers slowly, but many at a time
+
+
+class StoreIO(PyArrowFileIO):
+    """PyIceberg's access by Arrow, with the one client that this process has for a store."""
+
+    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
+        return super()._initialize_fs(scheme) if scheme == "file" else filesystem(f"{scheme}://{netloc}")
 
 
 class CheckedIO(FileIO):
@@ -43,7 +53,7 @@ class CheckedIO(FileIO):
 
 def opened_io(location: str) -> CheckedIO:
     """What reads the files around *location*."""
-    return CheckedIO(load_file_io(location=location))
+    return CheckedIO(StoreIO())
 
 
 def note_data_file(io: FileIO, path: str) -> None:

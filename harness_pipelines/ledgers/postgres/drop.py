@@ -5,7 +5,7 @@ Runs as the login itself (the owner that ran `harness init`), because workers ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,11 @@ class Dropped:
     quarantined: int
     readers: int  #: live leases: these reads fail by name
 
+    @classmethod
+    def of_purge(cls, name: str) -> Dropped:
+        """Of a table that was dropped before: what is left are files."""
+        return cls(table=name, segments=(), views=(), metadata=(), versions=0, moves=0, quarantined=0, readers=0)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "table": self.table,
@@ -97,8 +102,17 @@ class LakeFiles:
     bytes: int
 
 
-def drop_table(database: Database, table: TableRow | Droppable, *, catalog: str, dry_run: bool = False) -> Dropped:
+def drop_table(
+    database: Database,
+    table: TableRow | Droppable,
+    *,
+    catalog: str,
+    dry_run: bool = False,
+    purge: Sequence[str] = (),
+) -> Dropped:
     """Drop *table* with its segments, ledger rows and catalog rows, all or nothing. Files of the lake stay.
+
+    The folders of *purge* are noted with it: `purge_noted` deletes what is in them, however often it was cut off.
 
     Raises: TableUnknown, TableInUse, naming who holds the claim; LedgerBusy.
     """
@@ -114,6 +128,7 @@ def drop_table(database: Database, table: TableRow | Droppable, *, catalog: str,
         else:
             _check_unclaimed(connection, table)
             _drop(connection, table, catalog, dropped)
+            connection.execute(sql("drop/ask_purge"), {"name": table.name, "folders": list(purge)})
         return dropped
 
 
@@ -176,12 +191,28 @@ def files_below(location: str) -> LakeFiles:
     return LakeFiles(location=location, count=len(sizes), bytes=sum(sizes))
 
 
-def purge(files: LakeFiles) -> None:
-    """Delete everything below a location; for good."""
-    from pyarrow.fs import FileType
+def to_purge(database: Database, name: str) -> list[str]:
+    """Folders of dropped tables called *name* whose files are to go, and have not all gone."""
+    return [row["folder"] for row in database.rows("drop/to_purge", {"name": name})]
 
-    from harness_pipelines.drivers.files import opened
 
-    system, root = opened(files.location)
-    if system.get_file_info(root).type is FileType.Directory:
-        system.delete_dir(root)
+def purge_noted(database: Database, name: str) -> None:
+    """Delete what is in the folders that `to_purge` names, and forget each that is empty.
+
+    Raises: StoreRefused, OSError, with the rest still noted.
+    """
+    for folder in to_purge(database, name):
+        purge(folder)
+        with database.transaction() as connection:
+            connection.execute(sql("drop/as_owner"))
+            connection.execute(sql("drop/purged"), {"folder": folder})
+
+
+def purge(location: str) -> None:
+    """Delete everything below a location, for good: what a listing shows, until it shows nothing."""
+    from harness_pipelines.drivers.files import listed, remove_folders
+    from harness_pipelines.drivers.object_stores.deletion import delete
+
+    while found := [file.path for file in listed(location)]:
+        delete(found)
+    remove_folders(location)

@@ -173,12 +173,12 @@ class PostgresLedger:
             [row] = self.database.rows("ledger/tables", {"namespace": namespace, "name": short})
             return Droppable.of_damaged(row)
 
-    def drop_table(self, table: TableRow | Droppable, *, dry_run: bool = False) -> Dropped:
+    def drop_table(self, table: TableRow | Droppable, *, dry_run: bool = False, purge: Sequence[str] = ()) -> Dropped:
         """Drop a table, all or nothing; see `harness_pipelines.ledgers.postgres.drop`.
 
         Raises: TableUnknown, TableInUse.
         """
-        return drop.drop_table(self._owner(), table, catalog=self.catalog, dry_run=dry_run)
+        return drop.drop_table(self._owner(), table, catalog=self.catalog, dry_run=dry_run, purge=purge)
 
     def stop_table(self, table: TableRow, reason: str | None, *, stage: str | None = None) -> None:
         """Say what stops a table, in which *stage*; ``None``: nothing does any more."""

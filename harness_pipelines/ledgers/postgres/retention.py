@@ -6,19 +6,19 @@ transaction or its own act, later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
-from pyarrow.fs import FileType
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
 from harness_pipelines import faults
 from harness_pipelines.drivers.by_path import ByPath
-from harness_pipelines.drivers.files import SameFile, listed, opened
+from harness_pipelines.drivers.files import SameFile, listed
+from harness_pipelines.drivers.object_stores.deletion import batches, delete
 from harness_pipelines.drivers.postgres import Connection, Database, LedgerBusy, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
@@ -193,16 +193,15 @@ class Upkeep:
             ripe = ripe[:FILES_PER_RUN_MAX]
             if ripe:
                 self.ownership.confirm()  # another ledger may reach what this one does not
-            for path, file in ripe:
+            for part in batches(ripe, [file.path for _, file in ripe]):
                 self.ownership.check()
                 with self.database.transaction() as connection:  # a holder that slept here has been replaced
                     check_held(connection, claim)
-                self._delete(file.path)
+                delete(file.path for _, file in part)  # of which one may fail: it is listed by the next run
                 faults.point("expire.during_trim")
-                self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
-            for key, path in condemned.items():
-                if key not in seen.stored:  # somebody deleted it, or it lies in no folder of this table
-                    self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
+                self._forget(table, [path for path, _ in part])
+            # Those that somebody deleted, or that lie in no folder of this table.
+            self._forget(table, [path for key, path in condemned.items() if key not in seen.stored])
         return [file.path for _, file in ripe]
 
     @staticmethod
@@ -311,11 +310,9 @@ class Upkeep:
         check_own(table.name, list(found), others)
         return list(found.values())
 
-    @staticmethod
-    def _delete(path: str) -> None:
-        system, name = opened(path)
-        if system.get_file_info(name).type is FileType.File:
-            system.delete_file(name)
+    def _forget(self, table: TableRow, paths: Sequence[str]) -> None:
+        if paths:
+            self.database.run("upkeep/forget_files", {"table_id": table.table_id, "paths": list(paths)})
 
     def dead_branches(self, table: TableRow, *, view: ViewName = "stream") -> list[str]:
         """Branches in the view's metadata whose move is closed, or that a later attempt has superseded."""

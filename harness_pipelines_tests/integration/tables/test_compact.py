@@ -401,8 +401,8 @@ def test_what_was_written_wrongly_is_never_published_and_holds_the_stage_by_name
 
     before = head(rig)
 
-    def unsorted(spark, metadata, runs):
-        return spark_view._rows(spark, metadata, runs).repartition(3)
+    def unsorted(spark, metadata, runs, pins):
+        return spark_view._rows(spark, metadata, runs, pins).repartition(3)
 
     with claimed(rig) as claim:
         with monkeypatch.context() as patched:

@@ -30,6 +30,20 @@ WHERE s.table_id = %(table_id)s ORDER BY s.seq
 DELETE FROM public.iceberg_tables
 WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = ANY(%(views)s)
 
+-- name: ask_purge
+INSERT INTO harness.purges (folder, name) SELECT f, %(name)s FROM unnest(%(folders)s::text[]) f
+ON CONFLICT (folder) DO NOTHING
+
+-- name: to_purge
+-- A folder that a table is in again, because it was rebuilt from there, stays.
+SELECT p.folder FROM harness.purges p
+WHERE p.name = %(name)s AND NOT EXISTS (
+    SELECT FROM public.iceberg_tables t WHERE starts_with(t.metadata_location, p.folder || '/'))
+ORDER BY p.asked_at, p.folder
+
+-- name: purged
+DELETE FROM harness.purges WHERE folder = %(folder)s
+
 -- name: delete_segments
 DELETE FROM harness.segments WHERE table_id = %(table_id)s
 

@@ -92,6 +92,6 @@ WHERE table_id = %(table_id)s AND since <= clock_timestamp() - %(grace)s AND sin
 -- name: condemned_of
 SELECT path FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = ANY(%(paths)s) ORDER BY path LIMIT 1
 
--- name: forget_file
-WITH noted AS (DELETE FROM harness.file_digests WHERE path = %(path)s)
-DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = %(path)s
+-- name: forget_files
+WITH noted AS (DELETE FROM harness.file_digests WHERE path = ANY(%(paths)s))
+DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = ANY(%(paths)s)

@@ -1,0 +1,110 @@
+"""Clients of object stores, one for each bucket and settings in a process; and their options for other engines."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.drivers.object_stores.bound import BOUND
+from harness_pipelines.extras import needs
+from harness_pipelines.spec.locations import local_path
+from harness_pipelines.spec.object_stores import S3Settings, check_scheme
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+    from pyarrow.fs import FileSystem
+
+ANY_REGION = "us-east-1"  #: what stores that speak S3 take, unless they were told of a region
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
+
+
+def filesystem(location: str) -> FileSystem:
+    """Arrow's file system of the store that *location* is in. Raises: StoreUnsupported; OSError."""
+    check_scheme(location)
+    return _filesystem(bucket_of(location)[0], BOUND.of(location))
+
+
+def objects(location: str) -> tuple[S3Store, str]:
+    """The client for what Arrow has not (conditional writes, bulk deletes), and the key of *location* in its bucket.
+
+    Raises: ExtraMissing, StoreUnsupported.
+    """
+    check_scheme(location)
+    bucket, key = bucket_of(location)
+    return _objects(bucket, BOUND.of(location)), key
+
+
+def bucket_of(location: str) -> tuple[str, str]:
+    """Bucket and key of a location on an object store."""
+    bucket, _, key = location.partition("://")[2].partition("/")
+    return bucket, key
+
+
+@lru_cache(maxsize=64)
+def _filesystem(bucket: str, s3: S3Settings) -> FileSystem:
+    from pyarrow.fs import S3FileSystem
+
+    given: dict[str, Any] = {
+        "region": _region(bucket, s3),
+        "endpoint_override": None if s3.endpoint is None else s3.endpoint.rstrip("/"),
+        "access_key": s3.access_key,
+        "secret_key": s3.secret_key,
+        "session_token": s3.session_token,
+        "force_virtual_addressing": not s3.is_path_style,
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "request_timeout": REQUEST_TIMEOUT_S,
+    }
+    # What is opened is read at once, and what is written is looked at when it is closed: no request only to open it.
+    return S3FileSystem(allow_delayed_open=True, **{name: value for name, value in given.items() if value is not None})
+
+
+@lru_cache(maxsize=64)
+def _objects(bucket: str, s3: S3Settings) -> S3Store:
+    with needs("s3", "A warehouse on an object store"):
+        from obstore.store import S3Store
+
+    given: dict[str, Any] = {
+        "endpoint": s3.endpoint,
+        "region": _region(bucket, s3),
+        "access_key_id": s3.access_key,
+        "secret_access_key": s3.secret_key,
+        "session_token": s3.session_token,
+        "virtual_hosted_style_request": not s3.is_path_style,
+    }
+    known = {name: value for name, value in given.items() if value is not None}
+    client: Any = {"connect_timeout": f"{CONNECT_TIMEOUT_S:g}s", "timeout": f"{REQUEST_TIMEOUT_S:g}s"}
+    client["allow_http"] = s3.is_plain
+    return S3Store(bucket, client_options=client, **known)
+
+
+@lru_cache(maxsize=64)
+def _region(bucket: str, s3: S3Settings) -> str | None:
+    """Of the bucket: as set; of another store than AWS any; else as AWS says."""
+    if s3.region is not None:
+        return s3.region
+    if s3.endpoint is not None:
+        return ANY_REGION
+    from pyarrow.fs import resolve_s3_region
+
+    return str(resolve_s3_region(bucket))
+
+
+def spark_options(warehouse: str, s3: S3Settings) -> dict[str, str]:
+    """Properties of an Iceberg catalog in Spark that opens files of *warehouse*; none for a local folder.
+
+    Iceberg's own access, which needs the jar `iceberg-aws-bundle`. They hold the keys, if there are any.
+    """
+    if local_path(warehouse) is not None:
+        return {}
+    check_scheme(warehouse)
+    given = {
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "client.region": s3.region or (ANY_REGION if s3.endpoint is not None else None),
+        "s3.endpoint": s3.endpoint,
+        "s3.path-style-access": str(s3.is_path_style).lower(),
+        "s3.access-key-id": s3.access_key,
+        "s3.secret-access-key": s3.secret_key,
+        "s3.session-token": s3.session_token,
+    }
+    return {name: value for name, value in given.items() if value is not None}

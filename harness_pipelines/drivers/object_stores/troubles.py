@@ -1,0 +1,77 @@
+"""Errors of object stores by name: what ends by itself, and what a person has to correct.
+
+Each client words them otherwise: Arrow by numbers of the AWS SDK, obstore by the store's own XML, Spark by Java's
+classes. All of them quote the store's code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.secret import redact
+
+SHOWN_CHARS_MAX = 400
+
+
+class StoreRefused(HarnessError):
+    """The object store answered, and refuses: trying again does not help."""
+
+    recovery = Recovery.NEVER
+    way_on = "correct what the message names, then start the worker again"
+
+
+#: The store's code, or how a client says it, and what to do.
+_REFUSALS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"NoSuchBucket|no such bucket|bucket does not exist", re.IGNORECASE),
+     "there is no such bucket: make it, or correct HARNESS_WAREHOUSE"),
+    (re.compile(r"ExpiredToken|token has expired|TokenRefreshRequired", re.IGNORECASE),
+     "the credentials have expired: renew HARNESS_S3_SESSION_TOKEN with its keys, or use a role"),
+    (re.compile(r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken\b|INVALID_ACCESS_KEY|INVALID_SIGNATURE"),
+     "the store does not know these credentials: check HARNESS_S3_ACCESS_KEY and HARNESS_S3_SECRET_KEY (or the role)"),
+    (re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|wrong region|"
+                r"301 Moved|HTTP response code 301", re.IGNORECASE),
+     "the bucket is in another region: set HARNESS_S3_REGION"),
+    (re.compile(r"AccessDenied|ACCESS_DENIED|Access Denied|status(?: code)?:? 403|403 Forbidden", re.IGNORECASE),
+     "these credentials may not do that: grant the rights that docs/how-to/object-stores.md lists"),
+    (re.compile(r"RequestTimeTooSkewed"),
+     "this machine's clock is off: set it"),
+)  # fmt: skip
+#: In the words of clients when the store is away, or asks to be asked less.
+OUTAGES = (
+    "SlowDown",
+    "SLOW_DOWN",
+    "Please reduce your request rate",
+    "ServiceUnavailable",
+    "Service Unavailable",
+    "status code: 503",
+    "Status Code: 503",
+    "Status Code: 500",
+    "InternalError",
+    "RequestTimeout",
+    "SdkClientException",
+    "Unable to execute HTTP request",
+)
+
+
+def refusal(text: str) -> str | None:
+    """What to do about an error of the store that only a person can end; None: it is no such."""
+    return next((way_on for pattern, way_on in _REFUSALS if pattern.search(text)), None)
+
+
+@contextmanager
+def store_errors(location: str) -> Iterator[None]:
+    """Errors of obstore by name. Raises: StoreRefused; OSError for all that may end by itself."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        text = redact(" ".join(str(error).split()))
+        if (way_on := refusal(text)) is not None:
+            raise StoreRefused(f"{location}: {way_on} ({text[:SHOWN_CHARS_MAX]})") from error
+        if isinstance(error, OSError):
+            raise
+        raise OSError(f"{location}: {text[:SHOWN_CHARS_MAX]}") from error
