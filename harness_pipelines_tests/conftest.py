@@ -48,6 +48,11 @@ def _shortness(path: Path) -> int:
     return SHORT_LAST.index(room) if room in SHORT_LAST else -1
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the lake of the tests on real services is."""
+    parser.addoption("--warehouse", choices=("folder", "s3"), default="folder", help="where the lake of the tests is")
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """What `harness`, called in this process, set for its logs, no later test sees."""
@@ -56,8 +61,8 @@ def _logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """All three services, running; each process of pytest-xdist has its own.
+def services(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Services]:
+    """All services, running; each process of pytest-xdist has its own.
 
     HARNESS_TEST_HOME names a home to reuse (the processes use folders in it: gw0, gw1); its services are left running.
     """
@@ -65,7 +70,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     process = os.environ.get("PYTEST_XDIST_WORKER", "")
     found = Services(Path(reused) / process if reused else tmp_path_factory.mktemp("services"))
     try:
-        found.up()
+        found.up(s3=pytestconfig.getoption("--warehouse") == "s3")
         _sync_nothing(found)
         yield found
     finally:

@@ -38,6 +38,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.services import Endpoints
+from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
@@ -71,6 +72,7 @@ def settings_for(endpoints: Endpoints, home: Path, **changes: Any) -> Settings:
             kafka_properties=endpoints.kafka_login,
             spark=endpoints.spark,
             warehouse=endpoints.warehouse,
+            s3=endpoints.s3 or S3Settings(),
             jars=Path(jars) if jars else None,
         ),
         **changes,

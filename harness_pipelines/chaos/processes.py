@@ -209,6 +209,7 @@ def environment(settings: Settings, **more: str) -> dict[str, str]:
         **settings.kafka_environment(),
         "HARNESS_SPARK": settings.spark or "",
         "HARNESS_WAREHOUSE": settings.warehouse or "",
+        **settings.s3.environment(),
         "PYTHONUNBUFFERED": "1",
     }
     # A Connect session of this process marks its environment; a command decides for itself.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness_pipelines.drivers.object_stores.troubles import StoreRefused, refusal
 from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes, LakeAway, ManifestDamaged
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
@@ -81,4 +82,6 @@ def reachable(table: str, doing: str) -> Iterator[None]:
     except FileDamaged as error:
         raise ManifestDamaged(f"{table}: {doing}: {error}; nothing was published") from error
     except OSError as error:
+        if (way_on := refusal(str(error))) is not None:
+            raise StoreRefused(f"{table}: {doing}: {way_on} ({error}); nothing was published") from error
         raise LakeAway(f"{table}: {doing}: {error}; nothing was published, the next attempt follows") from error

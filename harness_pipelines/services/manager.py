@@ -17,13 +17,21 @@ from harness_pipelines.services.errors import ServiceDied, ServicesError
 from harness_pipelines.services.kafka import Kafka
 from harness_pipelines.services.postgres import SPARK_LOGIN, USER, Postgres
 from harness_pipelines.services.process import end, is_alive, strays, tail, wait_until
+from harness_pipelines.services.s3 import S3, WAREHOUSE
 from harness_pipelines.services.spark import Spark
 from harness_pipelines.services.state import Record, StateFile, free_ports, is_free, make_private
-from harness_pipelines.services.values import SERVICE_NAMES, Endpoints, ServiceName, ServiceState, ServiceStatus
+from harness_pipelines.services.values import (
+    ALL_NAMES,
+    SERVICE_NAMES,
+    Endpoints,
+    ServiceName,
+    ServiceState,
+    ServiceStatus,
+)
 from harness_pipelines.spec.settings import Settings
 
 LOCK_TIMEOUT_S = 180.0
-PRIVATE_FOLDERS = ("warehouse", "kafka", "spark", "logs")  #: Postgres makes its own private
+PRIVATE_FOLDERS = ("warehouse", "kafka", "spark", "s3", "logs")  #: Postgres makes its own private
 PORT_PATIENCE_S = 0.5  # how long the old port may still be held by what just ended
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
 START_ATTEMPTS = 3  # another program can take a free port before the service does
@@ -56,11 +64,12 @@ class Services:
         self._state = StateFile(self.home)
         self._place = place = Place(home=self.home, jars=jars)
         self._cancelled = threading.Event()
-        self._postgres, self._kafka = Postgres(place, postgres_binaries), Kafka(place)
+        self._postgres, self._kafka, self._s3 = Postgres(place, postgres_binaries), Kafka(place), S3(place)
         self._services: dict[ServiceName, Service] = {
             "postgres": self._postgres,
             "kafka": self._kafka,
             "spark": Spark(place),
+            "s3": self._s3,
         }
 
     @classmethod
@@ -78,18 +87,22 @@ class Services:
             warehouse=settings.warehouse,
         )
 
-    def up(self, *, only: Iterable[ServiceName] | None = None, progress: Progress = _silent) -> Endpoints:
+    def up(
+        self, *, only: Iterable[ServiceName] | None = None, s3: bool = False, progress: Progress = _silent
+    ) -> Endpoints:
         """Start what does not run yet (all, or *only* these) and return when it answers.
+
+        The object store is one of all from the first time on that *s3* asked for it: the warehouse is on it then.
 
         Calls may overlap and repeat. A service that died comes back with its data, on its old port if that is free.
         Raises: ServicesError, ServicesBusy.
         """
-        names = self._own(only)
+        names = self._own([*self._names(only), "s3"] if s3 else only)
         self._cancelled.clear()
         with self._exclusive(progress):
             for folder in PRIVATE_FOLDERS:
                 make_private(self.home / folder)
-            with ThreadPoolExecutor(max_workers=len(SERVICE_NAMES), thread_name_prefix="services-up") as pool:
+            with ThreadPoolExecutor(max_workers=len(ALL_NAMES), thread_name_prefix="services-up") as pool:
                 starts = [pool.submit(self._start, name, progress) for name in names]
                 try:
                     errors = [error for start in starts if (error := start.exception())]
@@ -113,7 +126,7 @@ class Services:
         names = self._own(only)
         with (
             self._exclusive(progress),
-            ThreadPoolExecutor(max_workers=len(SERVICE_NAMES), thread_name_prefix="services-down") as pool,
+            ThreadPoolExecutor(max_workers=len(ALL_NAMES), thread_name_prefix="services-down") as pool,
         ):
             for stopped in [pool.submit(self._stop, name, progress) for name in names]:
                 stopped.result()
@@ -144,7 +157,7 @@ class Services:
     def status(self) -> list[ServiceStatus]:
         """Return the state of each service; starts nothing and waits for nothing."""
         records = self._state.read()
-        return [self._status(name, records.get(name)) for name in SERVICE_NAMES]
+        return [self._status(name, records.get(name)) for name in self._names(None)]
 
     def endpoints(self) -> Endpoints | None:
         """Return where the services answer; ``None`` when nothing runs."""
@@ -155,11 +168,13 @@ class Services:
         """Return where the services answer now; nothing is started, what does not run is ``None``."""
         reachable = {ServiceState.RUNNING, ServiceState.EXTERNAL}
         known = {one.name: one.address for one in self.status() if one.state in reachable}
+        s3 = self._state.read().get("s3") if self._warehouse is None else None  # not running: still nowhere else
         return Endpoints(
             postgres=known.get("postgres"),
             kafka=known.get("kafka"),
             spark=known.get("spark"),
-            warehouse=self._warehouse or f"file://{self.home / 'warehouse'}",
+            warehouse=self._warehouse or (WAREHOUSE if s3 else f"file://{self.home / 'warehouse'}"),
+            s3=self._s3.settings(s3.ports) if s3 else None,
             home=str(self.home),
             owner=self._login(USER, known),
             spark_login=self._login(SPARK_LOGIN, known),
@@ -181,8 +196,13 @@ class Services:
         return self._postgres.address_of(login, record.ports)
 
     def _own(self, only: Iterable[ServiceName] | None) -> list[ServiceName]:
-        chosen = set(SERVICE_NAMES if only is None else only)
-        return [name for name in SERVICE_NAMES if name in chosen and name not in self.external]
+        chosen = set(self._names(only))
+        return [name for name in ALL_NAMES if name in chosen and name not in self.external]
+
+    def _names(self, only: Iterable[ServiceName] | None) -> Iterable[ServiceName]:
+        """*only* these, or all of this home; the warehouse of another one is not on its object store."""
+        has_s3 = self._warehouse is None and "s3" in self._state.read()
+        return only if only is not None else ALL_NAMES if has_s3 else SERVICE_NAMES
 
     @contextmanager
     def _exclusive(self, progress: Progress) -> Iterator[None]:

@@ -26,7 +26,7 @@ spark.app.name                                harness
 spark.driver.host                             127.0.0.1
 spark.driver.bindAddress                      127.0.0.1
 spark.driver.memory                           {memory}
-spark.driver.extraClassPath                   {jars}/*
+spark.driver.extraClassPath                   {jars}
 spark.driver.extraJavaOptions                 -Duser.timezone=UTC {temporary_option}
 spark.connect.grpc.binding.address            127.0.0.1
 spark.connect.grpc.binding.port               {port}
@@ -98,7 +98,7 @@ class Spark:
         conf.mkdir(exist_ok=True)
         settings = SETTINGS.format(
             memory=self._memory,
-            jars=in_properties(str(jars(self._place, "spark"))),
+            jars=in_properties(":".join(f"{folder}/*" for folder in self._jars())),
             temporary_option=in_properties(as_option(f"-Djava.io.tmpdir={self._temporary}")),
             port=ports[0],
             token=self._token(),
@@ -160,6 +160,12 @@ class Spark:
         """Remove the shuffle files and session artifacts of the last server."""
         shutil.rmtree(self._temporary, ignore_errors=True)
         shutil.rmtree(self._folder / "artifacts", ignore_errors=True)
+
+    def _jars(self) -> list[Path]:
+        """The folders of jars; those for object stores where they were fetched."""
+        spark = jars(self._place, "spark")
+        stores = spark.parent / "s3"
+        return [spark, stores] if any(stores.glob("*.jar")) else [spark]
 
     def _token(self) -> str:
         # Whoever may talk to a Spark server runs code as its user: other users of the machine shall not.

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from harness_pipelines.secret import redact
+from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines.spec.settings import Settings
 
-ServiceName = Literal["postgres", "kafka", "spark"]
-SERVICE_NAMES: tuple[ServiceName, ...] = ("postgres", "kafka", "spark")
+ServiceName = Literal["postgres", "kafka", "spark", "s3"]
+SERVICE_NAMES: tuple[ServiceName, ...] = ("postgres", "kafka", "spark")  #: of every home
+ALL_NAMES: tuple[ServiceName, ...] = (*SERVICE_NAMES, "s3")  #: an object store is there where it was asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Endpoints:
     owner: str | None = field(default=None, repr=False)  #: the embedded database's owner, for `harness init`
     spark_login: str | None = field(default=None, repr=False)  #: what Spark gets of the embedded database
     kafka_login: Mapping[str, str] = field(default_factory=dict, repr=False)  #: properties of clients of the embedded
+    s3: S3Settings | None = None  #: how the embedded object store is reached, if the warehouse is on it
 
     def to_json(self) -> dict[str, str | None]:
         """Return the fixed form of ``harness services status --json``, which has one login."""
@@ -43,6 +46,7 @@ class Endpoints:
             owner_dsn=self.owner,
             spark_dsn=self.spark_login,
             kafka_login=self.kafka_login,
+            s3=self.s3,
         )
 
 

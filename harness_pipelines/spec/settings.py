@@ -89,6 +89,7 @@ class Settings:
         owner_dsn: str | None = None,
         spark_dsn: str | None = None,
         kafka_login: Mapping[str, str] | None = None,
+        s3: S3Settings | None = None,
     ) -> Settings:
         """Return these settings with every unset address filled in from the embedded services.
 
@@ -102,6 +103,7 @@ class Settings:
             kafka_properties={**({} if self.kafka else kafka_login or {}), **self.kafka_properties},
             spark=self.spark or spark,
             warehouse=self.warehouse or warehouse,
+            s3=s3 if s3 is not None and self.warehouse is None else self.s3,
             owner_dsn=self.owner_dsn or (owner_dsn if is_embedded else None),
             spark_dsn=self.spark_dsn or (spark_dsn if is_embedded else None),
         )

@@ -24,18 +24,20 @@ def services() -> None:
 
 @services.command()
 @only_option
+@click.option("--s3", is_flag=True, help="Keep the warehouse on an embedded object store, from now on.")
 @json_option
 @click.pass_obj
-def up(settings: Settings, only: tuple[str, ...], json_target: str | None) -> None:
+def up(settings: Settings, only: tuple[str, ...], s3: bool, json_target: str | None) -> None:
     """Start the services that do not run; return when all of them answer.
 
     \b
     Examples:
       harness services up
+      harness services up --s3
       harness services up --only postgres --only kafka
     """
     found = Services.from_settings(settings)
-    endpoints = found.up(only=_names(only), progress=note)
+    endpoints = found.up(only=_names(only), s3=s3, progress=note)
     emit(endpoints.to_json(), json_target, lambda: _show(found, endpoints))
 
 

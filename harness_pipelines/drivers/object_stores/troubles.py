@@ -61,6 +61,11 @@ def refusal(text: str) -> str | None:
     return next((way_on for pattern, way_on in _REFUSALS if pattern.search(text)), None)
 
 
+def is_away(text: str) -> bool:
+    """Whether an error of the store ends by itself: it is away, or asks to be asked less."""
+    return any(word in text for word in OUTAGES)
+
+
 @contextmanager
 def store_errors(location: str) -> Iterator[None]:
     """Errors of obstore by name. Raises: StoreRefused; OSError for all that may end by itself."""

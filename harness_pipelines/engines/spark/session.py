@@ -370,6 +370,7 @@ def _jars(settings: Settings) -> list[str]:
     if settings.jars is None:
         return []
     found = sorted(str(path) for path in (settings.jars / "spark").glob("*.jar"))
+    found += sorted(str(path) for path in (settings.jars / "s3").glob("*.jar"))  # for a warehouse on an object store
     if not found:
         raise SparkJarsMissing(f"no jars in {settings.jars / 'spark'}: run `deploy/run`, or set HARNESS_JARS")
     return found

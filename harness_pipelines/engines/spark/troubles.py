@@ -14,6 +14,7 @@ import grpc
 from pyspark.errors import AnalysisException, PySparkException
 
 from harness_pipelines.drivers.certificates import CertificateRefused, TlsPlace, why_refused
+from harness_pipelines.drivers.object_stores.troubles import StoreRefused, is_away, refusal
 from harness_pipelines.drivers.postgres import LOGIN_REFUSED
 from harness_pipelines.engines.spark.session import (
     Py4JError,
@@ -55,6 +56,8 @@ _OUTAGES = (
     # The catalog in Postgres. Iceberg's own message leaves out why: a login that is refused is met by others, too.
     "org.apache.iceberg.jdbc.UncheckedSQLException",
 )
+#: In them when what failed was a request to the object store.
+_STORE = re.compile(r"S3Exception|software\.amazon\.awssdk|S3FileIO|SdkClientException")
 #: In them when a task could not ask the schema registry.
 _REGISTRY = ("RegistryAway", "RegistryPropertyRefused", "no schema registry is known")
 _ROLE = re.compile(
@@ -97,9 +100,11 @@ def named(error: Exception, where: str, *, outcome: str, kafka: TlsPlace | None 
     for words, check in _LOGINS:
         if found := words.search(text):
             return SparkLoginFailed(f"{where}: {check} ({_line_of(text, found.start())}); {outcome}")
+    if (stored := _STORE.search(text)) is not None and (way_on := refusal(text)) is not None:
+        return StoreRefused(f"{where}: {way_on} ({_line_of(text, stored.start())}); {outcome}")
     if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or any(s in text for s in _LOST):
         return SessionLost(f"{where}: {shown}; {outcome}, it is tried again")
-    if any(s in text for s in (*_OUTAGES, *_REGISTRY)):
+    if any(s in text for s in (*_OUTAGES, *_REGISTRY)) or (_STORE.search(text) and is_away(text)):
         return SparkAway(f"{where}: {shown}; {outcome}, it is tried again")
     return None
 

@@ -22,8 +22,8 @@ OF_PYICEBERG = {
     "ArrowScan": {"lakes/iceberg/write/foreign.py"},
     "StaticTable": set(),
     "DataScan": set(),
-    "load_file_io": {"lakes/iceberg/checked_io.py"},
-    "PyArrowFileIO": set(),
+    "load_file_io": set(),
+    "PyArrowFileIO": {"lakes/iceberg/checked_io.py"},
 }
 
 
