@@ -92,9 +92,14 @@ def _sync_nothing(services: Services) -> None:
 
 
 @pytest.fixture(scope="session")
-def endpoints(services: Services) -> Endpoints:
-    """Where the shared services answer. The database's login is its owner: tests make databases, and damage them."""
+def endpoints(services: Services, pytestconfig: pytest.Config) -> Endpoints:
+    """Where the shared services answer. The database's login is its owner: tests make databases, and damage them.
+
+    A reused home may have an object store from another call: the warehouse is where this call says.
+    """
     found = services.current()
+    if pytestconfig.getoption("--warehouse") == "folder":
+        found = replace(found, s3=None, warehouse=(services.home / "warehouse").as_uri())
     return replace(found, postgres=found.owner, spark_login=None)
 
 

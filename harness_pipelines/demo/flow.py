@@ -49,6 +49,7 @@ class DemoOptions:
     rows: int
     rate: float
     keep: bool
+    s3: bool = False  #: the lake is on the embedded object store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ def run_demo(settings: Settings, scenario: Scenario, options: DemoOptions, show:
     from harness_pipelines.app.client import connect
 
     began = time.monotonic()
-    _services_up(settings, show)
+    _services_up(settings, show, s3=options.s3)
     with connect(settings) as harness, _folder(harness.settings, scenario, keep=options.keep) as folder:
         harness.init()
         show.step(f"making {options.rows:,} {scenario.source}")
@@ -140,14 +141,14 @@ def run_demo(settings: Settings, scenario: Scenario, options: DemoOptions, show:
         return _judge(table, (producer, cuts, newest), began=began, kept=log.file if options.keep else None)
 
 
-def _services_up(settings: Settings, show: Show) -> None:
+def _services_up(settings: Settings, show: Show, *, s3: bool) -> None:
     from harness_pipelines.services import Services
 
     services = Services.from_settings(settings)
     found = services.current()
-    if not (found.postgres and found.kafka and found.spark):
+    if not (found.postgres and found.kafka and found.spark) or (s3 and found.s3 is None):
         show.step("starting the embedded services; the first start takes about 15 s")
-        services.up(progress=show.step)
+        services.up(s3=s3, progress=show.step)
 
 
 @contextmanager

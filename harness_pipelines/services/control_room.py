@@ -74,6 +74,7 @@ class ControlRoom:
             **settings.kafka_environment(),
             "HARNESS_SPARK": settings.spark or "",
             "HARNESS_WAREHOUSE": settings.warehouse or "",
+            **settings.s3.environment(),
             **self._more,
         }
 

@@ -33,9 +33,12 @@ class DemoFailed(HarnessError):
     "--keyed", is_flag=True, help="Use a keyed table: TPC-H orders whose records replace and delete each other."
 )
 @click.option("--keep", is_flag=True, help="Keep the Parquet file of the produced records and print its path.")
+@click.option("--s3", is_flag=True, help="Keep the lake on the embedded object store.")
 @json_option
 @click.pass_obj
-def demo(settings: Settings, /, *, rows: int, rate: float, keyed: bool, keep: bool, json_target: str | None) -> None:
+def demo(
+    settings: Settings, /, *, rows: int, rate: float, keyed: bool, keep: bool, s3: bool, json_target: str | None
+) -> None:
     """Move TPC-H lineitem through the harness and prove that no record is lost or doubled.
 
     Starts the embedded services if they do not run, then recreates the topic and the table demo.lineitem. Produces
@@ -52,6 +55,7 @@ def demo(settings: Settings, /, *, rows: int, rate: float, keyed: bool, keep: bo
       harness demo
       harness demo --rows 600000 --rate 20000 --json out.json
       harness demo --keyed --rows 60000 --rate 5000
+      deploy/run demo --s3
     """
     from harness_pipelines.demo.flow import DemoOptions, run_demo
     from harness_pipelines.demo.lineitem import Lineitem
@@ -62,7 +66,7 @@ def demo(settings: Settings, /, *, rows: int, rate: float, keyed: bool, keep: bo
     configure_logging()
     signal.signal(signal.SIGTERM, _terminated)
     scenario: Scenario = Orders() if keyed else Lineitem()
-    result = run_demo(settings, scenario, DemoOptions(rows=rows, rate=rate, keep=keep), Show())
+    result = run_demo(settings, scenario, DemoOptions(rows=rows, rate=rate, keep=keep, s3=s3), Show())
     emit(result.to_json(), json_target, lambda: _tell(scenario, result))
     if not result.ok:
         raise DemoFailed("the demo found faults:\n" + "\n".join(f"  {fault}" for fault in result.faults))

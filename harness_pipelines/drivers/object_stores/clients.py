@@ -95,7 +95,7 @@ def spark_options(warehouse: str, s3: S3Settings) -> dict[str, str]:
 
     Iceberg's own access, which needs the jar `iceberg-aws-bundle`. They hold the keys, if there are any.
     """
-    if local_path(warehouse) is not None:
+    if not warehouse or local_path(warehouse) is not None:
         return {}
     check_scheme(warehouse)
     given = {

@@ -49,7 +49,7 @@ class Pins:
     @classmethod
     def of(cls, settings: Settings) -> Pins:
         dsn, role = (settings.spark_dsn, SPARK) if settings.spark_dsn else (settings.dsn or "", READER)
-        warehouse = settings.warehouse or ""
+        warehouse = settings.warehouse or "file:///nowhere"  # nothing is made in it; Iceberg wants one
         options = catalog_options(dsn, warehouse=warehouse, role=role) | spark_options(warehouse, settings.s3)
         digest = blake2b("\0".join(f"{k}={v}" for k, v in sorted(options.items())).encode(), digest_size=6)
         name = f"{SCHEMA}_{digest.hexdigest()}"

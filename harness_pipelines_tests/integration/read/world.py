@@ -142,6 +142,14 @@ class World:
             for file in files:
                 append.append_data_file(file)
 
+    def pin(self, metadata: str) -> None:
+        """Let Spark find *metadata*, as it would a published version's: by a catalog row."""
+        self.pg.execute(
+            "INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, metadata_location) "
+            "VALUES ('world', %s, %s, %s)",
+            [self.name, uuid.uuid4().hex, metadata],
+        )
+
     def _write(self, table: pa.Table) -> DataFile:
         """A data file as Iceberg's Java writers make it. (PyIceberg's writer loses a NULL list of structs.)"""
         schema = self.view.schema()
@@ -210,6 +218,7 @@ class World:
             )
             for p in sorted({*lake, *buffer})
         }
+        self.pin(self.view.metadata_location)
         stream = LakePart(
             metadata=self.view.metadata_location,
             low={p: r[0] for p, r in lake.items()},
