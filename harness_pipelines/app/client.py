@@ -63,7 +63,7 @@ class Harness:
 
     def init(self) -> list[str]:
         """Create or update the ledger, the catalog rows and the roles; return the applied migrations."""
-        from harness_pipelines.drivers.postgres import migrate
+        from harness_pipelines.ledgers.postgres.migrations import migrate
 
         return migrate(self.stores.owner_dsn)
 

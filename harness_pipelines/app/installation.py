@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from psycopg import sql as compose
-
 from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
@@ -18,6 +16,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.ledgers.postgres.file_digests import Digests
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ledgers.postgres.migrations import ledger_database
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.reading.plan import SegmentRef
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.buffer import SegmentScans
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.events import Producer
+    from harness_pipelines.ports.proof import LakeBytes
     from harness_pipelines.ports.source import Log
     from harness_pipelines.ports.tiers import BufferWriter
     from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
@@ -139,20 +139,20 @@ class Stores:
 
     @once
     def database(self) -> Database:
-        return Database(self.dsn)
+        return ledger_database(self.dsn)
 
     @once
     def owner(self) -> Database:
-        return Database(self.owner_dsn, role=None, size=1)
+        return ledger_database(self.owner_dsn, role=None, size=1)
 
     @once
     def readers(self) -> Database:
-        return Database(self.dsn, role=READER)
+        return ledger_database(self.dsn, role=READER)
 
     @once
     def watchers(self) -> Database:
         """One session of those who watch: it waits for no stage, and no stage for it."""
-        return Database(self.dsn, role=READER, size=1)
+        return ledger_database(self.dsn, role=READER, size=1)
 
     @once
     def ledger(self) -> PostgresLedger:
@@ -245,6 +245,13 @@ class Stores:
 
         ledger = QuarantineBytes(self.database, catalog=self.settings.catalog_name)
         return RawBytes(ledger, self.catalog, warehouse=self.warehouse)
+
+    @once
+    def lake_bytes(self) -> LakeBytes:
+        """Bytes of quarantined records that are in the lake, for a reader's login."""
+        from harness_pipelines.lakes.iceberg.write.quarantine import QuarantinedBytes
+
+        return QuarantinedBytes(self.readers)
 
     @once
     def reconciler(self) -> Reconciler:
@@ -425,28 +432,9 @@ class Stores:
         self, table: TableRow, segments: Sequence[SegmentRef], ranges: Sequence[OffsetRange]
     ) -> dict[int, int]:
         """Exact number of buffered rows per partition in *ranges*, over all *segments*. Raises: SegmentMissing."""
-        from harness_pipelines.buffers.postgres.writer import SCHEMA
+        from harness_pipelines.buffers.postgres.newest import counted
 
-        if not segments or not ranges:
-            return {}
-        parts = [
-            compose.SQL(
-                "SELECT {partition} AS partition, count(*) AS rows FROM {segment} WHERE _kafka_partition = "
-                "{partition} AND _kafka_offset >= {low} AND _kafka_offset < {high}"
-            ).format(
-                partition=compose.Literal(r.partition),
-                low=compose.Literal(r.low),
-                high=compose.Literal(r.high),
-                segment=compose.Identifier(SCHEMA, segment.name),
-            )
-            for segment in segments
-            for r in ranges
-        ]
-        counts: dict[int, int] = {}
-        with self.database.reading(table=table.name) as connection:
-            for row in connection.execute(compose.SQL(" UNION ALL ").join(parts)):
-                counts[row["partition"]] = counts.get(row["partition"], 0) + row["rows"]
-        return counts
+        return counted(self.database, table, segments, ranges)
 
     def close(self) -> None:
         """Close what was opened."""

@@ -23,8 +23,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from harness_pipelines.app.health import Health
-from harness_pipelines.drivers.postgres import migrations
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.ledgers.postgres.migrations import migrations
 from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
 from harness_pipelines.ledgers.postgres.views.work import TableState

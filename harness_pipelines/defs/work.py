@@ -110,9 +110,8 @@ def work(context: AssetExecutionContext, stores: Stores, table: TableRow, stage:
 
 def last_committed(stores: Stores, table: TableRow, stage: Stage) -> dict[str, Any]:
     """The committed move that a materialization stands for (S30)."""
-    found = stores.readers.rows("checks/last_committed", {"table_id": table.table_id, "stage": stage})
-    if not found:
+    move = stores.proof.last_committed(table, stage)
+    if move is None:
         return {"move": "none yet"}
-    move: Mapping[str, Any] = found[0]
     ranges = ", ".join(f"{p}: [{low}, {move['hi'][p]})" for p, low in sorted(move["lo"].items()))
     return {"move": move["move_id"], "move_rows": move["rows"] or 0, "move_offsets": ranges}

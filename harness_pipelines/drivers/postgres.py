@@ -1,15 +1,14 @@
-"""Connections to the Postgres database, named SQL statements, and migrations.
+"""Connections to the Postgres database, and named SQL statements.
 
 Every connection of the harness carries the timeouts of the design, so that a stopped process never holds a table.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -115,7 +114,6 @@ LOGIN_REFUSED = re.compile(
 _LOGIN_STATES = frozenset({"28000", "28P01", "3D000"})
 #: Statements lie with the adapter that runs them.
 _SQL = tuple(files(f"harness_pipelines.{room}") / "sql" for room in ("ledgers.postgres", "buffers.postgres"))
-_MIGRATIONS = _SQL[0] / "migrations"
 
 
 class PostgresUnreachable(TryAgain):
@@ -359,20 +357,24 @@ def _pooled(found: str, asked: Asked) -> SessionsPooled:
     )
 
 
-def _check_direct(connection: psycopg.Connection[DictRow], *, dsn: str, role: str | None) -> None:
+def check_direct(connection: psycopg.Connection[DictRow], *, dsn: str, role: str | None) -> None:
     """The session has what it was opened with, so it is the database's own. Raises: SessionsPooled."""
     found = connection.execute(sql("init/session")).fetchone() or {}
     if found["direct"] != "on" or (role is not None and found["role"] != role):
         raise _pooled(", ".join(f"{name} is {value or 'unset'}" for name, value in found.items()), Asked(dsn=dsn))
 
 
+Check = Callable[[psycopg.Connection[DictRow]], None]
+
+
 class Database:
     """A pool of sessions of one role."""
 
-    def __init__(self, dsn: str, *, role: str | None = WORKER, size: int = 8) -> None:
+    def __init__(self, dsn: str, *, role: str | None = WORKER, size: int = 8, check: Check | None = None) -> None:
+        """*check* looks at the first session: what it raises is raised by the first use."""
         self.dsn = session_dsn(dsn, role=role)
         self._deadline_s, self._pulse_s = deadline_s(self.dsn), pulse_s(self.dsn)
-        self._role = role
+        self._role, self._check = role, check
         self.connections = 0  #: made so far: another one may lead to another server
         self._lost_at = -inf
         self._pool: ConnectionPool[Connection] = ConnectionPool(
@@ -397,7 +399,7 @@ class Database:
     def session(self, *, table: str | None = None) -> Iterator[Connection]:
         """A session outside any transaction of the caller's; closed transactions only. Messages name *table*.
 
-        Raises, at the first one: NotInitialised when the ledger is not of this harness, SessionsPooled.
+        Raises, at the first one: SessionsPooled, and what `check` does.
         """
         if not self._opened:
             # The first connection is made here so that a wrong address fails at once and by its own message.
@@ -405,8 +407,9 @@ class Database:
                 explained(self.dsn),
                 Connection.of(self.dsn, autocommit=True) as connection,
             ):
-                _check_direct(connection, dsn=self.dsn, role=self._role)
-                _check_fits(connection)
+                check_direct(connection, dsn=self.dsn, role=self._role)
+                if self._check is not None:
+                    self._check(connection)
             self._pool.open()
             self._opened = True
         with explained(self.dsn, table=table), self._pool.connection() as connection:
@@ -421,7 +424,7 @@ class Database:
 
     def _connected(self, connection: Connection) -> None:
         connection.autocommit = True  # one round trip
-        _check_direct(connection, dsn=self.dsn, role=self._role)
+        check_direct(connection, dsn=self.dsn, role=self._role)
         connection.autocommit = False
         self.connections += 1
         connection.deadline_s, connection.pulse_s = self._deadline_s, self._pulse_s
@@ -503,65 +506,3 @@ def _give_up(connection: Connection) -> None:
 
 def _given_back(connection: Connection) -> None:
     connection.used_at = time.monotonic()
-
-
-def migrations() -> list[tuple[int, str, str]]:
-    """All migrations of this harness as (number, name, SQL text), in order."""
-    found = sorted((entry.name, entry.read_text(encoding="utf-8")) for entry in _MIGRATIONS.iterdir())
-    return [(int(name[:4]), name.removesuffix(".sql"), text) for name, text in found if name.endswith(".sql")]
-
-
-def migrate(dsn: str) -> list[str]:
-    """Bring the database to this harness's state; returns the names of the migrations that were applied.
-
-    All in one transaction under an advisory lock, so two `harness init` at once do it once. A migration may rewrite
-    a table of millions of rows, so neither the server nor this side ends it after a time; a lock is waited for as
-    ever. Raises: NotInitialised when the database is newer than this harness or a migration was edited.
-    """
-    with explained(dsn), Connection.of(session_dsn(dsn, role=None)) as connection:
-        _check_direct(connection, dsn=dsn, role=None)
-        connection.execute(sql("init/lock"))
-        connection.execute(sql("init/without_limit"))
-        connection.deadline_s = inf
-        connection.execute(sql("init/create_migrations"))
-        missing = _not_applied(connection, migrations())
-        for number, name, text in missing:  # a number that was left free may come after higher ones
-            connection.execute(text)
-            connection.execute(sql("init/record"), {"number": number, "name": name, "digest": _digest(text)})
-        return [name for _, name, _ in missing]
-
-
-def _check_fits(connection: psycopg.Connection[DictRow]) -> None:
-    """The ledger has the migrations of this harness, all and no others. Raises: NotInitialised; UndefinedTable."""
-    try:
-        missing = _not_applied(connection, migrations())
-    except psycopg.errors.InsufficientPrivilege as error:  # the right to look came with this check
-        raise NotInitialised(
-            f"the ledger was made by an older harness, or restored without its grants ({error}); nothing was changed. "
-            "Stop all workers, then run `harness init`"
-        ) from error
-    if missing:
-        raise NotInitialised(
-            f"the ledger was made by an older harness: it lacks migrations {[number for number, _, _ in missing]}; "
-            "nothing was changed. Stop all workers, then run `harness init`"
-        )
-
-
-def _not_applied(
-    connection: psycopg.Connection[DictRow], known: Sequence[tuple[int, str, str]]
-) -> list[tuple[int, str, str]]:
-    """Those of *known* that the ledger does not have. Raises: NotInitialised when it has others, or an edited one."""
-    done = {row["number"]: row["digest"] for row in connection.execute(sql("init/applied"))}
-    if unknown := sorted(set(done) - {number for number, _, _ in known}):
-        raise NotInitialised(
-            f"the ledger has migrations {unknown} that this harness does not know: it was made by a newer "
-            "harness; nothing was changed, install that version"
-        )
-    for number, name, text in known:
-        if done.get(number, _digest(text)) != _digest(text):
-            raise NotInitialised(f"migration {name} differs from the one that was applied; nothing was changed")
-    return [one for one in known if one[0] not in done]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.ledger import Ledger, TableRow
-    from harness_pipelines.ports.proof import LineageBook, ProofBook, Signatures, StateDump
+    from harness_pipelines.ports.proof import LakeBytes, LineageBook, ProofBook, Signatures, StateDump
     from harness_pipelines.ports.repair import ClaimsAndMoves, Guard, LossBook, Reconciling, WarehouseMark
     from harness_pipelines.ports.requests import RecallRequests, ReclusterRequests
     from harness_pipelines.ports.source import Log
@@ -49,13 +49,6 @@ class HasCatalog(Protocol):
         ...
 
 
-class HasDatabase(Protocol):
-    @property
-    def database(self) -> Database:
-        """Sessions of a worker."""
-        ...
-
-
 class HasEngine(Protocol):
     @property
     def engine(self) -> Engine:
@@ -74,6 +67,13 @@ class HasLake(Protocol):
     @property
     def lake(self) -> Lake:
         """Writes the views."""
+        ...
+
+
+class HasLakeBytes(Protocol):
+    @property
+    def lake_bytes(self) -> LakeBytes:
+        """See `LakeBytes`."""
         ...
 
 

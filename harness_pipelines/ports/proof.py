@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.table_state import Books
@@ -14,6 +14,10 @@ from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.lake.lineage import RecordAsked
 from harness_pipelines.protocol.lake.signoff import SignOff
 from harness_pipelines.protocol.versions import Version, ViewName
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Row = Mapping[str, Any]  #: of the ledger
 
@@ -39,7 +43,16 @@ class ProofBook(Protocol):
 
     def taken(self, table: TableRow) -> Sequence[Row]: ...
     def accepted(self, table: TableRow) -> Sequence[Row]: ...
+    def quarantined(self, table: TableRow, partition: int, low: int, high: int) -> Sequence[Row]: ...
+    def overlay_tables(self, table: TableRow) -> frozenset[str]: ...
     def quarantined_outside(self, table: TableRow) -> Sequence[Row]: ...
+
+
+class LakeBytes(Protocol):
+    """Bytes of quarantined records that are in the lake. Raises: RawBytesMissing; LakeFileMissing, LakeUnreadable."""
+
+    def read(self, table: TableRow, wanted: Sequence[Coordinate]) -> Iterator[tuple[Coordinate, Row]]: ...
+    def stored(self, table: TableRow, partitions: Iterable[int]) -> Mapping[int, NDArray[np.int64]]: ...
 
 
 class StateDump(Protocol):

@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from harness_pipelines.drivers.postgres import migrate
+from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Endpoints
 from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, RealRig, StoresRig

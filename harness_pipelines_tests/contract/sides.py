@@ -25,7 +25,7 @@ from harness_pipelines import faults
 from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.drivers.postgres import Connection, SegmentMissing
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.ledgers.postgres.outcome import CommitLost
+from harness_pipelines.ledgers.postgres.boundary import CommitLost
 from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ports.decoded import DecodedRange
 from harness_pipelines.ports.errors import BaseGone, LakeFileMissing

@@ -19,7 +19,7 @@ from psycopg import sql as compose
 
 from harness_pipelines.buffers.postgres.writer import Segments, SegmentWriter, make_segment
 from harness_pipelines.drivers.adbc import AdbcSessions
-from harness_pipelines.drivers.postgres import READER, WORKER, Database
+from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.read.regions import live_entries
 from harness_pipelines.lakes.iceberg.write import quarantine
@@ -32,6 +32,7 @@ from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ledgers.postgres.migrations import ledger_database
 from harness_pipelines.ledgers.postgres.quarantine_bytes import QuarantineBytes
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import Upkeep
@@ -333,8 +334,8 @@ class RealRig(StoresRig):
         super().__init__()
         self.dsn = dsn
         self.sessions = AdbcSessions(dsn, role=WORKER)
-        self.database, self.readers = Database(dsn), Database(dsn, role=READER)
-        self.owner = Database(dsn, role=None, size=1)
+        self.database, self.readers = ledger_database(dsn), ledger_database(dsn, role=READER)
+        self.owner = ledger_database(dsn, role=None, size=1)
         self.catalog = StagingCatalog(CATALOG, warehouse=folder.as_uri())
         self.ledger = PostgresLedger(self.database, catalog=CATALOG)
         self.leases = Leases(self.readers)

@@ -20,7 +20,7 @@ import pytest
 from harness_pipelines import faults
 from harness_pipelines.lakes.iceberg.write.foreign import foreign_files, replace_foreign
 from harness_pipelines.lakes.iceberg.write.schema import build_schema, next_field_id
-from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
+from harness_pipelines.ledgers.postgres.history.numbers import nonce_of
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.errors import BuiltGone
 from harness_pipelines.ports.ledger import Swap, TableRow

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.ledgers.postgres.boundary import OPTIMISTIC_BUILDS, BoundaryCommit, BoundaryFrame
-from harness_pipelines.ledgers.postgres.outcome import CommitLost
+from harness_pipelines.ledgers.postgres.boundary import OPTIMISTIC_BUILDS, BoundaryCommit, BoundaryFrame, CommitLost
 from harness_pipelines.ports.errors import BuiltGone
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow
 from harness_pipelines.protocol.versions import Version

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
-from harness_pipelines.ledgers.postgres.outcome import CommitLost
+from harness_pipelines.ledgers.postgres.boundary import CommitLost
 from harness_pipelines.ports.errors import BaseGone
 from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import MoveDraft, TableRow

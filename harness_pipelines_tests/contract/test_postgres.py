@@ -29,18 +29,17 @@ from harness_pipelines.drivers.postgres import (
     Database,
     NotInitialised,
     PostgresUnreachable,
-    migrate,
     session_dsn,
 )
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.lakes.owner import MARK, Ownership
-from harness_pipelines.ledgers.postgres import outcome
-from harness_pipelines.ledgers.postgres.boundary import check_held
+from harness_pipelines.ledgers.postgres import boundary, migrations
+from harness_pipelines.ledgers.postgres.boundary import OUTCOME_CHECKS, CommitLost, check_held
 from harness_pipelines.ledgers.postgres.drop import Dropped
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ledgers.postgres.migrations import ledger_database, migrate
 from harness_pipelines.ledgers.postgres.named_snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
-from harness_pipelines.ledgers.postgres.outcome import OUTCOME_CHECKS, CommitLost
 from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ports.errors import WarehouseTaken
 from harness_pipelines.ports.ledger import Boundary, Swap, TableUnknown
@@ -106,7 +105,7 @@ def test_two_inits_at_once_do_it_once_and_a_later_one_changes_nothing(make_datab
     for thread in threads:
         thread.join(60)
 
-    assert sorted(map(len, done)) == [0, len(postgres.migrations())]
+    assert sorted(map(len, done)) == [0, len(migrations.migrations())]
     assert migrate(fresh) == []
 
 
@@ -137,7 +136,7 @@ def test_a_ledger_of_another_harness_is_left_alone(real: RealRig, change: str, u
 @pytest.mark.parametrize("role", [READER, WORKER])
 def test_an_older_harness_is_refused_on_a_newer_ledger_at_its_first_session(real: RealRig, role: str):
     real.ask("INSERT INTO public.harness_migrations VALUES (999, 'later', 'x')")
-    database = Database(real.dsn, role=role)
+    database = ledger_database(real.dsn, role=role)
     try:
         with pytest.raises(NotInitialised, match=r"\[999\] that this harness does not know.*install that version"):
             database.rows("reads/now")
@@ -151,9 +150,9 @@ def test_a_newer_harness_is_sent_to_init_by_an_older_ledger_and_goes_on_after_it
     make_database: Callable[[], str], role: str | None
 ):
     dsn = make_database()
-    with patch.object(postgres, "migrations", return_value=postgres.migrations()[:-1]):
+    with patch.object(migrations, "migrations", return_value=migrations.migrations()[:-1]):
         migrate(dsn)
-    database = Database(dsn, role=role)
+    database = ledger_database(dsn, role=role)
     try:
         with pytest.raises(NotInitialised, match="made by an older harness.*nothing was changed.*`harness init`"):
             database.rows("reads/now")
@@ -165,10 +164,10 @@ def test_a_newer_harness_is_sent_to_init_by_an_older_ledger_and_goes_on_after_it
 
 def test_a_migration_whose_number_was_left_free_is_applied_when_it_comes(make_database: Callable[[], str]):
     dsn = make_database()
-    every = postgres.migrations()
-    with patch.object(postgres, "migrations", return_value=[m for m in every if m[0] != 25]):
+    every = migrations.migrations()
+    with patch.object(migrations, "migrations", return_value=[m for m in every if m[0] != 25]):
         migrate(dsn)
-    database = Database(dsn, role=None)
+    database = ledger_database(dsn, role=None)
     try:
         with pytest.raises(NotInitialised, match=r"it lacks migrations \[25\]"):
             database.rows("reads/now")
@@ -180,7 +179,7 @@ def test_a_migration_whose_number_was_left_free_is_applied_when_it_comes(make_da
 
 def test_a_table_of_an_earlier_harness_keeps_a_batch_view_without_a_sample_layer(make_database: Callable[[], str]):
     dsn = make_database()
-    with patch.object(postgres, "migrations", return_value=[m for m in postgres.migrations() if m[0] < 8]):
+    with patch.object(migrations, "migrations", return_value=[m for m in migrations.migrations() if m[0] < 8]):
         migrate(dsn)
     specs = {"plain": "{}", "clustered": '{"layout": {"columns": ["a"]}}', "chosen": '{"layout": {"sample": 0.1}}'}
     with psycopg.connect(dsn) as owner:
@@ -190,7 +189,7 @@ def test_a_table_of_an_earlier_harness_keeps_a_batch_view_without_a_sample_layer
                 "VALUES ('old', %s, %s, 'c', 't', 't')",
                 [name, spec],
             )
-    assert migrate(dsn) == [name for number, name, _ in postgres.migrations() if number >= 8]
+    assert migrate(dsn) == [name for number, name, _ in migrations.migrations() if number >= 8]
     with psycopg.connect(dsn) as owner:
         found = {name: layout for name, layout in owner.execute("SELECT name, spec -> 'layout' FROM harness.tables")}
     assert found == {"plain": {"sample": 0}, "clustered": {"columns": ["a"], "sample": 0}, "chosen": {"sample": 0.1}}
@@ -210,8 +209,8 @@ FROM harness.tables, generate_series(1, %s) n
 def test_a_migration_that_rewrites_a_large_quarantine_is_not_ended_by_the_limit_of_a_statement(
     make_database: Callable[[], str], rows: int, limit: str
 ):
-    dsn, every = make_database(), postgres.migrations()
-    with patch.object(postgres, "migrations", return_value=[m for m in every if m[0] < 36]):
+    dsn, every = make_database(), migrations.migrations()
+    with patch.object(migrations, "migrations", return_value=[m for m in every if m[0] < 36]):
         migrate(dsn)
     with psycopg.connect(dsn) as owner:
         owner.execute(
@@ -498,7 +497,7 @@ class AwayDatabase(Database):
 
 @pytest.fixture
 def away(real: RealRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayDatabase]:
-    monkeypatch.setattr(outcome, "PAUSE_S", 0.0)
+    monkeypatch.setattr(boundary, "PAUSE_S", 0.0)
     made = AwayDatabase(real.dsn)
     yield made
     patch.stopall()
@@ -564,7 +563,7 @@ def test_a_ctrl_c_between_a_statement_and_its_answer_is_not_taken_for_postgres_b
 def test_a_take_over_gives_the_ledger_an_epoch_of_its_own(make_database: Callable[[], str], tmp_path: Path):
     dsn = make_database()
     migrate(dsn)
-    database = Database(dsn)
+    database = ledger_database(dsn)
     try:
         own = Ownership(database, warehouse=tmp_path.as_uri())
         own.check()
@@ -624,6 +623,6 @@ def test_a_cluster_without_the_roles_is_told_to_init_and_not_to_look_for_its_add
     with (
         patch.object(postgres, "WORKER", "harness_nobody"),
         pytest.raises(NotInitialised, match="no role of the harness yet: run `harness init`"),
-        Database(ledger_dsn, role="harness_nobody").session(),
+        ledger_database(ledger_dsn, role="harness_nobody").session(),
     ):
         pass

@@ -14,7 +14,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
 
 import harness_pipelines
-from harness_pipelines.drivers.postgres import SPARK, migrate, migrations
+from harness_pipelines.drivers.postgres import SPARK
+from harness_pipelines.ledgers.postgres.migrations import migrate, migrations
 from harness_pipelines_tests.contract.stores_rig import RealRig
 from harness_pipelines_tests.rights import matrix, on_the_page, page_table
 
@@ -312,7 +313,7 @@ def older(make_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> 
     dsn, known = make_database(), migrations()
     before = [one for one in known if one[0] < next(number for number, name, _ in known if name.endswith("_logins"))]
     with monkeypatch.context() as patch:
-        patch.setattr("harness_pipelines.drivers.postgres.migrations", lambda: before)
+        patch.setattr("harness_pipelines.ledgers.postgres.migrations.migrations", lambda: before)
         migrate(dsn)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SET ROLE harness_worker")

@@ -11,8 +11,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.chaos.proxy import TcpProxy
-from harness_pipelines.drivers.postgres import READER, WORKER, Database, SessionsPooled, migrate
+from harness_pipelines.drivers.postgres import READER, WORKER, Database, SessionsPooled
 from harness_pipelines.drivers.postgres_address import at_port, place_of
+from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
 ROLES = ("harness_reader", "harness_consumer", "harness_worker")

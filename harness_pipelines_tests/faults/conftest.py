@@ -9,7 +9,7 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.drivers.postgres import migrate
+from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker

@@ -15,8 +15,8 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.chaos.standby import Server
-from harness_pipelines.drivers.postgres import migrate
 from harness_pipelines.engines.spark.session import SparkAway, jdbc_options
+from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Endpoints
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig, settings_for, with_session

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.extras import MODULES, ExtraMissing, needs, require
+from harness_pipelines_tests.wheel import READER_MB_MAX, installed_mb
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -108,3 +109,12 @@ def test_every_package_of_an_extra_has_a_version_in_the_constraints():
     pinned = {line.partition("==")[0] for line in (ROOT / "deploy/constraints.txt").read_text().split()}
     asked = {Requirement(one).name for group in [PROJECT["dependencies"], *EXTRAS.values()] for one in group}
     assert asked - pinned - {"harness-pipelines"} == set()
+
+
+def test_sizes_of_the_extras_are_those_of_all_that_they_need():
+    sizes = installed_mb()
+    alone = sizes.pop("")
+    assert 200 < alone < READER_MB_MAX
+    assert set(sizes) == set(EXTRAS) - {"connect", "test"}, "connect and spark are never installed together"
+    assert all(size > alone for size in sizes.values())
+    assert sizes["all"] > sizes["demo"] > sizes["local"] >= sizes["spark"] > alone + 300

@@ -21,10 +21,10 @@ from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFail
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.lakes.iceberg.inspect.survey import Survey, survey
 from harness_pipelines.ports.access import (
+    HasLakeBytes,
     HasLog,
     HasLostMoves,
     HasOverlayRows,
-    HasReaders,
     HasTables,
     HasTableStates,
     HasWarehouse,
@@ -58,7 +58,7 @@ _NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, CertificateRefused, KafkaF
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
-class Ports(HasLog, HasLostMoves, HasOverlayRows, HasReaders, HasTableStates, HasTables, HasWarehouse, Protocol):
+class Ports(HasLakeBytes, HasLog, HasLostMoves, HasOverlayRows, HasTableStates, HasTables, HasWarehouse, Protocol):
     """The ports that it uses."""
 
 
@@ -200,12 +200,8 @@ class _Looks:
     def _moved(self, books: Books) -> Mapping[int, NDArray[np.int64]] | HarnessError:
         if not books.moved.offsets:
             return {}
-        from harness_pipelines.lakes.iceberg.write import quarantine
-
         try:
-            return quarantine.stored(
-                self.stores.readers, self.stores.tables.table(books.name), books.moved.offsets.keys()
-            )
+            return self.stores.lake_bytes.stored(self.stores.tables.table(books.name), books.moved.offsets.keys())
         except HarnessError as error:
             return error
 

@@ -55,6 +55,7 @@ from harness_pipelines.ports.access import (
     HasBufferReader,
     HasClose,
     HasCorrections,
+    HasLakeBytes,
     HasLeases,
     HasLog,
     HasOverlayRows,
@@ -93,6 +94,7 @@ class Ports(
     HasBufferReader,
     HasClose,
     HasCorrections,
+    HasLakeBytes,
     HasLeases,
     HasLog,
     HasOverlayRows,
@@ -354,7 +356,7 @@ def _judge_alone(opener: Callable[[], Ports], job: Job) -> PartitionAudit:
 def judge_partition(stores: Ports, job: Job, *, step: Callable[[int], None]) -> PartitionAudit:
     """Judge all ranges of one partition; *step* is told of the offsets of each window that was read."""
     table, partition, bounds = job.table, job.partition, job.bounds
-    held = QuarantineSide(stores.readers, table, partition)
+    held = QuarantineSide(stores.proof, stores.lake_bytes, table, partition)
     first = max(bounds.start, job.log_start)
     kafka = KafkaSide(
         log=stores.log, table=table, quarantine=held, partition=partition, position=first, schemas=stores.schemas

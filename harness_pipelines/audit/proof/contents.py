@@ -20,16 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.drivers.conform import in_schema
-from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import Schemas
 from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView
-from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
 from harness_pipelines.ports.decoded import decode_batch
 from harness_pipelines.ports.errors import RecordsLost
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.proof import LakeBytes, ProofBook
 from harness_pipelines.ports.source import Log, PartitionBatch, above, below
 from harness_pipelines.protocol.digest import as_first, lake_digests
 from harness_pipelines.protocol.lake.signoff import SignOff, covered
@@ -91,7 +90,8 @@ class Records:
 class QuarantineSide:
     """Records that are quarantined."""
 
-    database: Database
+    proof: ProofBook
+    lake_bytes: LakeBytes
     table: TableRow
     partition: int
 
@@ -100,18 +100,17 @@ class QuarantineSide:
         return self._held(self._rows(low, high))
 
     def read(self, low: int, high: int) -> dict[int, Held]:
-        """The same, with bytes that are in the lake read from there. Raises: as `raw_bytes.read`."""
+        """The same, with bytes that are in the lake read from there. Raises: as `LakeBytes`."""
         rows = self._rows(low, high)
         found = self._held(rows)
         # Of a head what is stored says nothing of the digest of the whole.
         moved = [(self.partition, row["offset"]) for row in rows if row["in_lake"] and row["whole"]]
-        for (_, offset), raw in raw_bytes.read(self.database, self.table, moved) if moved else ():
+        for (_, offset), raw in self.lake_bytes.read(self.table, moved) if moved else ():
             found[offset] = replace(found[offset], value=_sha256(raw["value"]), key=_sha256(raw["key"]))
         return found
 
-    def _rows(self, low: int, high: int) -> list[Mapping[str, Any]]:
-        key = {"table_id": self.table.table_id, "partition": self.partition, "low": low, "high": high}
-        return list(self.database.rows("audit/quarantined", key))
+    def _rows(self, low: int, high: int) -> Sequence[Mapping[str, Any]]:
+        return self.proof.quarantined(self.table, self.partition, low, high)
 
     @staticmethod
     def _held(rows: Sequence[Mapping[str, Any]]) -> dict[int, Held]:

@@ -14,7 +14,7 @@ from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, Piece
 from harness_pipelines.audit.proof.report import Finding, Kind, RangeAudit, Status, Tier, Witness
 from harness_pipelines.drivers.files import listed
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView
-from harness_pipelines.ports.access import HasReaders, HasSignOffs
+from harness_pipelines.ports.access import HasLakeBytes, HasProof, HasSignOffs
 from harness_pipelines.ports.errors import LakeUnreadable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
@@ -27,7 +27,7 @@ SIGNED_OFFSETS_MAX = 1_000_000  #: of one range: what has to be read again when 
 SIGNABLE = frozenset({Status.VERIFIED, Status.RETENTION, Status.ACCEPTED})
 
 
-class Ports(HasReaders, HasSignOffs, Protocol):
+class Ports(HasLakeBytes, HasProof, HasSignOffs, Protocol):
     """The ports that it uses."""
 
 
@@ -61,7 +61,7 @@ def look(
 
 
 def _answering(stores: Ports, table: TableRow, view: PinnedView, partition: int, bounds: Bounds) -> Answering:
-    held = QuarantineSide(stores.readers, table, partition).window(bounds.start, bounds.stream_hi)
+    held = QuarantineSide(stores.proof, stores.lake_bytes, table, partition).window(bounds.start, bounds.stream_hi)
     return Answering(
         files=[
             Entry(

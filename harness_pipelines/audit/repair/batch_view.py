@@ -19,8 +19,7 @@ from harness_pipelines.lakes.iceberg.inspect.history import (
     view_locations,
 )
 from harness_pipelines.lakes.iceberg.write.publish import reached_by, recalled_from
-from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
-from harness_pipelines.ports.access import HasCatalog, HasLake, HasReaders, HasTables, HasWarehouse
+from harness_pipelines.ports.access import HasCatalog, HasLake, HasProof, HasTables, HasWarehouse
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow, view_names
@@ -32,7 +31,7 @@ from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 
 
-class Ports(HasCatalog, HasLake, HasReaders, HasTables, HasWarehouse, Protocol):
+class Ports(HasCatalog, HasLake, HasProof, HasTables, HasWarehouse, Protocol):
     """The ports that it uses."""
 
 
@@ -100,8 +99,7 @@ def _overlays(stores: Ports, table: TableRow) -> str | None:
 
 def overlays_of(stores: Ports, table: TableRow) -> frozenset[str]:
     """The tables of recalled rows that are there."""
-    with stores.readers.session() as connection:
-        return overlays_there(connection, table.table_id)
+    return stores.proof.overlay_tables(table)
 
 
 def _is_whole(history: LakeHistory, pointer: str, reaches: Vector, *, overlays: str | None) -> bool:

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.write.foreign import ForeignFilesFound, foreign_files, replace_foreign
-from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
-from harness_pipelines.ports.access import HasDatabase, HasLake, HasOwnership, HasReconciler, HasTables
+from harness_pipelines.ports.access import HasLake, HasOwnership, HasReconciler, HasTables
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import AdoptedMove
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
@@ -23,7 +22,7 @@ from harness_pipelines.protocol.versions import Version
 ROWS_MAX = 5_000_000  #: they are held in memory while they are rewritten
 
 
-class Ports(HasDatabase, HasLake, HasOwnership, HasReconciler, HasTables, Protocol):
+class Ports(HasLake, HasOwnership, HasReconciler, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -109,7 +108,7 @@ def accept_foreign(stores: Ports, table: TableRow, found: ForeignRows) -> Foreig
         rows=found.rows,
     )
     move_id = stores.reconciler.reserve(table, move, on=head)
-    nonce = nonce_of(stores.database, move_id)
+    nonce = stores.reconciler.nonce_of(move_id)
     view = replace_foreign(files, move_id=move_id, nonce=nonce, first=found.low, schema_version=table.schema_version)
     move = replace(move, move_id=move_id)
     published = stores.reconciler.accept(table, pointer=found.pointer, stream=view, on=head, move=move)

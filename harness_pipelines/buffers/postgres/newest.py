@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,9 +13,10 @@ from psycopg.rows import tuple_row
 
 from harness_pipelines.buffers.postgres.predicates import to_postgres
 from harness_pipelines.buffers.postgres.types import from_rows, segment_rows, stored_name
-from harness_pipelines.drivers.postgres import Database, sql
+from harness_pipelines.drivers.postgres import BUFFER, Database, sql
 from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.ports.rows import state_of
+from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.queries import HotQuery
 from harness_pipelines.protocol.versions import VersionGone
@@ -78,3 +80,29 @@ def _statement(
         names = compose.SQL(", ").join(compose.Identifier("r", stored_name(name)) for name in key)
         rows = compose.SQL(sql("reads/newest")).format(segments=compose.SQL(" UNION ALL ").join(branches), key=names)
     return compose.SQL(sql("reads/glance")).format(rows=rows).as_string()
+
+
+def counted(
+    database: Database, table: TableRow, segments: Sequence[SegmentRef], ranges: Sequence[OffsetRange]
+) -> dict[int, int]:
+    """Exact number of rows per partition in *ranges*, over all *segments*. Raises: SegmentMissing."""
+    if not segments or not ranges:
+        return {}
+    parts = [
+        compose.SQL(
+            "SELECT {partition} AS partition, count(*) AS rows FROM {segment} WHERE _kafka_partition = "
+            "{partition} AND _kafka_offset >= {low} AND _kafka_offset < {high}"
+        ).format(
+            partition=compose.Literal(r.partition),
+            low=compose.Literal(r.low),
+            high=compose.Literal(r.high),
+            segment=compose.Identifier(BUFFER, segment.name),
+        )
+        for segment in segments
+        for r in ranges
+    ]
+    counts: dict[int, int] = {}
+    with database.reading(table=table.name) as connection:
+        for row in connection.execute(compose.SQL(" UNION ALL ").join(parts)):
+            counts[row["partition"]] = counts.get(row["partition"], 0) + row["rows"]
+    return counts

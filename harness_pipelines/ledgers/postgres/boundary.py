@@ -9,6 +9,7 @@ in the act's own module.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,10 +20,9 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.drivers.files import size_of
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
-from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.errors import OutcomeUnknown, TryAgain
 from harness_pipelines.ledgers.postgres import parameters
-from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
-from harness_pipelines.ledgers.postgres.outcome import resolved
+from harness_pipelines.ledgers.postgres.history.numbers import nonce_of
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import BuiltGone, TableHeld
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
@@ -33,6 +33,8 @@ from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.locations import normal
 
 log = structlog.get_logger(__name__)
+OUTCOME_CHECKS = 5  #: a COMMIT is mostly lost because Postgres goes away, so the first question may be lost as well
+PAUSE_S = 2.0  #: before the next one
 OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
 LOCKS = ("table", "views", "moves", "positions", "trim", "claims")  #: all acts take them in this order
 
@@ -378,3 +380,31 @@ def gone(statement: str) -> RowGone:
         f"{statement} found no row where this process knows one: the database was restored, a stand-by was "
         "promoted that lacked it, or the table was dropped; nothing was written, look again"
     )
+
+
+class CommitLost(TryAgain):
+    """A COMMIT never arrived: the ledger shows that it had no effect."""
+
+    way_on = "run the same command again: it did not take effect"
+
+
+def resolved(table: str, unknown: OutcomeUnknown, ask: Callable[[], Version | None]) -> Version:
+    """The version that was published; *ask* reads it from the ledger, ``None`` where nothing took effect.
+
+    Raises: CommitLost; OutcomeUnknown when the ledger could not be asked either.
+    """
+    for turn in range(OUTCOME_CHECKS):
+        if turn:
+            time.sleep(PAUSE_S)
+        try:
+            found = ask()
+        except (TryAgain, OutcomeUnknown) as away:
+            log.info("outcome.not_told", table=table, error=str(away))
+            continue
+        if found is None:
+            raise CommitLost(f"{table}: {unknown}; the ledger shows that it did not take effect: try again")
+        return found
+    raise OutcomeUnknown(
+        f"{table}: {unknown}; the ledger was asked {OUTCOME_CHECKS} times what became of it and gave no answer. "
+        f"`harness status {table}` shows it when Postgres is back: look before you repeat the command"
+    ) from unknown

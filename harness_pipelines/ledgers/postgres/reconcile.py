@@ -14,7 +14,7 @@ from typing import Any
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
 from harness_pipelines.ledgers.postgres import parameters, specs
 from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog
-from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, tell
+from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, nonce_of, tell
 from harness_pipelines.ports.ledger import PointerMoved, TableRow, TableUnknown, view_dropped
 from harness_pipelines.ports.repair import AdoptedMove, Adoption, NewBatch
 from harness_pipelines.protocol.bounds import Bounds
@@ -178,6 +178,10 @@ class Reconciler:
         with self._locked(table, compared=True) as frame:
             ranges = {"lo": parameters.vector(move.lo), "hi": parameters.vector(move.hi)}
             return int(_one(frame.connection, "reconcile/reserve_foreign", **key, **ranges)["move_id"])
+
+    def nonce_of(self, move_id: int) -> str:
+        """The nonce of a move that was reserved. Raises: MoveClosed."""
+        return nonce_of(self.database, move_id)
 
     def accept(self, table: TableRow, *, pointer: str, stream: View, on: Version, move: AdoptedMove) -> Version:
         """Publish *stream*, which holds another writer's rows in the pseudo-partition, on top of version *on*.

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import harness_pipelines as hp
 from harness_pipelines.cli.main import cli
 from harness_pipelines.cli.page import serving
-from harness_pipelines.drivers.postgres import migrate
+from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Services
 from harness_pipelines_tests.producer import KafkaRig
 

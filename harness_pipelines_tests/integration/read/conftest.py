@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from harness_pipelines.drivers.postgres import migrate
 from harness_pipelines.engines.spark.session import open_spark
+from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.integration.read.world import World, standard_rows

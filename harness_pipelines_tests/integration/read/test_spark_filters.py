@@ -13,8 +13,8 @@ import pytest
 from psycopg import conninfo, sql
 from pyspark.sql import DataFrame, SparkSession
 
-from harness_pipelines.drivers.postgres import migrate
 from harness_pipelines.engines.spark.union import to_spark
+from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read.union import read_arrow
 from harness_pipelines.spec.arrow import arrow_schema

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
 from harness_pipelines.cli.main import cli
-from harness_pipelines.drivers.postgres import migrate
+from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.ports.errors import KafkaLoginFailed, TopicMissing
 from harness_pipelines.services import Endpoints, Services
 from harness_pipelines.services import kafka as embedded

@@ -18,11 +18,12 @@ from psycopg.conninfo import make_conninfo
 import harness_pipelines as hp
 from harness_pipelines.chaos.standby import Server, give
 from harness_pipelines.drivers.certificates import CertificateRefused
-from harness_pipelines.drivers.postgres import Connection, explained, migrate
+from harness_pipelines.drivers.postgres import Connection, explained
 from harness_pipelines.engines.spark import write
 from harness_pipelines.engines.spark.kafka import read_kafka, tls_place
 from harness_pipelines.engines.spark.session import jdbc_options, open_spark
 from harness_pipelines.engines.spark.troubles import SparkLoginFailed
+from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.services import Endpoints
 from harness_pipelines.sources.kafka.client import KafkaTimeouts

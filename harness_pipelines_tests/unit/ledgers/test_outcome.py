@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
-from harness_pipelines.ledgers.postgres import outcome
-from harness_pipelines.ledgers.postgres.outcome import OUTCOME_CHECKS, CommitLost, resolved
+from harness_pipelines.ledgers.postgres import boundary
+from harness_pipelines.ledgers.postgres.boundary import OUTCOME_CHECKS, CommitLost, resolved
 from harness_pipelines.protocol.versions import Version, View
 
 LOST = OutcomeUnknown("COMMIT was sent, its answer was lost")
@@ -28,7 +28,7 @@ PUBLISHED = Version(
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What was waited for, instead of waiting."""
     found: list[float] = []
-    monkeypatch.setattr("harness_pipelines.ledgers.postgres.outcome.time.sleep", found.append)
+    monkeypatch.setattr("harness_pipelines.ledgers.postgres.boundary.time.sleep", found.append)
     return found
 
 
@@ -53,7 +53,7 @@ def test_a_ledger_that_is_away_is_asked_again_after_a_pause(pauses: list[float])
     away = [TryAgain("Postgres is not answering"), TryAgain("a lock was not granted"), LOST]
 
     assert resolved("a.b", LOST, answers(*away, PUBLISHED)) == PUBLISHED
-    assert pauses == [outcome.PAUSE_S] * len(away)
+    assert pauses == [boundary.PAUSE_S] * len(away)
 
 
 def test_what_took_no_effect_may_be_tried_again(pauses: list[float]):

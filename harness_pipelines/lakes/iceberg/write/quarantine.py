@@ -8,7 +8,7 @@ is read and built on, whatever the catalog names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -243,3 +243,18 @@ def _scanned(
     columns = [LakeColumn(name=name, field_id=None) for name in (PARTITION, OFFSET, *more)]
     query = LakeQuery(table=f"{table.spec.namespace}.{table.quarantine}", version=0, ranges=ranges, columns=columns)
     return scan(metadata, query, LakeStats())
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedBytes:
+    """`read` and `stored` of one database."""
+
+    database: Database
+
+    def read(self, table: TableRow, wanted: Sequence[Coordinate]) -> Iterator[tuple[Coordinate, Row]]:
+        """As the function."""
+        return read(self.database, table, wanted)
+
+    def stored(self, table: TableRow, partitions: Iterable[int]) -> dict[int, NDArray[np.int64]]:
+        """As the function."""
+        return stored(self.database, table, partitions)

@@ -8,11 +8,12 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from harness_pipelines.drivers.postgres import Connection, sql
+from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres import parameters
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.history import NamedMove, number_behind
+from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.versions import Version
 
 
@@ -59,3 +60,10 @@ def tell(connection: Connection, following: Version, *, after: Version, event: s
         "moves": [one.move_id for one in lost],
     }
     connection.execute(sql("ledger/append_outbox"), {**key, "event": event, "payload": Jsonb(payload)})
+
+
+def nonce_of(database: Database, move_id: int) -> str:
+    """The nonce of a move that was reserved. Raises: MoveClosed."""
+    if not (found := database.rows("history/nonce", {"move_id": move_id})):
+        raise MoveClosed(f"move {move_id} is not in the ledger; nothing was written")
+    return str(found[0]["nonce"])

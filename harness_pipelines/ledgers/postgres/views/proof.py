@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness_pipelines.drivers.postgres import Database, sql
+from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
 from harness_pipelines.ledgers.postgres.views.status import buffered_rows
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
@@ -37,9 +38,24 @@ class Proof:
         """The commits of other writers that a person accepted."""
         return list(self.database.rows("reconcile/accepted", {"table_id": table.table_id}))
 
+    def quarantined(self, table: TableRow, partition: int, low: int, high: int) -> Sequence[Row]:
+        """Quarantined records of ``[low, high)`` with the digests of key and value, by offset."""
+        key = {"table_id": table.table_id, "partition": partition, "low": low, "high": high}
+        return list(self.database.rows("audit/quarantined", key))
+
+    def overlay_tables(self, table: TableRow) -> frozenset[str]:
+        """The tables of recalled rows that are there and not given up."""
+        with self.database.session() as connection:
+            return overlays_there(connection, table.table_id)
+
     def quarantined_outside(self, table: TableRow) -> Sequence[Row]:
         """Quarantined records whose partition the table does not have, or whose offset it has not reached."""
         return list(self.database.rows("audit/quarantined_outside", {"table_id": table.table_id}))
+
+    def last_committed(self, table: TableRow, stage: Stage) -> Row | None:
+        """The newest committed move of *stage*, if there is one."""
+        found = self.database.rows("checks/last_committed", {"table_id": table.table_id, "stage": stage})
+        return found[0] if found else None
 
     def seams(self, table: TableRow) -> Sequence[Row]:
         """Where committed ranges of ingest or tier leave a gap, or overlap."""
