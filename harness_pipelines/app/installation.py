@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from harness_pipelines.app.guard import Standing
     from harness_pipelines.buffers.postgres.newest import Glances
     from harness_pipelines.buffers.postgres.overlays import Overlays
     from harness_pipelines.buffers.postgres.reader import BufferReader
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.claims import Claim
     from harness_pipelines.protocol.lake.history import NamedMove
     from harness_pipelines.spec.table import TableSpec
+    from harness_pipelines.stages.guard import Standing
 
 _CLOSED = (
     "news",
@@ -123,10 +123,14 @@ class Stores:
 
     def lost_moves(self, table: TableRow) -> list[NamedMove]:
         """`Standing.lost`, for a reader's login."""
-        from harness_pipelines.app.guard import Standing
+        return self._guard(self.readers).lost(table, self.tables)
 
-        reconciler = self.reconciler.over(self.readers)
-        return Standing(self.ownership, reconciler, self.catalog, self.readers).lost(table, self.tables)
+    def _guard(self, database: Database) -> Standing:
+        from harness_pipelines.lakes.iceberg.inspect.history import named_by_files
+        from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
+        from harness_pipelines.stages.guard import Standing
+
+        return Standing(self.ownership, TableHistories(database), partial(named_by_files, self.catalog))
 
     @property
     def dsn(self) -> str:
@@ -375,9 +379,7 @@ class Stores:
 
     @once
     def standing(self) -> Standing:
-        from harness_pipelines.app.guard import Standing
-
-        return Standing(self.ownership, self.reconciler, self.catalog, self.database)
+        return self._guard(self.database)
 
     @once
     def log(self) -> Log:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,9 +10,10 @@ from harness_pipelines.ports.ledger import Ledger, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.history import NamedMove
-from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.protocol.versions import Version, View, ViewName
 
 Row = Mapping[str, Any]  #: of the ledger
+ByFile = Mapping[str, Collection[NamedMove]]  #: the moves that each metadata file names
 
 
 class Reconciling(Protocol):
@@ -61,6 +62,23 @@ class WarehouseMark(Protocol):
     def stranger(self) -> str | None: ...
     def follow(self) -> None: ...
     def take_over(self) -> None: ...
+
+
+class Histories(Protocol):
+    """Which history each table was compared with its lake in, and the moves that the ledger ever had."""
+
+    @property
+    def connections(self) -> int: ...
+    def ask(self, table: TableRow) -> None: ...
+    def known(self, table: TableRow, move_ids: Sequence[int]) -> Mapping[int, set[str]]: ...
+    def highest_move(self, table: TableRow) -> int: ...
+    def begin(self, table: TableRow, *, event: str) -> Version | None: ...
+
+
+class NamedByFiles(Protocol):
+    """The moves that the newest metadata files of a view name; files that were *read* are not read again."""
+
+    def __call__(self, table: TableRow, pointer: str, view: ViewName, *, read: ByFile) -> ByFile: ...
 
 
 class Guard(Protocol):

@@ -8,13 +8,15 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
-from harness_pipelines.app.guard import Standing
 from harness_pipelines.drivers.postgres import Connection, LedgerPromoted
+from harness_pipelines.lakes.iceberg.inspect.history import named_by_files
 from harness_pipelines.ledgers.postgres.boundary import check_kept
+from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ports.errors import BuiltGone
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
@@ -24,10 +26,15 @@ from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
+from harness_pipelines.stages.guard import Standing
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.contract.test_expire import orphan_of
 from harness_pipelines_tests.contract.test_lake import moved
 from harness_pipelines_tests.contract.test_locks import waits
+
+
+def guard_of(real: RealRig) -> Standing:
+    return Standing(real.ownership, TableHistories(real.database), partial(named_by_files, real.catalog))
 
 
 @pytest.fixture
@@ -418,7 +425,7 @@ def test_a_move_that_the_lake_names_is_known_of_its_own_table_alone(real: RealRi
     own = row_of(real, real.plan(table, claim, {0: 0}, {0: 10}))
     other = real.table(partitions=1, views="stream")
     strange = row_of(real, real.plan(other, real.claim(other), {0: 0}, {0: 0}))
-    standing = Standing(real.ownership, real.reconciler, real.catalog, real.database)
+    standing = guard_of(real)
     mine, foreign = (NamedMove(move_id=one["move_id"], nonce=str(one["nonce"])) for one in (own, strange))
     assert standing._unknown(table, {"a metadata file": {mine, foreign}}) == [foreign]
     for owner, expected in ((other, [foreign]), (table, [])):
@@ -438,7 +445,7 @@ def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number
     real: RealRig, table: TableRow, events: int
 ):
     """Whichever of numbers of versions and of events is ahead."""
-    standing = Standing(real.ownership, real.reconciler, real.catalog, real.database)
+    standing = guard_of(real)
     other = real.table(partitions=1, views="stream")
     standing._admit(table)
     ours, before = history_of(real, table), real.ledger.head(table)
@@ -466,7 +473,7 @@ def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number
 
 
 def test_of_two_workers_that_find_a_promotion_one_begins_the_history(real: RealRig, table: TableRow):
-    standing = Standing(real.ownership, real.reconciler, real.catalog, real.database)
+    standing = guard_of(real)
     head = real.ledger.head(table)
     real.ask("UPDATE harness.tables SET history = 'gone' WHERE table_id = %s", [table.table_id])
 

@@ -36,6 +36,7 @@ from harness_pipelines.lakes.owner import MARK, Ownership
 from harness_pipelines.ledgers.postgres import boundary, migrations
 from harness_pipelines.ledgers.postgres.boundary import OUTCOME_CHECKS, CommitLost, check_held
 from harness_pipelines.ledgers.postgres.drop import Dropped
+from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.migrations import ledger_database, migrate
@@ -454,14 +455,14 @@ def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
 
 
 def test_numbers_that_ingest_was_given_tell_nothing_of_what_the_lake_may_hold(real: RealRig):
-    table, reconciler = real.table(), real.reconciler.over(real.database)
+    table, histories = real.table(), TableHistories(real.database)
     real.ingest(table, {0: (0, 10)})
-    assert reconciler.highest_move(table) == 0
+    assert histories.highest_move(table) == 0
 
     moved = real.move(table, {0: 0}, {0: 10}).move_id
     real.ingest(table, {0: (10, 20)})
 
-    assert reconciler.highest_move(table) == moved
+    assert histories.highest_move(table) == moved
     assert max(m["move_id"] for m in real.ledger.moves(table)) > moved
 
 

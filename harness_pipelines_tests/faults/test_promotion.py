@@ -17,7 +17,6 @@ import orjson
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.app import guard
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.reconcile import look, settle
@@ -31,6 +30,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.services import Endpoints
 from harness_pipelines.sinks.deliveries import webhook
+from harness_pipelines.stages import guard
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, settings_for

@@ -38,14 +38,6 @@ class Reconciler:
         self._catalog = SharedCatalog(catalog, database)
         self._check_whole = check_whole
 
-    def over(self, database: Database) -> Reconciler:
-        """The same over the sessions of another role."""
-        return Reconciler(database, catalog=self._catalog.name, check_whole=self._check_whole)
-
-    def highest_move(self, table: TableRow) -> int:
-        """The largest number that the ledger gave to a move of *table* that writes files; 0 if none."""
-        return int(self.database.rows("reconcile/highest_move", {"table_id": table.table_id})[0]["move_id"])
-
     def leases_over(self, table: TableRow) -> list[Mapping[str, Any]]:
         """Leases that have ended, or that are older than any may be."""
         return list(self.database.rows("reconcile/leases_over", {"table_id": table.table_id}))

@@ -52,6 +52,9 @@ class LakeState:
     gone: tuple[str, ...]  #: live files, of data and of deletes, that are not there
 
 
+FILES_BACK = 8  #: metadata files below the catalog's that are looked at too: what went on since may lie above them
+
+
 def metadata_files(view_location: str, *, at_least: int = 0) -> list[MetadataFile]:
     """The metadata files below a view's location from number *at_least* on, newest first."""
     location = normal(view_location)
@@ -274,3 +277,11 @@ def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:
         seen = found.get(partition, Extent(rows=0, low=low, high=last + 1))
         found[partition] = Extent(rows=seen.rows + rows, low=min(seen.low, low), high=max(seen.high, last + 1))
     return found
+
+
+def named_by_files(
+    catalog: StagingCatalog, table: TableRow, pointer: str, view: ViewName, *, read: Mapping[str, Collection[NamedMove]]
+) -> dict[str, Collection[NamedMove]]:
+    """The moves that the newest metadata files of a view name. Raises: LakeAway."""
+    at_least = max(number_of(pointer) - FILES_BACK, 0)
+    return LakeHistory.of(catalog, table, pointer, view=view).named_moves(at_least=at_least, read=read)

@@ -67,3 +67,48 @@ def nonce_of(database: Database, move_id: int) -> str:
     if not (found := database.rows("history/nonce", {"move_id": move_id})):
         raise MoveClosed(f"move {move_id} is not in the ledger; nothing was written")
     return str(found[0]["nonce"])
+
+
+class TableHistories:
+    """Histories of the tables of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def connections(self) -> int:
+        """How many were made so far: another one may lead to another server."""
+        return self._database.connections
+
+    def ask(self, table: TableRow) -> None:
+        """Ask the server something, so that one that was lost is connected to again."""
+        self._of(table)
+
+    def known(self, table: TableRow, move_ids: Sequence[int]) -> dict[int, set[str]]:
+        """The nonces under which the ledger has, or gave up, each of the moves."""
+        found: dict[int, set[str]] = {}
+        key = {"table_id": table.table_id, "move_ids": list(move_ids)}
+        for row in self._database.rows("history/known", key):
+            found.setdefault(row["move_id"], set()).add(row["nonce"] or "")
+        return found
+
+    def highest_move(self, table: TableRow) -> int:
+        """The largest number that the ledger gave to a move of *table* that writes files; 0 if none."""
+        return int(self._database.rows("reconcile/highest_move", {"table_id": table.table_id})[0]["move_id"])
+
+    def begin(self, table: TableRow, *, event: str) -> Version | None:
+        """Begin this server's history of the table and fence its workers; None where it has begun already."""
+        found = self._of(table)
+        if not found or found[0]["history"] == found[0]["ours"]:
+            return None
+        key = {"table_id": table.table_id}
+        with self._database.transaction() as connection:
+            connection.execute(sql("ledger/lock_row"), key)
+            if in_history(connection, table):  # another worker was first
+                return None
+            made = begin_history(connection, table, event=event, lost=())
+            connection.execute(sql("reconcile/fence_all"), key)
+        return made
+
+    def _of(self, table: TableRow) -> Sequence[Any]:
+        return self._database.rows("history/of_table", {"table_id": table.table_id})
