@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 import harness_pipelines as hp
 from harness_pipelines.audit.repair.reconcile import look, settle
-from harness_pipelines.chaos.child import tell
 from harness_pipelines.chaos.content import KEYS, LATER, SUBJECTS
+from harness_pipelines.chaos.processes import tell
 from harness_pipelines.chaos.schedule import Kind
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.schema.evolution import Changes

@@ -19,8 +19,8 @@ import orjson
 import pyarrow as pa
 
 import harness_pipelines as hp
-from harness_pipelines.chaos.child import tell
 from harness_pipelines.chaos.content import COORDINATES
+from harness_pipelines.chaos.processes import tell
 from harness_pipelines.chaos.reader import fingerprint, read_by_arrow
 from harness_pipelines.chaos.schedule import How, Part
 from harness_pipelines.errors import HarnessError, TryAgain

@@ -247,3 +247,22 @@ def tail(log: Path, *, lines: int = LOG_LINES) -> str:
     """The last *lines* of *log*."""
     last = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
     return "\n".join(f"    {line}" for line in last)
+
+
+def stop_with_parent() -> threading.Event:
+    """Set when standard input ends: the parent closed it, or is gone. Ctrl-C is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopping = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        stopping.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return stopping
+
+
+def tell(message: dict[str, Any]) -> None:
+    """Send *message* to the parent."""
+    sys.stdout.buffer.write(orjson.dumps(message) + b"\n")
+    sys.stdout.buffer.flush()

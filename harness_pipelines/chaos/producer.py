@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness_pipelines.chaos.child import stop_with_parent
 from harness_pipelines.chaos.content import SUBJECTS, Subject, is_misfit
+from harness_pipelines.chaos.processes import stop_with_parent
 from harness_pipelines.chaos.truth import ENTRY
 from harness_pipelines.sources.kafka.producer import RecordProducer
 from harness_pipelines.spec.settings import Settings

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 import harness_pipelines as hp
-from harness_pipelines.chaos.child import stop_with_parent, tell
 from harness_pipelines.chaos.content import COORDINATES, READ, SUBJECTS
+from harness_pipelines.chaos.processes import stop_with_parent, tell
 from harness_pipelines.chaos.producer import journal_of
 from harness_pipelines.chaos.promotion import promotions_of
 from harness_pipelines.chaos.truth import Truth

@@ -27,8 +27,8 @@ from harness_pipelines.spec.table import (
     TierRules,
     reserved_words,
 )
-from harness_pipelines.spec.text import unstorable
 from harness_pipelines.spec.transform import Transform
+from harness_pipelines.spec.types import unstorable
 
 SPEC_BYTES_MAX = 8 * 2**20  #: room for two schemas and thousands of columns
 _NESTING_MAX = 50

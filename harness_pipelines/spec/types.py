@@ -312,3 +312,14 @@ def _times_of(given: Any, wanted: Any) -> Any:
     if wanted["type"] == "struct":
         return {**given, "fields": user_fields(given["fields"], wanted["fields"])}
     return {**given, **{part: _times_of(given[part], wanted[part]) for part in _PARTS if part in wanted}}
+
+
+def unstorable(text: str) -> str | None:
+    """Say why neither Postgres nor UTF-8 can hold *text*; None when they can."""
+    if "\x00" in text:
+        return f"U+0000 at character {text.index(chr(0)) + 1}"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"half of a surrogate pair (U+{ord(text[error.start]):04X}) at character {error.start + 1}"
+    return None

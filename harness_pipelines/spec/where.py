@@ -22,8 +22,7 @@ import numpy as np
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec import predicate as p
 from harness_pipelines.spec.predicate import Op, Predicate, Ref, Value
-from harness_pipelines.spec.text import unstorable
-from harness_pipelines.spec.types import DecimalType, Primitive, StructType, Type
+from harness_pipelines.spec.types import DecimalType, Primitive, StructType, Type, unstorable
 
 _TOKEN = re.compile(
     r"""\s*(?:

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.audit.proof.contents import LakeSide
+from harness_pipelines.audit.proof.contents import LakeSide, judged_view
 from harness_pipelines.audit.proof.folding import Versions, folded, key_digests, met_again
 from harness_pipelines.audit.proof.jobs import PartitionAudit
-from harness_pipelines.audit.proof.judged_view import judged_view
 from harness_pipelines.audit.proof.report import BatchAudit, Finding, Findings, Kind, Tier, TwoViews
 from harness_pipelines.audit.proof.verdicts import among, distinct
 from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged

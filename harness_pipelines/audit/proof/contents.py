@@ -24,13 +24,14 @@ from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import Schemas
 from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
-from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView
+from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView, pinned
 from harness_pipelines.ports.decoded import decode_batch
-from harness_pipelines.ports.errors import RecordsLost
+from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable, ManifestDamaged, RecordsLost
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.proof import LakeBytes, ProofBook
 from harness_pipelines.ports.source import Log, PartitionBatch, above, below
 from harness_pipelines.protocol.digest import as_first, lake_digests
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.signoff import SignOff, covered
 from harness_pipelines.protocol.schema.schemas import others
 from harness_pipelines.read.digested import Rows
@@ -301,3 +302,18 @@ class LakeSide:
 
     def _own(self, table: pa.Table) -> pa.Table:
         return table.filter(pc.equal(table.column("_kafka_partition"), self._partition))
+
+
+def judged_view(table: TableRow, metadata: str) -> PinnedView:
+    """What *metadata* and its manifests name. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
+    try:
+        return pinned(metadata)
+    except FileNotFoundError as error:
+        raise LakeFileMissing(
+            f"{table.name}: {metadata}, or a manifest that it names, is gone ({error}); nothing was judged. "
+            f"`harness fsck {table.name}` names all that is missing"
+        ) from error
+    except (ManifestDamaged, FileDamaged, pa.ArrowInvalid) as error:
+        raise LakeFileBroken(f"{table.name}: {error}; nothing was judged") from error
+    except OSError as error:
+        raise LakeUnreadable(f"{table.name}: {metadata} cannot be read: {error}; nothing was judged") from error

@@ -21,8 +21,7 @@ from harness_pipelines.formats.columns.arrow import storable_text
 from harness_pipelines.formats.columns.shapes import ABSENT, Cells, Convert, Misfits, Unfit, complete, required
 from harness_pipelines.formats.refusals import refusal
 from harness_pipelines.spec.arrow import arrow_type
-from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.defaults import default_value
+from harness_pipelines.spec.columns import Column, default_value
 from harness_pipelines.spec.types import Primitive
 
 CHUNK_RECORDS = 2_048  #: values of a chunk stay in the processor's cache: 1.4 times the rate of whole batches

@@ -17,8 +17,7 @@ from harness_pipelines.errors import Recovery, UsageError
 from harness_pipelines.protocol.schema import nested
 from harness_pipelines.protocol.schema.schemas import Fields, ids_of
 from harness_pipelines.protocol.shape import view_set_of
-from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.defaults import Default
+from harness_pipelines.spec.columns import Column, Default
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.sources import WHOLE
 from harness_pipelines.spec.table import TableSpec
