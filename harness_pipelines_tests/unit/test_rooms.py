@@ -46,6 +46,11 @@ def test_flows_and_adapters_take_ports_and_know_no_composition_root():
     assert [str(path.relative_to(PACKAGE)) for path in files if knows.search(path.read_text(encoding="utf-8"))] == []
 
 
+def test_the_package_runs_without_its_tests_but_for_benches():
+    names = [path for path in PACKAGE.rglob("*.py") if "harness_pipelines_tests" in path.read_text(encoding="utf-8")]
+    assert [str(path.relative_to(PACKAGE)) for path in names] == ["cli/operate/bench.py"]
+
+
 def test_every_place_that_the_page_on_the_rooms_names_is_there():
     page = (PACKAGE.parent / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page))
