@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 ANY_REGION = "us-east-1"  #: what stores that speak S3 take, unless they were told of a region
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
+RETRIES_MAX = 4  #: within some seconds; then the stage shows its trouble and tries again by itself
 
 
 def filesystem(location: str) -> FileSystem:
@@ -75,7 +77,8 @@ def _objects(bucket: str, s3: S3Settings) -> S3Store:
     known = {name: value for name, value in given.items() if value is not None}
     client: Any = {"connect_timeout": f"{CONNECT_TIMEOUT_S:g}s", "timeout": f"{REQUEST_TIMEOUT_S:g}s"}
     client["allow_http"] = s3.is_plain
-    return S3Store(bucket, client_options=client, **known)
+    retry: Any = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
+    return S3Store(bucket, client_options=client, retry_config=retry, **known)
 
 
 @lru_cache(maxsize=64)

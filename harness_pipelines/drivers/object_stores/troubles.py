@@ -36,6 +36,8 @@ _REFUSALS: tuple[tuple[re.Pattern[str], str], ...] = (
      "the bucket is in another region: set HARNESS_S3_REGION"),
     (re.compile(r"AccessDenied|ACCESS_DENIED|Access Denied|status(?: code)?:? 403|403 Forbidden", re.IGNORECASE),
      "these credentials may not do that: grant the rights that docs/how-to/object-stores.md lists"),
+    (re.compile(r"HTTP status 400\) during Head"),  # whose answer has no body
+     "the store refuses the request: the credentials have expired, or the bucket is in another region"),
     (re.compile(r"RequestTimeTooSkewed"),
      "this machine's clock is off: set it"),
 )  # fmt: skip

@@ -213,6 +213,10 @@ def purge(location: str) -> None:
     from harness_pipelines.drivers.files import listed, remove_folders
     from harness_pipelines.drivers.object_stores.deletion import delete
 
-    while found := [file.path for file in listed(location)]:
-        delete(found)
+    before: set[str] = set()
+    while found := {file.path for file in listed(location)}:
+        if stayed := found & before:  # a store may answer yes to a request of which it did a part
+            raise OSError(f"{location}: the store did not delete {len(stayed)} files, {min(stayed)} among them")
+        delete(sorted(found))
+        before = found
     remove_folders(location)

@@ -1,0 +1,176 @@
+"""Stands between a client and an object store: counts requests, and does to them what networks and stores do."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+from harness_pipelines.spec.object_stores import S3Settings
+
+ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>"
+_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request as the store sees it."""
+
+    kind: str  #: HEAD, GET, PUT, DELETE, LIST, BULK (a delete of many), CREATE and REPLACE (conditional PUTs), POST
+    path: str  #: bucket and key, as in the address
+
+    @classmethod
+    def of(cls, method: str, address: str, headers: Mapping[str, str]) -> Request:
+        place = urlsplit(address)
+        query = parse_qs(place.query, keep_blank_values=True)
+        names = {name.lower() for name in headers}
+        if method == "GET" and "list-type" in query:
+            method = "LIST"
+        elif method == "POST" and "delete" in query:
+            method = "BULK"
+        elif method == "PUT" and "if-none-match" in names:
+            method = "CREATE"
+        elif method == "PUT" and "if-match" in names:
+            method = "REPLACE"
+        return cls(kind=method, path=place.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What happens to a request: exactly one of the ways."""
+
+    lost: bool = False  #: the store did it, and nobody hears so
+    cut: bool = False  #: half of the answer's body comes, then the connection ends
+    status: int = 0  #: this is answered, and the store never sees the request
+    body: str = ""
+    headers: Mapping[str, str] | None = None
+
+    @classmethod
+    def named(cls, status: int, code: str) -> Fault:
+        """The store's own error."""
+        return cls(status=status, body=ERROR.format(code=code))
+
+
+class StoreProxy:
+    """A proxy of the store at *s3*; `settings` reach the store by it."""
+
+    def __init__(self, s3: S3Settings) -> None:
+        assert s3.endpoint is not None
+        self._to = urlsplit(s3.endpoint)
+        self._s3 = s3
+        self._lock = threading.Lock()
+        self._rules: list[tuple[Callable[[Request], bool], Fault, int]] = []
+        self.seen: list[Request] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> StoreProxy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def settings(self) -> S3Settings:
+        return replace(self._s3, endpoint=f"http://127.0.0.1:{self._server.server_port}")
+
+    def fail(self, kind: str, fault: Fault, *, times: int = 1_000_000, path: str = "") -> None:
+        """Let *fault* meet the next *times* requests of *kind* whose path has *path* in it."""
+        with self._lock:
+            self._rules.append((lambda one: one.kind == kind and path in one.path, fault, times))
+
+    def heal(self) -> None:
+        with self._lock:
+            self._rules.clear()
+
+    def counts(self) -> Counter[str]:
+        with self._lock:
+            return Counter(one.kind for one in self.seen)
+
+    def _fault_of(self, request: Request) -> Fault | None:
+        with self._lock:
+            self.seen.append(request)
+            for at, (fits, fault, times) in enumerate(self._rules):
+                if times and fits(request):
+                    self._rules[at] = (fits, fault, times - 1)
+                    return fault
+        return None
+
+    def _handler(proxy) -> type[BaseHTTPRequestHandler]:  # self is the handler's below
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+            def answer(self) -> None:
+                body = self.body()
+                fault = proxy._fault_of(Request.of(self.command, self.path, dict(self.headers.items())))
+                if fault is not None and fault.status:
+                    self.tell(fault.status, fault.headers or {}, fault.body.encode())
+                    return
+                assert proxy._to.hostname is not None
+                store = http.client.HTTPConnection(proxy._to.hostname, proxy._to.port, timeout=30)
+                try:
+                    store.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                    for name, value in self.headers.items():
+                        if name.lower() != "expect":
+                            store.putheader(name, value)
+                    if self.is_chunked():
+                        store.endheaders(iter([body]), encode_chunked=True)
+                    else:
+                        store.endheaders(body or None)
+                    told = store.getresponse()
+                    content = told.read()
+                finally:
+                    store.close()
+                if fault is not None and fault.lost:
+                    self.close_connection = True
+                    return
+                headers = {name: value for name, value in told.getheaders() if name.lower() not in _HOP}
+                length = told.getheader("Content-Length") if self.command == "HEAD" else None
+                self.tell(told.status, headers, content, length=length, cut=fault is not None and fault.cut)
+
+            def is_chunked(self) -> bool:
+                return "chunked" in (self.headers.get("Transfer-Encoding") or "")
+
+            def body(self) -> bytes:
+                if not self.is_chunked():
+                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                parts = []
+                while size := int(self.rfile.readline().split(b";")[0], 16):
+                    parts.append(self.rfile.read(size))
+                    self.rfile.readline()
+                while self.rfile.readline().strip():  # trailers
+                    pass
+                return b"".join(parts)
+
+            def tell(
+                self,
+                status: int,
+                headers: Mapping[str, str],
+                body: bytes,
+                *,
+                length: str | None = None,
+                cut: bool = False,
+            ) -> None:
+                self.send_response_only(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", length or str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body[: len(body) // 2] if cut else body)
+                self.close_connection = self.close_connection or cut
+
+            do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer
+
+        return Handler
