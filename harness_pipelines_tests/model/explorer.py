@@ -170,7 +170,10 @@ class _Run(Generic[S]):
         return self._counts(self.model.broken(state))
 
     def _counts(self, wrong: str | None) -> str | None:
-        return wrong if wrong is not None and wrong.startswith(self.only) else None
+        """*wrong*, if it is one of those that end the run: S2 is not S22."""
+        if wrong is None or not wrong.startswith(self.only):
+            return None
+        return None if self.only and wrong[len(self.only) :][:1].isdigit() else wrong
 
     def _stuck(self) -> int | None:
         """The first state from which no goal can be reached: backwards from the goals, what was not met."""

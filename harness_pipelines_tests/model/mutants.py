@@ -338,14 +338,14 @@ MUTANTS: Mapping[str, Mutant] = {
     # -- evolve
     "what is written after a drop answers for versions before": Mutant(EVOLVE, ("drops_uncounted",), DROPS, "S2"),
     "a change is published over one that it did not know": Mutant(EVOLVE, ("planned_unchecked",), DROPS, "S22"),
-    "a change is published over tier": Mutant(EVOLVE, ("pointer_not_compared",), DROPS, "S2"),
+    "a change is published over tier": Mutant(EVOLVE, ("pointer_not_compared",), DROPS, "S22"),
     "the positions get the new schema after the version": Mutant(EVOLVE, ("positions_later",), DROPS, "S22"),
     "a move is published on another schema": Mutant(TIER, ("move_schema_unchecked",), DROPS, "S21"),
     "the buffer is trimmed under versions from before a drop": Mutant(EXPIRE, ("floor_without_old",), DROPS, "S2"),
     # -- the spec, and partitions that join
-    "an apply writes over a spec that it has not read": Mutant(None, ("spec_not_compared",), SPECS, "S2"),
+    "an apply writes over a spec that it has not read": Mutant(None, ("spec_not_compared",), SPECS, "S22"),
     "an apply writes back the columns from before a change": Mutant(
-        None, ("spec_not_compared", "columns_unchecked"), SPECS, "S2"
+        None, ("spec_not_compared", "columns_unchecked"), SPECS, "S21"
     ),
     "a change of columns writes back the settings that it read": Mutant(
         Stage.EVOLVE, ("evolve_writes_what_it_read",), SPECS, "S22"

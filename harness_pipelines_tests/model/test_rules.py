@@ -67,7 +67,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
     "next_attempt takes more": (moves, "next_attempt", longer, mutants.HALVES, "S25"),
     "plan_ranges leaves one out": (moves, "plan_ranges", skipping, mutants.FAULTS, "S6"),
     "check_base refuses nothing": (build, "check_base", passes, mutants.FOREIGN, "S7"),
-    "trim_floor forgets a revert": (build, "trim_floor", floor_of_settled, mutants.REVERTS, "S"),
+    "trim_floor forgets a revert": (build, "trim_floor", floor_of_settled, mutants.REVERTS, "S13"),
     "check_revert refuses nothing": (build, "check_revert", passes, mutants.REVERTS, "S13"),
     "a revert fences nobody": (build, "fenced", lambda claim, *, now: claim, mutants.REVERTS, "S6"),
     "may_retire allows all": (ingest, "may_retire", lambda high, _: high is not None, mutants.SEGMENTS, "S1/S13"),
@@ -116,7 +116,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         "EFFECTS",
         {**EFFECTS, Stage.OTREE: Effect(view="stream", bounds=("batch_hi",))},
         mutants.VIEWS_SMALL,
-        "S1",
+        "S19",
     ),
     "unmerged begins at the start": (views_moves, "unmerged", unmerged_from_start, mutants.VIEWS_SMALL, "S6"),
     "reverted forgets batch_hi": (build, "reverted", without_batch_hi, mutants.VIEWS_REVERT, "S19"),
@@ -155,7 +155,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         replace(mutants.DELETES_NEW, bad=frozenset({"range_unchecked", "closed_move_published", "publish_unfenced"})),
         "S16/S17",
     ),
-    "needless keeps nothing": (overlays, "needless", lambda made, **_: sorted(made), mutants.OVERLAYS, "S"),
+    "needless keeps nothing": (overlays, "needless", lambda made, **_: sorted(made), mutants.OVERLAYS, "S27"),
     "split sends everything to the lake": (
         overlays,
         "split",
@@ -205,4 +205,4 @@ def test_a_fault_in_a_rule_of_the_protocol_is_found(name: str, monkeypatch: pyte
     report = explore(model, only=breaks, states_max=STATES_MAX, liveness=False)
 
     assert report.violation is not None, name
-    assert report.violation.startswith(breaks)
+    assert report.violation.startswith(breaks), report.violation
