@@ -73,13 +73,14 @@ class DagsterRig:
         for process in self.room.processes.values():
             process.wait()
 
-    def end_code_servers(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """*number* to the processes that the daemons get definitions and runs from; runs that they began go on."""
+    def end_code_servers(self, number: signal.Signals = signal.SIGKILL) -> list[int]:
+        """*number* to the processes that the daemons get definitions and runs from; returns their pids."""
         daemons = [process.pid for name, process in self.room.processes.items() if name.startswith("daemon")]
         servers = [pid for daemon in daemons for pid in descendants(daemon) if "api grpc" in _command(pid)]
         assert servers
         for pid in servers:
             _kill(pid, number)
+        return servers
 
     def kill_run(self, run: DagsterRun) -> None:
         """``kill -9`` of the process that executes *run*."""
