@@ -15,10 +15,12 @@ from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import WORKER, Database, PostgresReadOnly, SegmentMissing
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.write.publish import Lake
+from harness_pipelines.lakes.iceberg.write.repair import build_metadata
 from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.locations import normal
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, agrees, decoded
 from harness_pipelines_tests.contract.test_lake import begun, moved
 
@@ -110,6 +112,24 @@ def test_a_view_that_another_engine_dropped_is_named(real: RealRig, table: Table
         lake.drop_branches(table, ["move_1_1"])
     with pytest.raises(TableUnknown, match=said):
         begun(real, table, real.claim(table), {0: 10}, {0: 20})
+
+
+def test_a_metadata_file_is_made_again_with_the_manifest_list_of_its_own_snapshot(
+    real: RealRig, table: TableRow, lake: Lake
+):
+    first, head = real.ledger.versions(table)
+    snapshot = lake.load(table, head.stream.metadata).metadata.current_snapshot()
+    assert snapshot is not None
+    for other in (snapshot.snapshot_id, first.stream.snapshot):
+        real.ask(
+            "INSERT INTO harness.file_digests (path, bytes, tail, digest) VALUES (%s, 1, 1, 'd')",
+            [normal(snapshot.manifest_list.replace(str(snapshot.snapshot_id), str(other)))],
+        )
+    pointer = head.stream.metadata
+
+    made = build_metadata(lake, table, 1, view="stream", head=head, known=[first.stream.metadata], pointer=pointer)
+
+    assert real.live(table, made.new.metadata) == real.live(table, pointer)
 
 
 def local(path: str) -> Path:

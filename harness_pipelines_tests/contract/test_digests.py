@@ -38,6 +38,7 @@ def test_a_file_is_noted_once_and_found_by_every_spelling(real: RealRig):
     known.bind(noted)
     assert known.of(f"file:{path}") == known.of(f"file://{path}") == known.of(path) == NOTE
     assert known.of(f"file://{path}.other") is None
+    assert noted.ask([f"file://{path}"]) == {f"file://{path}": NOTE}, "of all files that are noted, the one"
 
 
 def test_a_file_that_is_noted_later_is_known_then(real: RealRig):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from harness_pipelines.ledgers.postgres.drop import TableInUse, drop_table
+from harness_pipelines.ledgers.postgres.drop import Droppable, TableInUse, drop_table, purge_noted, to_purge
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
@@ -62,6 +64,8 @@ def left(real: RealRig, table: TableRow) -> set[str]:
 
 
 def test_all_of_a_table_goes_and_is_counted_before(real: RealRig, table: TableRow):
+    beside = real.table()
+    its_views = left(real, beside)
     before, segments = left(real, table), [one.name for one in real.segments.all(table)]
     told = drop_table(real.database, table, catalog=CATALOG, dry_run=True)
     assert left(real, table) == before >= {"overlays", "filtered", *segments, *table.views.values()}
@@ -72,6 +76,7 @@ def test_all_of_a_table_goes_and_is_counted_before(real: RealRig, table: TableRo
 
     assert drop_table(real.database, table, catalog=CATALOG) == told
     assert left(real, table) == set()
+    assert left(real, beside) == its_views >= {*beside.views.values()}
     with pytest.raises(TableUnknown, match="nothing was dropped"):
         drop_table(real.database, table, catalog=CATALOG)
 
@@ -97,3 +102,30 @@ def test_who_works_on_it_is_named_in_the_order_of_stages(real: RealRig, table: T
         assert real.ledger.claim(table, Stage.TIER, shard=shard, holder=str(uuid.uuid4()), lease=HOUR)
     with pytest.raises(TableInUse, match=r"compact by [^,]*, ingest by [^,]*, tier by"):
         drop_table(real.database, table, catalog=CATALOG)
+
+
+def test_files_of_dropped_tables_go_by_the_name_in_the_order_in_which_they_were_asked_for(
+    real: RealRig, tmp_path: Path
+):
+    folders = {one: (tmp_path / one).as_uri() for one in ("z", "a", "back", "other")}
+    for one in folders:
+        (tmp_path / one).mkdir()
+        (tmp_path / one / "f.parquet").touch()
+    name = f"contract.t_{uuid.uuid4().hex[:12]}"
+    for asked in (["z"], ["z", "a", "back"]):  # the first time it was cut off
+        one_called_so = replace(Droppable.of(real.table(views="stream")), name=name)
+        drop_table(real.database, one_called_so, catalog=CATALOG, purge=[folders[one] for one in asked])
+    elsewhere = real.table(views="stream")
+    drop_table(real.database, elsewhere, catalog=CATALOG, purge=[folders["other"]])
+    rebuilt = real.table(views="stream")
+    real.ask(
+        "UPDATE public.iceberg_tables SET metadata_location = %s WHERE catalog_name = %s AND table_namespace = %s "
+        "AND table_name = %s",
+        [f"{folders['back']}/metadata/1.json", CATALOG, rebuilt.spec.namespace, rebuilt.tiered_view],
+    )
+
+    assert to_purge(real.owner, name) == [folders["z"], folders["a"]]
+    purge_noted(real.owner, name)
+    assert to_purge(real.owner, name) == []
+    assert [one for one in sorted(folders) if (tmp_path / one / "f.parquet").exists()] == ["back", "other"]
+    assert to_purge(real.owner, elsewhere.name) == [folders["other"]]

@@ -219,8 +219,28 @@ def test_an_overlay_stays_while_a_readable_version_names_it_and_goes_in_a_later_
     real.pass_time(2 * MINUTE)
     assert expire(real, table) == ([], [made.segment])
     assert stored(real, table) == {made.segment}
+    assert overlays.there(table) == set(), "no version may name it any more"
+    claim = real.claim(table, Stage.EXPIRE)
+    assert real.upkeep.trim(table, claim).overlays == (), "it retires once"
+    real.ledger.release(claim)
     assert expire(real, table) == ([made.segment], [])
     assert stored(real, table) == set()
+
+
+def test_tables_of_recalled_rows_are_shown_by_name_and_dropped_oldest_first(
+    real: RealRig, overlays: Overlays, table: TableRow, claim: Claim
+):
+    made = [recall(real, overlays, table, claim, n).segment for n in (1, 2)]
+    release(real, table, claim)
+    real.ledger.release(claim)
+    shown_first, *_ = shown_names = sorted(made)
+    newer = "UPDATE harness.overlays SET created_at = created_at + interval '1 day' WHERE segment = %s"
+    real.ask(newer, [shown_first])
+    ledger = PostgresLedger(real.database, catalog=CATALOG)
+    assert [s.name for s in ledger.drop_table(table, dry_run=True).segments] == shown_names
+    real.pass_time(2 * MINUTE)
+    assert expire(real, table) == ([], made)
+    assert expire(real, table) == (shown_names[::-1], [])
 
 
 def test_the_head_and_a_lease_and_a_snapshot_keep_an_overlay(

@@ -56,9 +56,8 @@ REASONS: Mapping[str, str] = {
         "asked why a renewal changed nothing: nothing is written after it"
     ),
     r"buffer/lock_segment: lock .* in .*\.Upkeep\.trim": "the update that follows locks the same row",
-    r"buffer/(retire|forget)_segment: where state = .*": (
-        "only a closed segment is retired, and only a retired one is dropped: no state is ever taken back"
-    ),
+    r"buffer/retire_segment: where state = .*": "only a closed segment is chosen, and no state is ever taken back",
+    r"recluster/end: where table_id = .*": "a request's number is its own, whatever its table",
     r"upkeep/moves_by_id: where move_id = ANY.*": "only those that branches are called by are looked up in the answer",
     r"ledger/settle_taken: where m\.move_id <> .*": "the move itself is not committed yet",
     r"corrections/any_between: (where v\.version .*|where \(v\.revert_of .*|where v\.table_id .*|compare .*)": (

@@ -70,7 +70,8 @@ UPDATE harness.segments SET state = 'retired', retired_at = clock_timestamp() WH
 SELECT harness.segment_drop(%(segment)s)
 
 -- name: forget_segment
-DELETE FROM harness.segments WHERE segment = %(segment)s AND state = 'retired'
+-- Once `segment_drop` has dropped it, which refuses one that is not retired.
+DELETE FROM harness.segments WHERE segment = %(segment)s
 
 -- name: refused
 SELECT "offset" FROM harness.quarantine

@@ -22,10 +22,11 @@ SELECT segment, move_id FROM harness.overlays WHERE table_id = %(table_id)s AND 
 SELECT move_id, base_version FROM harness.moves WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARANTINED')
 
 -- name: retire
-UPDATE harness.overlays SET retired_at = clock_timestamp() WHERE segment = ANY(%(segments)s) AND retired_at IS NULL
+UPDATE harness.overlays SET retired_at = clock_timestamp() WHERE segment = ANY(%(segments)s)
 
 -- name: forget
-DELETE FROM harness.overlays WHERE segment = %(segment)s AND retired_at IS NOT NULL
+-- Once `segment_drop` has dropped it, which refuses one that is not retired.
+DELETE FROM harness.overlays WHERE segment = %(segment)s
 
 -- name: sizes
 SELECT o.segment, CASE WHEN o.retired_at IS NULL THEN 'recalled' ELSE 'retired' END AS state,

@@ -11,4 +11,4 @@ ON CONFLICT (path) DO NOTHING
 SELECT path, bytes, tail, digest FROM harness.file_digests WHERE path = ANY(%(paths)s)
 
 -- name: below
-SELECT path FROM harness.file_digests WHERE starts_with(path, %(start)s) ORDER BY path
+SELECT path FROM harness.file_digests WHERE starts_with(path, %(start)s)
