@@ -13,7 +13,7 @@ from harness_pipelines.chaos.content import Subject
 from harness_pipelines.chaos.schedule import Fault, Kind
 
 FINDINGS_SHOWN = 20
-_POSTGRES = frozenset(
+POSTGRES = frozenset(
     {
         Kind.CUT_POSTGRES,
         Kind.POSTGRES_AWAY,
@@ -24,11 +24,12 @@ _POSTGRES = frozenset(
         Kind.PROMOTE,
     }
 )
-_KAFKA = frozenset({Kind.KAFKA_KILL, Kind.KAFKA_STOP})
+KAFKA = frozenset({Kind.KAFKA_KILL, Kind.KAFKA_STOP})
+SPARK = frozenset({Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP})
 #: The faults by which a reader of each engine may fail, by name; no other may reach it at all.
 MAY_FAIL_BY: Mapping[str, frozenset[Kind]] = {
-    "arrow": _POSTGRES,
-    "spark": _POSTGRES | {Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP},
+    "arrow": POSTGRES,
+    "spark": POSTGRES | SPARK,
 }
 
 
@@ -43,6 +44,7 @@ class Options:
     thaw_s: float = 60.0  #: after the last fault, for a new record of every partition to be readable and in the lake
     jars: Path | None = None
     keep: bool = False  #: keep the home, with the logs of all processes
+    alerts: Path | None = None  #: a folder with Prometheus's files, whose alerts are judged too
 
 
 Highs = Mapping[int, int]  #: per partition the offset after the last one
@@ -67,7 +69,7 @@ class Outage:
         """Whether a read of *subject* by *engine* may fail by it, by name."""
         kind = self.fault.kind
         holds_locks = self.fault.point.endswith("in_transaction")  # until the session's timeouts end it
-        by_kafka = kind in _KAFKA and not subject.buffered
+        by_kafka = kind in KAFKA and not subject.buffered
         return kind in MAY_FAIL_BY[engine] or holds_locks or by_kafka or self.damages(subject)
 
     def damages(self, subject: Subject) -> bool:
@@ -110,6 +112,8 @@ class Result:
     worker_starts: int = 0
     seconds: float = 0.0
     acts: Counter[str] = field(default_factory=Counter)  #: what became of them
+    alerts: list[dict[str, Any]] = field(default_factory=list)  #: all that fired, in seconds since Prometheus began
+    wrong_alerts: int = 0  #: that fired without a cause, did not end, or were missing in a drill
     findings: list[str] = field(default_factory=list)
     home: Path | None = None  #: where the logs are, if they were kept
 
@@ -145,6 +149,7 @@ class Result:
                 "p50": round(statistics.median(recoveries), 2) if recoveries else None,
                 "max": round(max(recoveries), 2) if recoveries else None,
             },
+            **({"alerts": self.alerts, "wrong_alerts": self.wrong_alerts} if self.options.alerts else {}),
             "moves": self.moves,
             "history_lost": self.history_lost,
             "worker_starts": self.worker_starts,

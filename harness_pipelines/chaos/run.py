@@ -7,10 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
+from harness_pipelines.chaos.alerts import DRILLS, END_S, GAP_S, Alerts, needed
 from harness_pipelines.chaos.content import SUBJECTS
 from harness_pipelines.chaos.processes import Child
 from harness_pipelines.chaos.producer import journal_of
@@ -39,17 +40,21 @@ class CannotGoOn(HarnessError):
 def run_chaos(options: Options, say: Callable[[str], None]) -> Result:
     """Run the schedule of *options* and judge what came of it; everything that it started is ended.
 
-    Raises: ServicesError when its services do not start or do not come back, CannotGoOn.
+    Raises: ServicesError when its services do not start or do not come back, CannotGoOn; with alerts UsageError,
+    PrometheusFailed.
     """
     result = Result(options=options, planned=schedule(options.seed, options.seconds))
     began = time.monotonic()
-    with World(table=options.table, jars=options.jars, say=say) as world:
-        storm = Storm(world, result, say)
+    if options.alerts is not None:
+        needed(options.alerts)
+    with World(table=options.table, jars=options.jars, say=say) as world, _watched(options, world) as alerts:
+        storm = Storm(world, result, say, alerts)
         try:
             storm.blow()
             storm.settle()
             say("comparing with the producer's log, by Arrow and by Spark; auditing")
             judge(world, storm.truths, result, storm.find)
+            storm.judge_alerts()
         except BaseException as error:
             world.keep = options.keep or isinstance(error, Exception)  # the message may name a log
             raise
@@ -60,11 +65,17 @@ def run_chaos(options: Options, say: Callable[[str], None]) -> Result:
     return result
 
 
+def _watched(options: Options, world: World) -> AbstractContextManager[Alerts | None]:
+    if options.alerts is None:
+        return nullcontext()
+    return Alerts(options.alerts, targets=world.metrics_ports, home=world.home)
+
+
 class Storm:
     """Faults by the schedule while producer, workers and readers go on; then calm."""
 
-    def __init__(self, world: World, result: Result, say: Callable[[str], None]) -> None:
-        self._world, self._result, self._say = world, result, say
+    def __init__(self, world: World, result: Result, say: Callable[[str], None], alerts: Alerts | None) -> None:
+        self._world, self._result, self._say, self._alerts = world, result, say, alerts
         self.truths: dict[str, Truth] = {}
         for subject in SUBJECTS:
             journal = journal_of(world.home, subject)
@@ -91,18 +102,17 @@ class Storm:
         start = time.monotonic()
         while time.monotonic() - start < options.seconds:
             while due and time.monotonic() - start >= due[0].at_s:
-                fault = due.popleft()
-                began = partial(self._note_began, fault)
-                self._running.append((fault, self._world.break_it(fault, began)))
+                self._break(due.popleft())
             self._tick()
-        while self._running:  # a service may still be starting, an act may still be asleep
-            self._tick()
+        self._await_faults()
 
     def settle(self) -> None:
         """Heal everything, see every table move, end the producer, and wait until the lake holds what it wrote."""
         self._world.heal()
         self._say("the storm is over: nothing is broken any more; waiting until every partition moves")
         self._await_thaw()
+        if self._alerts is not None:
+            self._drill(self._alerts)
         self._say("waiting until everything is in the lake")
         began = time.monotonic()
         self._producer.ask_to_end()
@@ -133,7 +143,47 @@ class Storm:
         self._result.findings.append(what)
         self._say(f"FOUND {what}")
 
+    def judge_alerts(self) -> None:
+        """Each alert that fired must have had a cause."""
+        if self._alerts is None:
+            return
+        for one in (fired := self._alerts.fired()):
+            if not self._alerts.is_right(one, self._result.outages):
+                self._find_alert(f"{one} fired although nothing that it names was broken")
+        self._result.alerts = [one.to_json(self._alerts.began) for one in fired]
+
+    def _drill(self, alerts: Alerts) -> None:
+        """Break one thing after the other for minutes: its alerts must fire, and end."""
+        self._await_quiet(alerts, "the storm")
+        for one in DRILLS:
+            self._say(f"drill: {one}; {', '.join(sorted(one.alerts))} must fire")
+            began = time.monotonic()
+            for fault in one.faults:
+                self._break(fault)
+            self._await_faults()
+            self._await(lambda: False, GAP_S)  # what fired in the last moments has a sample by then
+            fired = {firing.alert for firing in alerts.fired() if firing.ended >= began}
+            if missing := sorted(one.alerts - fired):
+                self._find_alert(f"{', '.join(missing)} did not fire in the drill: {one}")
+            self._await_quiet(alerts, f"the drill: {one}")
+
+    def _await_quiet(self, alerts: Alerts, what: str) -> None:
+        if not self._await(lambda: not alerts.firing(), END_S):
+            still = ", ".join(map(str, alerts.firing()))
+            self._find_alert(f"{END_S:g} s after {what} these still fire: {still}")
+
+    def _find_alert(self, what: str) -> None:
+        self._result.wrong_alerts += 1
+        self.find(what)
+
     # -- the clockwork ----------------------------------------------------------------------------------------
+
+    def _break(self, fault: Fault) -> None:
+        self._running.append((fault, self._world.break_it(fault, partial(self._note_began, fault))))
+
+    def _await_faults(self) -> None:
+        while self._running:  # a service may still be starting, an act may still be asleep
+            self._tick()
 
     def _tick(self) -> None:
         time.sleep(TICK_S)  # the schedule's clock: nothing is waited for

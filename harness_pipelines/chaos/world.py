@@ -35,6 +35,7 @@ from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, Try
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
 from harness_pipelines.services.errors import ServicesError
+from harness_pipelines.services.state import free_ports
 from harness_pipelines.sources.kafka.producer import add_partitions, recreate_topic
 from harness_pipelines.spec.settings import Settings
 
@@ -96,6 +97,7 @@ class World:
         self._say(f"starting separate services in {self.home}")
         self._stack.callback(self._services.down)
         self._endpoints = self._services.up()
+        self.metrics_ports = free_ports(WORKERS, home=self.home, name="metrics", taken=frozenset())
         own = self._endpoints.fill(Settings(home=self.home))
         assert own.dsn and own.kafka and own.spark
         self.postgres_proxy = PostgresProxy(own.dsn)
@@ -116,7 +118,8 @@ class World:
         return self.harness.apply(hp.TableSpec.model_validate(spec))
 
     def _worker(self, number: int) -> Worker:
-        worker = Worker([*self.tables, f"--lease={LEASE_S}s"], env=self.env, log=self._log(f"worker-{number}"))
+        words = [*self.tables, f"--lease={LEASE_S}s", f"--metrics-port={self.metrics_ports[number]}"]
+        worker = Worker(words, env=self.env, log=self._log(f"worker-{number}"))
         self._stack.callback(worker.end)
         return worker
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -54,6 +56,13 @@ class ChaosFailed(HarnessError):
 @click.option(
     "--keep", is_flag=True, help="Keep the temporary home with all logs; it is always kept when a fault was found."
 )
+@click.option(
+    "--alerts",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Run Prometheus with the rules of FOLDER (deploy/prometheus), judge each alert, and end with drills that last "
+    "for half an hour.",
+)
 @wish_options("Print the schedule and end.")
 @json_option
 @click.pass_obj
@@ -73,11 +82,16 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
     the same rows. Within a minute after the last fault a new record of every partition must be readable and in the
     lake. Exit code 1 if a record was lost, doubled, wrong, unrepeatable, frozen or stuck.
 
+    With --alerts a Prometheus server watches the workers. An alert that fires must name something that was broken, and
+    must end afterwards. Four drills follow the faults: workers, Postgres, Kafka and Spark stop for minutes, and their
+    alerts must fire. Exit code 1 if an alert was wrong or missing.
+
     \b
     Examples:
       harness chaos --yes
       harness chaos --for 30m --seed 7 --yes --json chaos.json
       harness chaos --for 60s --seed 7 --dry-run
+      harness chaos --for 30m --alerts deploy/prometheus --yes
     """
     target: str | None = options["json_target"]
     _check(settings, for_s=options["for_s"], dry_run=options["dry_run"], yes=options["yes"])
@@ -102,6 +116,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
         thaw_s=options["thaw_s"],
         jars=settings.jars,
         keep=options["keep"],
+        alerts=options["alerts"],
     )
     signal.signal(signal.SIGTERM, _terminated)
     result = run_chaos(wanted, _Said()).to_json()
@@ -159,3 +174,7 @@ def _show(result: Mapping[str, Any]) -> None:
     click.echo(f"reads        {result['reads']:,} right or wrong, {result['unavailable_reads']:,} refused by name")
     click.echo(f"records      {result['lost']} lost, {result['doubled']} doubled; {result['wrong_reads']} wrong reads")
     click.echo(f"verdicts     {result['unrepeatable']} unrepeatable reads, {result['frozen']} frozen tables")
+    if "alerts" in result:
+        names = Counter(one["alert"] for one in result["alerts"])
+        fired = ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
+        click.echo(f"alerts       {result['wrong_alerts']} wrong or missing; fired: {fired or 'none'}")
