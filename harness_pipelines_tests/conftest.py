@@ -31,7 +31,7 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(trylast=True)  # after the tests were brought into their random order
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put long tests first: processes that share the files then end together. A folder's files stay beside each other.
 
     Folders, the files of one and the tests of a file are in random order all the same. A folder's fixtures are made
@@ -41,6 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folders.setdefault(item.path.parent, len(folders))
     items.sort(key=lambda item: (_shortness(item.path), folders[item.path.parent]))
+    if config.getoption("--warehouse") == "s3":
+        for item in items:
+            if (mark := item.get_closest_marker("folder")) is not None:
+                item.add_marker(pytest.mark.skip(reason=f"only for a lake in a local folder: {mark.args[0]}"))
 
 
 def _shortness(path: Path) -> int:

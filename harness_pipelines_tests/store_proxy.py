@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,13 +17,16 @@ from harness_pipelines.spec.object_stores import S3Settings
 
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>"
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"})
+_TIME = re.compile(rb"<(LastModified|Initiated)>([^<]+)</")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A request as the store sees it."""
 
-    kind: str  #: HEAD, GET, PUT, DELETE, LIST, BULK (a delete of many), CREATE and REPLACE (conditional PUTs), POST
+    #: HEAD, GET, PUT, DELETE, LIST, BULK (a delete of many), CREATE and REPLACE (conditional PUTs), POST; of the bucket
+    #: UPLOADS and VERSIONING
+    kind: str
     path: str  #: bucket and key, as in the address
 
     @classmethod
@@ -30,6 +36,8 @@ class Request:
         names = {name.lower() for name in headers}
         if method == "GET" and "list-type" in query:
             method = "LIST"
+        elif method == "GET" and (asked := {"uploads", "versioning"} & query.keys()):
+            [method] = (one.upper() for one in asked)
         elif method == "POST" and "delete" in query:
             method = "BULK"
         elif method == "PUT" and "if-none-match" in names:
@@ -65,6 +73,7 @@ class StoreProxy:
         self._lock = threading.Lock()
         self._rules: list[tuple[Callable[[Request], bool], Fault, int]] = []
         self.seen: list[Request] = []
+        self.ahead = timedelta(0)  #: of all others the store's clock goes, behind them if negative
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -136,6 +145,8 @@ class StoreProxy:
                     self.close_connection = True
                     return
                 headers = {name: value for name, value in told.getheaders() if name.lower() not in _HOP}
+                if proxy.ahead:
+                    headers, content = _shifted(headers, content, proxy.ahead)
                 length = told.getheader("Content-Length") if self.command == "HEAD" else None
                 self.tell(told.status, headers, content, length=length, cut=fault is not None and fault.cut)
 
@@ -174,3 +185,16 @@ class StoreProxy:
             do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer
 
         return Handler
+
+
+def _shifted(headers: Mapping[str, str], content: bytes, by: timedelta) -> tuple[dict[str, str], bytes]:
+    """An answer with the times of files as another clock has them."""
+
+    def of_file(found: re.Match[bytes]) -> bytes:
+        at = datetime.fromisoformat(found[2].decode()) + by
+        return b"<%s>%s</" % (found[1], at.strftime("%Y-%m-%dT%H:%M:%S.000Z").encode())
+
+    told = dict(headers)
+    if modified := told.get("Last-Modified"):
+        told["Last-Modified"] = format_datetime(parsedate_to_datetime(modified) + by, usegmt=True)
+    return told, _TIME.sub(of_file, content) if told.get("Content-Type", "").endswith("xml") else content

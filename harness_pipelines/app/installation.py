@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.buffer import SegmentScans
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.events import Producer
+    from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.proof import LakeBytes
     from harness_pipelines.ports.source import Log
     from harness_pipelines.ports.tiers import BufferWriter
@@ -237,10 +238,17 @@ class Stores:
         return Lake(self.catalog, self.database, pointers=self.ledger.catalog_rows, warehouse=self.warehouse)
 
     @once
+    def files(self) -> FileStore:
+        """The files of the lake, wherever the warehouse is."""
+        from harness_pipelines.drivers import files
+
+        return files
+
+    @once
     def upkeep(self) -> Upkeep:
         from harness_pipelines.ledgers.postgres.retention import Upkeep
 
-        return Upkeep(self.database, self.catalog, self.ownership)
+        return Upkeep(self.database, self.catalog, self.ownership, self.files)
 
     @once
     def raw_bytes(self) -> RawBytes:

@@ -1,4 +1,7 @@
-"""Files of the warehouse by location: open, list, check and compare, with links resolved."""
+"""Files of the warehouse by location: open, list, check, compare and delete, with links resolved.
+
+The module is what the port `FileStore` asks for: the composition root hands it to flows and to the ledger.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,24 @@ from datetime import datetime
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
+from harness_pipelines.drivers.object_stores.bucket import abort_uploads, keeps_deleted
 from harness_pipelines.drivers.object_stores.clients import filesystem
+from harness_pipelines.drivers.object_stores.deletion import SomeLeft, batches, delete
 from harness_pipelines.spec.locations import local_path, normal
+
+__all__ = [
+    "Found",
+    "SameFile",
+    "SomeLeft",
+    "abort_uploads",
+    "batches",
+    "delete",
+    "keeps_deleted",
+    "listed",
+    "opened",
+    "remove_folders",
+    "size_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.buffer import BufferReads, Newest, OverlayTables
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
+    from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.ledger import Ledger, TableRow
     from harness_pipelines.ports.proof import LakeBytes, LineageBook, ProofBook, Signatures, StateDump
     from harness_pipelines.ports.repair import ClaimsAndMoves, Guard, LossBook, Reconciling, WarehouseMark
@@ -53,6 +54,13 @@ class HasEngine(Protocol):
     @property
     def engine(self) -> Engine:
         """Does the bulk work of stages."""
+        ...
+
+
+class HasFiles(Protocol):
+    @property
+    def files(self) -> FileStore:
+        """See `FileStore`."""
         ...
 
 

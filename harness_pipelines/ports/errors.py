@@ -240,6 +240,12 @@ class LakeAway(TryAgain):
     way_on = "mount the warehouse, free space, or grant the user its rights; workers continue automatically"
 
 
+class FilesKept(HarnessError):
+    """The store kept some of the files that expire asked it to delete; it deleted the others."""
+
+    way_on = "end the object locks or legal holds on files of the warehouse; expire asks again at each run"
+
+
 class LakeHistoryMissing(HarnessError):
     """The lake has no metadata from which the table can be rebuilt."""
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from harness_pipelines import faults
 from harness_pipelines.buffers.postgres.reader import BufferReader
+from harness_pipelines.drivers import files
 from harness_pipelines.drivers.postgres import Connection, SegmentMissing
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.ledgers.postgres.boundary import CommitLost
@@ -291,7 +292,7 @@ class RealSide(Side):
 
     def __init__(self, rig: RealRig) -> None:
         super().__init__(rig)
-        self.upkeep = Upkeep(rig.database, rig.catalog, rig.ownership)
+        self.upkeep = Upkeep(rig.database, rig.catalog, rig.ownership, files)
         self.buffer_reader = BufferReader(rig.dsn)
 
     def close(self) -> None:

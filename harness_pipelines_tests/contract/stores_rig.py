@@ -18,6 +18,7 @@ import pyarrow as pa
 from psycopg import sql as compose
 
 from harness_pipelines.buffers.postgres.writer import Segments, SegmentWriter, make_segment
+from harness_pipelines.drivers import files
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
@@ -341,7 +342,7 @@ class RealRig(StoresRig):
         self.leases = Leases(self.readers)
         self.segments = Segments(self.database)
         self.ownership = Ownership(self.database, warehouse=folder.as_uri())
-        self.upkeep = Upkeep(self.database, self.catalog, self.ownership)
+        self.upkeep = Upkeep(self.database, self.catalog, self.ownership, files)
         self.raw_bytes = RawBytes(
             QuarantineBytes(self.database, catalog=CATALOG), self.catalog, warehouse=folder.as_uri()
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from harness_pipelines import faults
+from harness_pipelines.drivers import files
 from harness_pipelines.lakes.iceberg import catalog
 from harness_pipelines.ledgers.postgres import retention
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots, version_named
-from harness_pipelines.ports.errors import MetadataMissing
+from harness_pipelines.ports.errors import FilesKept, MetadataMissing
+from harness_pipelines.ports.files import FileStore
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveState
@@ -200,3 +202,88 @@ def test_a_read_of_a_pin_keeps_what_answers_for_it_though_the_pin_goes_while_it_
 
     condemned = {row["path"] for row in real.ask("SELECT path FROM harness.condemned_files")}
     assert condemned and answers.stream.metadata not in condemned
+
+
+class Store:
+    """The files of a folder; what is listed is noted, and the files of *kept* stay."""
+
+    def __init__(self) -> None:
+        self.listings = 0
+        self.kept: set[str] = set()
+        self.uploads_before: list[datetime] = []
+
+    def listed(self, folder: str, *, allow_not_found: bool = True) -> Iterator[files.Found]:
+        self.listings += 1
+        return files.listed(folder, allow_not_found=allow_not_found)
+
+    def batches(self, found: Sequence[Any], paths: Sequence[str]) -> Iterator[Sequence[Any]]:
+        return files.batches(found, paths)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        asked = list(paths)
+        files.delete(path for path in asked if path not in self.kept)
+        if left := self.kept.intersection(asked):
+            raise files.SomeLeft(f"{min(left)} is locked")
+
+    def abort_uploads(self, folder: str, *, before: datetime) -> int:
+        self.uploads_before.append(before)
+        return 1
+
+    def keeps_deleted(self, location: str) -> bool | None:
+        return True
+
+
+@pytest.fixture
+def store(real: RealRig, monkeypatch: pytest.MonkeyPatch) -> Store:
+    made: FileStore = Store()
+    monkeypatch.setattr(real.upkeep, "files", made)
+    assert isinstance(made, Store)
+    return made
+
+
+def orphans(real: RealRig, table: TableRow, *names: str) -> list[str]:
+    """Files that nothing needs, condemned long ago."""
+    folder = Path(urlsplit(real.ledger.pointer(table, "stream")).path).parent
+    for name in names:
+        (folder / name).write_bytes(b"x")
+        os.utime(folder / name, (0, 0))
+        condemned_long_ago(real, table, (folder / name).as_uri())
+    return [(folder / name).as_uri() for name in names]
+
+
+def test_a_run_that_does_not_look_lists_no_file_and_deletes_what_was_condemned(
+    real: RealRig, table: TableRow, store: Store
+):
+    moved(real, table, real.claim(table), 0, 15)
+    assert expire(real, table, look=False).condemned == []
+    assert (store.listings, store.uploads_before) == (0, [])
+    [orphan] = orphans(real, table, "orphan.avro")
+    assert expire(real, table, look=False).deleted == [orphan]
+    assert store.listings == len(table.views), "nothing is deleted without a second look, at each view"
+
+
+def test_a_file_that_the_store_keeps_holds_no_other_up_and_is_asked_for_again(
+    real: RealRig, table: TableRow, store: Store
+):
+    moved(real, table, real.claim(table), 0, 15)
+    locked, free = orphans(real, table, "a.avro", "b.avro")
+    store.kept = {locked}
+    with pytest.raises(FilesKept, match="a.avro is locked"):
+        expire(real, table)
+    assert [Path(urlsplit(one).path).exists() for one in (locked, free)] == [True, False]
+    assert len(store.uploads_before) == len(table.views), "the rest of the run was done"
+    store.kept = set()
+    assert expire(real, table).deleted == [locked]
+
+
+def test_uploads_are_aborted_that_are_a_day_older_than_any_open_move(real: RealRig, table: TableRow, store: Store):
+    claim = real.claim(table)
+    moved(real, table, claim, 0, 5)
+    assert expire(real, table).uploads == len(table.views), "one below the folder of each"
+    real.plan(table, claim, {0: 5}, {0: 15})
+    real.pass_time(timedelta(minutes=30))  # less than what lets a move be orphaned
+    expire(real, table)
+    first, then = store.uploads_before[0], store.uploads_before[-1]
+    assert timedelta(hours=24) < datetime.now(UTC) - first < timedelta(hours=25)
+    assert timedelta(minutes=25) < first - then < timedelta(minutes=35)
+    assert expire(real, table, dry_run=True).uploads == 0

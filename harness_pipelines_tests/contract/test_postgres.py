@@ -21,7 +21,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from harness_pipelines import faults
-from harness_pipelines.drivers import postgres
+from harness_pipelines.drivers import files, postgres
 from harness_pipelines.drivers.postgres import (
     READER,
     WORKER,
@@ -309,7 +309,7 @@ def test_a_retire_locks_in_the_order_of_the_design(real: RealRig, recording: Rec
     real.pass_time(timedelta(days=2))
     claim = real.claim(table, Stage.EXPIRE)
 
-    assert len(Upkeep(recording, real.catalog, real.ownership).trim(table, claim).retire) == 1
+    assert len(Upkeep(recording, real.catalog, real.ownership, files).trim(table, claim).retire) == 1
 
     (retiring,) = [t for t in recording.transactions if any("trim_floor = " in s for s in t)]
     found = [name for name in locked(retiring) if name != "harness.moves"]  # orphaned moves: no publish waits there
@@ -583,7 +583,7 @@ def test_no_file_is_deleted_from_a_warehouse_that_somebody_took_over(real: RealR
     claim = real.claim(table, Stage.EXPIRE)
     own = Ownership(real.database, warehouse=tmp_path.as_uri())
     own.check()
-    upkeep = Upkeep(real.database, real.catalog, own)
+    upkeep = Upkeep(real.database, real.catalog, own, files)
     folder = Path(urlsplit(real._lake.load(table, real.ledger.pointer(table, "stream")).location()).path)
     orphan, mark = folder / "orphan.parquet", tmp_path / MARK
     orphan.touch()

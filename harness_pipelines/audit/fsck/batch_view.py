@@ -9,7 +9,7 @@ from harness_pipelines.audit.fsck.ledger import seams
 from harness_pipelines.audit.fsck.rule import Found, Look, rule, spelled
 from harness_pipelines.layout.errors import TreeBroken
 from harness_pipelines.layout.tree import RegionTree
-from harness_pipelines.ports.warehouse import MetadataSeen
+from harness_pipelines.ports.files import MetadataSeen
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.lake.files import rows_below
 from harness_pipelines.protocol.lake.properties import BATCH_HI, vector_of

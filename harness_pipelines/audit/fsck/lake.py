@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from harness_pipelines.audit.fsck.rule import Found, Look, ViewSeen, adopted_in, rule, spelled
+from harness_pipelines.ports.files import FileSeen, MetadataSeen, SnapshotSeen
 from harness_pipelines.ports.table_state import SHOWN_MAX, Books, MoveRow, VersionRow, protocol_versions
-from harness_pipelines.ports.warehouse import FileSeen, MetadataSeen, SnapshotSeen
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.protocol.shape import view_set_of
 from harness_pipelines.protocol.versions import ViewName, answering_version

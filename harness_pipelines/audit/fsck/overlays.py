@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from harness_pipelines.audit.fsck.rule import Found, Look, rule
-from harness_pipelines.ports.warehouse import MetadataSeen
+from harness_pipelines.ports.files import MetadataSeen
 from harness_pipelines.protocol.lake.overlays import Overlay, named, told
 from harness_pipelines.protocol.lake.properties import RECALLED
 from harness_pipelines.protocol.shape import view_set_of

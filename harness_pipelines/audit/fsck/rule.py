@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.survey import Survey
+from harness_pipelines.ports.files import FileSeen
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.table_state import Books, MoveRow, VersionRow
-from harness_pipelines.ports.warehouse import FileSeen
 from harness_pipelines.protocol.changes.reverts import in_effect
 from harness_pipelines.protocol.lake.history import NamedMove
 from harness_pipelines.protocol.versions import EFFECTS, View, ViewName

@@ -12,10 +12,10 @@ from harness_pipelines.audit.proof.accounts import Accounts, torn
 from harness_pipelines.audit.proof.contents import QuarantineSide
 from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, Piece
 from harness_pipelines.audit.proof.report import Finding, Kind, RangeAudit, Status, Tier, Witness
-from harness_pipelines.drivers.files import listed
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView
-from harness_pipelines.ports.access import HasLakeBytes, HasProof, HasSignOffs
+from harness_pipelines.ports.access import HasFiles, HasLakeBytes, HasProof, HasSignOffs
 from harness_pipelines.ports.errors import LakeUnreadable
+from harness_pipelines.ports.files import FileStore
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import added, parsed, shown
@@ -27,7 +27,7 @@ SIGNED_OFFSETS_MAX = 1_000_000  #: of one range: what has to be read again when 
 SIGNABLE = frozenset({Status.VERIFIED, Status.RETENTION, Status.ACCEPTED})
 
 
-class Ports(HasLakeBytes, HasProof, HasSignOffs, Protocol):
+class Ports(HasFiles, HasLakeBytes, HasProof, HasSignOffs, Protocol):
     """The ports that it uses."""
 
 
@@ -46,7 +46,7 @@ def look(
 ) -> dict[int, Standing]:
     """Compare what was signed off with what answers now. Raises: LakeUnreadable."""
     signed = stores.sign_offs.all(table)
-    stored = stored_files(view.metadata.location) if signed and not full else {}
+    stored = stored_files(stores.files, view.metadata.location) if signed and not full else {}
     found = {}
     for p, limits in bounds.items():
         answering = _answering(stores, table, view, p, limits)
@@ -238,13 +238,13 @@ def _sign(standing: Standing, signature: Signature, ranges: Sequence[RangeAudit]
     )
 
 
-def stored_files(location: str) -> Mapping[str, Stored]:
+def stored_files(files: FileStore, location: str) -> Mapping[str, Stored]:
     """Size and time of every file below *location* of a view, by its path, from one listing.
 
     Raises: LakeUnreadable.
     """
     try:
-        found = list(listed(location, allow_not_found=False))
+        found = list(files.listed(location, allow_not_found=False))
     except OSError as error:
         raise LakeUnreadable(f"{location} cannot be listed: {error}; nothing was judged") from error
     latest = datetime.max.replace(tzinfo=UTC)

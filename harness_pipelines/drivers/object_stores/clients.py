@@ -37,6 +37,15 @@ def objects(location: str) -> tuple[S3Store, str]:
     return _objects(bucket, BOUND.of(location)), key
 
 
+def administration(location: str) -> Any:
+    """The client of the AWS SDK for what neither Arrow nor obstore can ask of the bucket of *location*.
+
+    Raises: ExtraMissing, StoreUnsupported.
+    """
+    check_scheme(location)
+    return _administration(bucket_of(location)[0], BOUND.of(location))
+
+
 def bucket_of(location: str) -> tuple[str, str]:
     """Bucket and key of a location on an object store."""
     bucket, _, key = location.partition("://")[2].partition("/")
@@ -79,6 +88,29 @@ def _objects(bucket: str, s3: S3Settings) -> S3Store:
     client["allow_http"] = s3.is_plain
     retry: Any = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
     return S3Store(bucket, client_options=client, retry_config=retry, **known)
+
+
+@lru_cache(maxsize=64)
+def _administration(bucket: str, s3: S3Settings) -> Any:
+    with needs("s3", "A warehouse on an object store"):
+        from botocore.config import Config
+        from botocore.session import get_session
+
+    how = Config(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=REQUEST_TIMEOUT_S,
+        retries={"total_max_attempts": RETRIES_MAX, "mode": "standard"},
+        s3={"addressing_style": "path" if s3.is_path_style else "virtual"},
+    )
+    return get_session().create_client(
+        "s3",
+        endpoint_url=s3.endpoint,
+        region_name=_region(bucket, s3),
+        aws_access_key_id=s3.access_key,
+        aws_secret_access_key=s3.secret_key,
+        aws_session_token=s3.session_token,
+        config=how,
+    )
 
 
 @lru_cache(maxsize=64)

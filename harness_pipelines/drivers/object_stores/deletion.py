@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness_pipelines.drivers.object_stores.clients import objects
-from harness_pipelines.drivers.object_stores.troubles import store_errors
+from harness_pipelines.drivers.object_stores.troubles import StoreRefused, store_errors
 from harness_pipelines.spec.locations import local_path
 
 AT_ONCE = 1000  #: what one request deletes at most, of any store
+PARTLY = "DeleteObjects request failed for key"  #: how obstore names a file that a store's answer says has stayed
 One = TypeVar("One")
 
 
@@ -24,10 +25,15 @@ def batches(found: Sequence[One], paths: Sequence[str]) -> Iterator[Sequence[One
         yield part
 
 
+class SomeLeft(OSError):
+    """The store did what it was asked to, but for some of the files."""
+
+
 def delete(paths: Iterable[str]) -> None:
     """Delete files; those that are not there any more are no error. Folders stay.
 
-    Raises: OSError, StoreRefused when not all of them could be: which are left, a listing says.
+    A file that the store keeps, as one under a legal hold, holds no other file up.
+    Raises: SomeLeft at the end, when some were kept: which, a listing says; StoreRefused, OSError.
     """
     stored: dict[str, list[str]] = defaultdict(list)
     for path in paths:
@@ -35,11 +41,26 @@ def delete(paths: Iterable[str]) -> None:
             Path(local).unlink(missing_ok=True)
         else:
             stored[path.partition("://")[2].partition("/")[0]].append(path)
+    kept: list[SomeLeft] = []
     for of_bucket in stored.values():
-        import obstore
-
-        store, _ = objects(of_bucket[0])
         for start in range(0, len(of_bucket), AT_ONCE):
-            part = of_bucket[start : start + AT_ONCE]
-            with store_errors(part[0]):
-                obstore.delete(store, [objects(path)[1] for path in part])
+            try:
+                _delete(of_bucket[start : start + AT_ONCE])
+            except SomeLeft as error:
+                kept.append(error)
+    if kept:
+        raise kept[0]
+
+
+def _delete(paths: Sequence[str]) -> None:
+    """By one request. Raises: SomeLeft, StoreRefused, OSError."""
+    import obstore
+
+    store, _ = objects(paths[0])
+    try:
+        with store_errors(paths[0]):
+            obstore.delete(store, [objects(path)[1] for path in paths])
+    except (OSError, StoreRefused) as error:
+        if PARTLY in str(error):
+            raise SomeLeft(str(error)) from error
+        raise

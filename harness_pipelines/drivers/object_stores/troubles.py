@@ -76,9 +76,15 @@ def store_errors(location: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError) as error:
-        text = redact(" ".join(str(error).split()))
-        if (way_on := refusal(text)) is not None:
-            raise StoreRefused(f"{location}: {way_on} ({text[:SHOWN_CHARS_MAX]})") from error
-        if isinstance(error, OSError):
+        told = named(location, error)
+        if isinstance(error, OSError) and not isinstance(told, StoreRefused):
             raise
-        raise OSError(f"{location}: {text[:SHOWN_CHARS_MAX]}") from error
+        raise told from error
+
+
+def named(location: str, error: Exception) -> StoreRefused | OSError:
+    """What an error of a store's client at *location* is: a refusal, or what may end by itself."""
+    text = redact(" ".join(str(error).split()))
+    if (way_on := refusal(text)) is not None:
+        return StoreRefused(f"{location}: {way_on} ({text[:SHOWN_CHARS_MAX]})")
+    return OSError(f"{location}: {text[:SHOWN_CHARS_MAX]}")

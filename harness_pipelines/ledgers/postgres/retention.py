@@ -7,6 +7,7 @@ transaction or its own act, later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -17,8 +18,7 @@ from pyiceberg.manifest import ManifestFile
 
 from harness_pipelines import faults
 from harness_pipelines.drivers.by_path import ByPath
-from harness_pipelines.drivers.files import SameFile, listed
-from harness_pipelines.drivers.object_stores.deletion import batches, delete
+from harness_pipelines.drivers.files import SameFile, SomeLeft
 from harness_pipelines.drivers.postgres import Connection, Database, LedgerBusy, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
@@ -28,6 +28,8 @@ from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
 from harness_pipelines.ports import rows
+from harness_pipelines.ports.errors import FilesKept
+from harness_pipelines.ports.files import FileStore
 from harness_pipelines.ports.ledger import TableRow, view_dropped
 from harness_pipelines.ports.upkeep import StoredFile, TrimDecision
 from harness_pipelines.protocol.claims import Claim
@@ -41,6 +43,7 @@ from harness_pipelines.spec.locations import folder_of, normal
 log = structlog.get_logger(__name__)
 FILES_PER_RUN_MAX = 10_000
 SHARE_MAX = 0.5  #: the size guard: one run never removes more than this share of a table's bytes
+UPLOADS_LAST_MAX = timedelta(days=1)
 GUARD_FREE_BYTES = 256 * 1024 * 1024
 _files_of: ByPath[frozenset[str]] = ByPath(20_000)
 
@@ -63,10 +66,12 @@ class _Seen:
 class Upkeep:
     """Decisions and removals of the expire stage for one database, catalog and warehouse."""
 
-    def __init__(self, database: Database, catalog: StagingCatalog, ownership: Ownership) -> None:
+    def __init__(self, database: Database, catalog: StagingCatalog, ownership: Ownership, files: FileStore) -> None:
         self.database = database
         self.catalog = catalog
         self.ownership = ownership
+        self.files = files
+        self._told = False  #: that the bucket keeps what is deleted
 
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
         """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing.
@@ -173,7 +178,8 @@ class Upkeep:
     ) -> list[str]:
         """Delete files that have been condemned for longer than the grace and that still nothing reaches.
 
-        Raises: SizeGuard, with nothing removed, unless *remove_large*; WarehouseTaken.
+        What the store keeps holds no other file up, and is tried again by the next run.
+        Raises: SizeGuard, with nothing removed, unless *remove_large*; WarehouseTaken; FilesKept at the end.
         """
         grace = timedelta(seconds=table.spec.retention.grace)
         with self.database.transaction() as connection:
@@ -193,16 +199,47 @@ class Upkeep:
             ripe = ripe[:FILES_PER_RUN_MAX]
             if ripe:
                 self.ownership.confirm()  # another ledger may reach what this one does not
-            for part in batches(ripe, [file.path for _, file in ripe]):
+            # Those that somebody deleted, or that lie in no folder of this table.
+            self._forget(table, [path for key, path in condemned.items() if key not in seen.stored])
+            kept: list[SomeLeft] = []
+            for part in self.files.batches(ripe, [file.path for _, file in ripe]):
                 self.ownership.check()
                 with self.database.transaction() as connection:  # a holder that slept here has been replaced
                     check_held(connection, claim)
-                delete(file.path for _, file in part)  # of which one may fail: it is listed by the next run
+                try:
+                    self.files.delete(file.path for _, file in part)
+                except SomeLeft as error:  # which of them stayed, the next run's listing says
+                    kept.append(error)
+                    continue
                 faults.point("expire.during_trim")
                 self._forget(table, [path for path, _ in part])
-            # Those that somebody deleted, or that lie in no folder of this table.
-            self._forget(table, [path for key, path in condemned.items() if key not in seen.stored])
+            if ripe:
+                self._tell_of_versions(ripe[0][1].path)
+            if kept:
+                raise FilesKept(
+                    f"{table.name}: the store kept files that nothing needs, by its answers to {len(kept)} requests: "
+                    f"{kept[0]}. All others are deleted; expire asks again for these"
+                ) from kept[0]
         return [file.path for _, file in ripe]
+
+    def _tell_of_versions(self, location: str) -> None:
+        """Say once that a delete frees nothing in this bucket. An answer that does not come is no trouble of expire."""
+        if not self._told:
+            self._told = True
+            with suppress(OSError, HarnessError):
+                if self.files.keeps_deleted(location):
+                    way_on = "let a lifecycle rule end noncurrent versions"
+                    log.warning("expire.bucket_keeps_versions", location=location, way_on=way_on)
+
+    def abort_uploads(self, table: TableRow) -> int:
+        """Abort uploads below the views' folders that were cut off: parts that no listing shows, and that are billed.
+
+        Whatever began a day before the horizon belongs to nobody: no write of the harness takes as long as that, and
+        the store's clock, by which their age is known, may be off by hours. Raises: WarehouseTaken, FolderShared.
+        """
+        before = self._horizon(table) - UPLOADS_LAST_MAX
+        self.ownership.confirm()  # another ledger may write here
+        return sum(self.files.abort_uploads(folder, before=before) for folder in self._folders(table))
 
     @staticmethod
     def _guard(table: TableRow, ripe: Iterable[StoredFile], stored: Iterable[StoredFile]) -> None:
@@ -222,7 +259,7 @@ class Upkeep:
         reached, before = self._reached(table), self._before_quarantine(table)
         folders = self._folders(table)
         same, stored = SameFile(), {}
-        for found in (file for folder in folders for file in listed(folder)):
+        for found in (file for folder in folders for file in self.files.listed(folder)):
             file = StoredFile(path=found.path, bytes=found.bytes, modified=found.modified or datetime.now(UTC))
             stored[same.key(file.path)] = file
         live = same.keys(reached)

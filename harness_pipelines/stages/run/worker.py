@@ -230,6 +230,7 @@ class _TableWorker:
         self._stages = worker.options.stages & (_OF_EVERY_TABLE | table.effects.keys())
         self._nothing_due: str | None = None  # in this metadata file of the batch view
         self._nothing_small: str | None = None  # in this metadata file of the stream view
+        self._files_looked_at = -math.inf  #: monotonic seconds, when expire last listed the lake's files
         self._quiet: set[Stage] = set()  # had nothing to do when last asked, or somebody else has them
         self._rest: dict[Stage, dict[int, int]] = {}  # what was there at first, and is not moved yet
         self._watching = Backoff(self, "watch")
@@ -587,5 +588,8 @@ class _TableWorker:
 
     def _expire(self) -> bool:
         claim = self._keepers[Stage.EXPIRE].current()
-        expire.expire_once(self.stores, self.table, claim, remove_large=self.worker.options.remove_large)
+        look = time.monotonic() - self._files_looked_at >= expire.look_every_s(self.table)
+        expire.expire_once(self.stores, self.table, claim, remove_large=self.worker.options.remove_large, look=look)
+        if look:
+            self._files_looked_at = time.monotonic()
         return False

@@ -17,12 +17,14 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import HasLake, HasLedger, HasRawBytes, HasUpkeep
+from harness_pipelines.ports.errors import FilesKept
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.upkeep import Moved
+from harness_pipelines.ports.upkeep import Moved, StoredFile
 from harness_pipelines.protocol.claims import Claim
 
 log = structlog.get_logger(__name__)
+LOOK_EVERY_S_MAX = 600.0
 RETIRED_FOR_MIN = timedelta(seconds=30)  #: a statement of a reader may last so long after its lease was looked up
 
 
@@ -41,6 +43,7 @@ class Expired:
     deleted: list[str] = field(default_factory=list)
     retained_from: int = 0
     quarantined: Moved = field(default_factory=Moved)  #: records that were quarantined, whose bytes went to the lake
+    uploads: int = 0  #: that were cut off long ago, and are aborted
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,18 +54,35 @@ class Expired:
             "deleted": self.deleted,
             "retained_from": self.retained_from,
             "quarantined": self.quarantined.to_json(),
+            "uploads": self.uploads,
         }
 
 
+def look_every_s(table: TableRow) -> float:
+    """How often it is worth listing the files of *table*: a listing costs requests, and finds what waits for a grace.
+
+    What an earlier look condemned is deleted by the runs in between.
+    """
+    return min(float(table.spec.retention.grace), LOOK_EVERY_S_MAX)
+
+
 def expire_once(
-    stores: Ports, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
+    stores: Ports,
+    table: TableRow,
+    claim: Claim,
+    *,
+    dry_run: bool = False,
+    remove_large: bool = False,
+    look: bool = True,
 ) -> Expired:
     """One run: first remove what earlier runs decided, then decide again; then move what quarantine has too much of.
 
     What is decided about the buffer and the retained versions needs nothing of the lake, and is decided whatever the
     lake's files are like: a version whose metadata is gone must be able to get out of reach.
     *remove_large*: even if that is more than half of the table's bytes, which otherwise asks for a person's word.
-    Raises: SizeGuard, MetadataMissing, FencedOut; LakeAway, PostgresUnreachable when a store is away.
+    Without *look* no files are listed to find more that nothing needs (see `look_every_s`).
+    Raises: FilesKept, when all else is done; SizeGuard, MetadataMissing, FencedOut; LakeAway, PostgresUnreachable when
+    a store is away.
     """
     now = stores.ledger.table(table.name)
     if now.table_id == table.table_id:  # else it was dropped and made again, and the claim is gone
@@ -79,13 +99,19 @@ def expire_once(
     faults.point("expire.after_commit")
     with _going_on(held_up):
         moved = stores.raw_bytes.move(table, claim, dry_run=dry_run)
+    if held_up and not isinstance(held_up[0], FilesKept):
+        raise held_up[0]
+    condemned: list[StoredFile] = []
+    uploads = 0
+    if look:
+        with reachable(table.name, "expire"):
+            if not dry_run:
+                _drop_dead_branches(stores, table, claim)
+            faults.point("expire.before_condemn")
+            condemned = stores.upkeep.condemn(table, dry_run=dry_run)
+            uploads = 0 if dry_run else stores.upkeep.abort_uploads(table)
     if held_up:
         raise held_up[0]
-    with reachable(table.name, "expire"):
-        if not dry_run:
-            _drop_dead_branches(stores, table, claim)
-        faults.point("expire.before_condemn")
-        condemned = stores.upkeep.condemn(table, dry_run=dry_run)
     expired = Expired(
         floor=dict(decision.floor),
         retired=[*(s.name for s in decision.retire), *decision.overlays],
@@ -94,6 +120,7 @@ def expire_once(
         deleted=deleted,
         retained_from=decision.retained_from,
         quarantined=moved,
+        uploads=uploads,
     )
     log.info(
         "expire.done",
@@ -102,6 +129,7 @@ def expire_once(
         dropped=len(dropped),
         deleted=len(deleted),
         quarantined=moved.records,
+        uploads=uploads,
     )
     return expired
 

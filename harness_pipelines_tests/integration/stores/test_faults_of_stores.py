@@ -6,15 +6,18 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import obstore
 import pytest
 
 from harness_pipelines.drivers.files import listed, opened
+from harness_pipelines.drivers.object_stores import deletion
 from harness_pipelines.drivers.object_stores.bound import BOUND
-from harness_pipelines.drivers.object_stores.clients import objects
-from harness_pipelines.drivers.object_stores.deletion import delete
+from harness_pipelines.drivers.object_stores.bucket import abort_uploads, keeps_deleted
+from harness_pipelines.drivers.object_stores.clients import administration, bucket_of, objects
+from harness_pipelines.drivers.object_stores.deletion import SomeLeft, delete
 from harness_pipelines.drivers.object_stores.marks import StoreUnfit, create_mark, read_mark
 from harness_pipelines.drivers.object_stores.troubles import StoreRefused
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
@@ -146,6 +149,61 @@ def test_what_a_store_says_it_deleted_and_did_not_is_an_error_and_goes_by_the_ne
     proxy.heal()
     purge(place)
     assert list(listed(place)) == []
+
+
+def test_a_file_that_a_store_keeps_holds_up_no_file_of_another_request(
+    place: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(deletion, "AT_ONCE", 2)
+    files = fill(place, "a", "b", "c", "d", "e")
+    said = "<DeleteResult><Error><Key>{}</Key><Code>AccessDenied</Code><Message>locked</Message></Error></DeleteResult>"
+    proxy.fail("BULK", Fault(status=200, body=said.format(files[0].partition("harness/")[2])), times=1)
+    with pytest.raises(SomeLeft, match="locked"):
+        delete(files)
+    assert [file.path for file in listed(place)] == files[:2], "the next listing says what is to be deleted again"
+    delete(files)
+    assert list(listed(place)) == []
+
+
+def begin_upload(file: str) -> None:
+    """An upload of several parts, as a writer leaves it that is killed: no listing shows it."""
+    client, (bucket, key) = administration(file), bucket_of(file)
+    upload = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+    client.upload_part(Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 1000)
+
+
+def uploads(place: str) -> list[str]:
+    bucket, key = bucket_of(place)
+    found = administration(place).list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", [])
+    return sorted(f"s3://{bucket}/{upload['Key']}" for upload in found)
+
+
+def test_uploads_that_were_cut_off_are_aborted_by_age_and_in_their_folder_alone(place: str):
+    mine, other = f"{place}/orders/a.parquet", f"{place}/orders2/b.parquet"
+    for file in (mine, other):
+        begin_upload(file)
+    now = datetime.now(UTC)
+    assert abort_uploads(f"{place}/orders", before=now - timedelta(hours=1)) == 0
+    assert uploads(place) == [mine, other]
+    assert abort_uploads(f"{place}/orders", before=now + timedelta(hours=1)) == 1
+    assert uploads(place) == [other]
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "NotImplemented"])
+def test_who_may_not_ask_for_uploads_or_versions_goes_on_without(place: str, proxy: StoreProxy, code: str):
+    begin_upload(f"{place}/a")
+    for kind in ("UPLOADS", "VERSIONING"):
+        proxy.fail(kind, Fault.named(403, code))
+    assert abort_uploads(place, before=datetime.now(UTC) + timedelta(hours=1)) == 0
+    assert keeps_deleted(place) is None
+    proxy.heal()
+    assert uploads(place) == [f"{place}/a"]
+
+
+@pytest.mark.parametrize(("said", "keeps"), [("<Status>Enabled</Status>", True), ("", False)])
+def test_a_bucket_that_keeps_what_is_deleted_is_known(place: str, proxy: StoreProxy, said: str, keeps: bool):
+    proxy.fail("VERSIONING", Fault(status=200, body=f"<VersioningConfiguration>{said}</VersioningConfiguration>"))
+    assert keeps_deleted(place) is keeps
 
 
 def test_odd_names_are_written_listed_and_deleted_as_they_are(place: str):

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
@@ -29,6 +28,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.compaction import FILES_MIN, CompactedWrong, StreamFile
 from harness_pipelines.protocol.moves import MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
+from harness_pipelines.spec.locations import local_path, normal
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.run.moving import FAILURES_MAX
@@ -36,6 +36,7 @@ from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.lake_files import content, exists, name_of, parquet, put, remove
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COORDINATES, TableRig
 
@@ -70,11 +71,6 @@ def head(rig: TableRig) -> Version:
 def files(rig: TableRig, version: Version | None = None) -> list[StreamFile]:
     found = stream_files(rig.table.row, (version or head(rig)).stream.metadata)
     return sorted(found, key=lambda f: (f.partition, f.low))
-
-
-def on_disk(path: str) -> Path:
-    """Engines write a location as ``file:/...`` and as ``file:///...``."""
-    return Path(urlsplit(path).path)
 
 
 def hulls(rig: TableRig) -> list[tuple[int, int, int]]:
@@ -122,7 +118,7 @@ def test_small_files_become_one_per_partition_in_offset_order_and_no_bound_moves
     assert (after.version, after.bounds) == (before.version + 1, before.bounds)
     assert hulls(rig) == [(0, 0, end), (1, 0, end)]
     for file in files(rig):
-        assert pq.read_table(on_disk(file.path), partitioning=None)["_kafka_offset"].to_pylist() == list(range(end))
+        assert parquet(file.path)["_kafka_offset"].to_pylist() == list(range(end))
     rig.assert_exact()
     assert compacted(rig) is None
     assert states(rig) == [(MoveState.COMMITTED, 1)]
@@ -282,18 +278,18 @@ def test_old_versions_and_readers_under_way_read_on(rig: TableRig) -> None:
 def test_small_files_are_kept_for_a_lease_and_condemned_when_it_ends(make_rig: MakeRig) -> None:
     rig = make_rig(layout={"target_file_mb": 1}, retention={"versions": "1s", "grace": "1s", "snapshots": 1})
     rounds(rig, FILES_MIN)
-    truth, small, leased = rig.truth, {on_disk(f.path) for f in files(rig)}, head(rig).version
+    truth, small, leased = rig.truth, {normal(f.path) for f in files(rig)}, head(rig).version
     plan = rig.table.plan()
     lazy = rig.table.to_spark(rig.stores.spark(), columns=["id", *COORDINATES], plan=plan)
     compacted(rig)
-    condemned: set[Path] = set()
+    condemned: set[str] = set()
 
     with claimed(rig, Stage.EXPIRE) as claim:
 
         def expired() -> int:
             """The oldest version that can still be read."""
             done = expire_once(rig.stores, rig.table.row, claim)
-            condemned.update(map(on_disk, done.condemned))
+            condemned.update(done.condemned)
             return done.retained_from
 
         wait_until(lambda: expired() > leased, "the leased version is kept for its lease alone", deadline_s=30)
@@ -315,7 +311,7 @@ def test_expire_does_not_remove_most_of_a_table_without_a_persons_word(
     monkeypatch.setattr(retention, "SHARE_MAX", 0.01)
     rig = make_rig(layout={"target_file_mb": 1}, retention={"versions": "1s", "grace": "1s", "snapshots": 1})
     rounds(rig, FILES_MIN)
-    small = {on_disk(f.path) for f in files(rig)}
+    small = {normal(f.path) for f in files(rig)}
     compacted(rig)
 
     with claimed(rig, Stage.EXPIRE) as claim:
@@ -328,16 +324,17 @@ def test_expire_does_not_remove_most_of_a_table_without_a_persons_word(
             return ""
 
         wait_until(lambda: "--remove-large" in refused(), "the files are ripe, and too many", deadline_s=30)
-        assert all(path.exists() for path in small)
+        assert all(map(exists, small))
 
         def removed() -> bool:
             expire_once(rig.stores, rig.table.row, claim, remove_large=True)
-            return not any(path.exists() for path in small)
+            return not any(map(exists, small))
 
         wait_until(removed, "they are gone", deadline_s=30)
     rig.assert_exact()
 
 
+@pytest.mark.folder("the times of files are set; `stores/test_clocks.py` does it to a store")
 def test_expire_with_a_storage_an_hour_behind_removes_no_file_that_an_open_move_writes(make_rig: MakeRig) -> None:
     rig = make_rig(retention={"grace": "1s"})
     rounds(rig, 1)
@@ -347,11 +344,14 @@ def test_expire_with_a_storage_an_hour_behind_removes_no_file_that_an_open_move_
     with claimed(rig, Stage.TIER) as claim, claimed(rig, Stage.EXPIRE) as cleaner:
         move = tier.plan(stores, row, claim, trigger="test", run_id=None)
         assert move is not None
-        written = on_disk(files(rig)[0].path).with_name(f"{uuid.uuid4()}.parquet")  # not in any branch yet
-        written.write_bytes(b"rows")
-        behind = written.stat().st_mtime - 3600
-        os.utime(written, (behind, behind))
-        assert written in map(on_disk, expire_once(stores, row, cleaner).condemned)
+        folder = normal(files(rig)[0].path).rpartition("/")[0]
+        written = f"{folder}/{uuid.uuid4()}.parquet"  # not in any branch yet
+        put(written, b"rows")
+        path = local_path(written)
+        assert path is not None
+        behind = Path(path).stat().st_mtime - 3600
+        os.utime(path, (behind, behind))
+        assert written in expire_once(stores, row, cleaner).condemned
 
         def grace_has_ended() -> bool:
             query = "SELECT max(since) < clock_timestamp() - interval '1 s' AS ended FROM harness.condemned_files"
@@ -361,11 +361,11 @@ def test_expire_with_a_storage_an_hour_behind_removes_no_file_that_an_open_move_
 
         wait_until(grace_has_ended, "the file is condemned for longer than the grace", deadline_s=30)
         expire_once(stores, row, cleaner)
-        assert written.exists()
+        assert exists(written)
 
         stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error="test")
-        assert written in map(on_disk, expire_once(stores, row, cleaner).deleted)
-        assert not written.exists()
+        assert written in expire_once(stores, row, cleaner).deleted
+        assert not exists(written)
     rig.assert_exact()
 
 
@@ -419,15 +419,15 @@ def test_what_was_written_wrongly_is_never_published_and_holds_the_stage_by_name
 
 
 def test_a_small_file_that_is_gone_is_named_and_nothing_is_published(rig: TableRig) -> None:
-    before, victim = head(rig), on_disk(files(rig)[0].path)
-    kept = victim.read_bytes()
-    victim.unlink()
+    before, victim = head(rig), files(rig)[0].path
+    kept = content(victim)
+    remove(victim)
 
-    with claimed(rig) as claim, pytest.raises(LakeFileMissing, match=f"{victim.name} is gone"):
+    with claimed(rig) as claim, pytest.raises(LakeFileMissing, match=f"{name_of(victim)} is gone"):
         compact.compact_once(rig.stores, rig.table.row, claim, trigger="test")
     assert head(rig) == before
 
-    victim.write_bytes(kept)
+    put(victim, kept)
     compacted(rig)
     rig.assert_exact()
 

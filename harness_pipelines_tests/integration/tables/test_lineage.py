@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
-import pyarrow.parquet as pq
 import pytest
 
 import harness_pipelines as hp
@@ -33,6 +31,7 @@ from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.keyed import KeyedRig, row
+from harness_pipelines_tests.lake_files import parquet
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, TableRig
 
@@ -79,7 +78,7 @@ def holding(version: Version, record: tuple[int, int], view: ViewName = "batch")
 
 def coordinates(path: str) -> set[tuple[int, int]]:
     """Of the rows of a file, hidden ones too."""
-    rows = pq.read_table(Path(urlsplit(path).path), columns=list(COORDINATES), partitioning=None)
+    rows = parquet(path, COORDINATES)
     return set(zip(*(rows.column(name).to_pylist() for name in COORDINATES), strict=True))
 
 

@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 from harness_pipelines.cli.main import cli
 from harness_pipelines.stages.otree.recluster import ask, plan_recluster, run
 from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.lake_files import remove
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import OTREE, TableRig, environment
 
@@ -198,7 +199,7 @@ def test_of_a_move_whose_metadata_is_gone_the_ledger_tells(moved: TableRig, line
     for version in moved.table.versions():
         for view in version.views.values():
             if view not in head.views.values():
-                Path(urlsplit(view.metadata).path).unlink(missing_ok=True)
+                remove(view.metadata)
     assert tell(moved, f"sub-{uuid.uuid4().hex[:8]}", url).exit_code == 0
     tier, otree = completed(server)
     for one, stage in ((tier, "tier"), (otree, "otree")):

@@ -7,8 +7,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,6 +18,7 @@ from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.integration.tables.test_otree import taken
 from harness_pipelines_tests.keyed import KeyedRig
+from harness_pipelines_tests.lake_files import exists
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import ALL, COORDINATES, TableRig
 
@@ -102,12 +101,12 @@ def test_what_only_a_snapshot_needed_goes_after_it_is_dropped(make_rig: MakeRig,
     for _ in range(3):
         taken(rig, 20)
     expire_all(rig)
-    assert Path(urlsplit(metadata).path).exists()
+    assert exists(metadata)
     rig.harness.drop_snapshot(named)
     expire_all(rig)
     with pytest.raises(SnapshotUnknown, match=rf"{rig.name} is in no snapshot {named}"):
         rig.read(at=named)
-    assert not Path(urlsplit(metadata).path).exists()
+    assert not exists(metadata)
 
 
 def test_tables_of_one_snapshot_are_one_cut_while_all_of_them_move(make_rig: MakeRig, named: str):

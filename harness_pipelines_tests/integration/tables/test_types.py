@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
 from harness_pipelines.buffers.postgres.types import BUFFER_SCHEMA
@@ -128,6 +127,6 @@ def test_the_page_of_types_says_what_the_systems_show(harness: hp.Harness, kafka
         if place == "buffer":
             rig.tier()
     head = rig.stores.ledger.head(rig.table.row)
-    view = StaticTable.from_metadata(head.stream.metadata)
+    view = rig.stores.catalog.at((rig.table.spec.namespace, rig.table.row.tiered_view), head.stream.metadata)
     for name, row in rows.items():
         assert iceberg_name(str(view.schema().find_field(name).field_type)) == row.iceberg

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from harness_pipelines.audit.fsck.rule import Look
 from harness_pipelines.lakes.iceberg.inspect.files import ManifestSeen
 from harness_pipelines.lakes.iceberg.inspect.survey import Survey
+from harness_pipelines.ports.files import FileSeen, MetadataSeen, SnapshotSeen
 from harness_pipelines.ports.table_state import Books, Buffered, Cut, MoveRow, PositionRow, VersionRow
-from harness_pipelines.ports.warehouse import FileSeen, MetadataSeen, SnapshotSeen
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 

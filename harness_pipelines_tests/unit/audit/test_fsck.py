@@ -17,9 +17,9 @@ from harness_pipelines.audit.fsck import run as module
 from harness_pipelines.audit.fsck.rule import RULES, Found, LogSeen, Look, Rule, rule, spelled
 from harness_pipelines.drivers.postgres import PostgresUnreachable
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.ports.files import Unreadable
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.table_state import SegmentRow, protocol_versions
-from harness_pipelines.ports.warehouse import Unreadable
 from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.unit.audit.books import NOW, books, claim, details, file, move, position, surveyed, version

@@ -12,8 +12,8 @@ from harness_pipelines.lakes.iceberg.inspect.files import ManifestSeen
 from harness_pipelines.lakes.iceberg.inspect.survey import Survey
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.ports.files import MetadataSeen, SnapshotSeen, Unreadable
 from harness_pipelines.ports.table_state import Books, Cut, LayoutRow
-from harness_pipelines.ports.warehouse import MetadataSeen, SnapshotSeen, Unreadable
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.unit.audit.books import books, file, move, position, surveyed, version

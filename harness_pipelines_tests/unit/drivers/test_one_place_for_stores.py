@@ -25,6 +25,8 @@ MAKERS = {
         "drivers/object_stores/marks.py",
         "drivers/object_stores/troubles.py",
     },
+    "botocore": {"drivers/object_stores/clients.py", "drivers/object_stores/bucket.py"},
+    "boto3": set[str](),
     "load_file_io": set[str](),
     "PyArrowFileIO": {"lakes/iceberg/checked_io.py"},
 }
@@ -67,6 +69,7 @@ def test_nobody_else_makes_a_file_system_a_client_or_a_stores_properties():
         "from pyarrow.fs import S3FileSystem",
         "FileSystem.from_uri(place)",
         "import obstore",
+        "from botocore.session import get_session",
         "from obstore.store import from_url",
         "io = load_file_io()\nfrom pyiceberg.io import load_file_io",
         'options = {"s3.endpoint": place}',

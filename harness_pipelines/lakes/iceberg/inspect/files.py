@@ -32,7 +32,7 @@ from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE
-from harness_pipelines.ports.warehouse import GONE, FileSeen, MetadataSeen, SnapshotSeen, Unreadable
+from harness_pipelines.ports.files import GONE, FileSeen, MetadataSeen, SnapshotSeen, Unreadable
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.spec.locations import folder_of, normal

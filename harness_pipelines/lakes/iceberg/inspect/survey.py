@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.lakes.iceberg.inspect.files import LakeLook, ManifestSeen
-from harness_pipelines.ports.warehouse import FileSeen, MetadataSeen, Unreadable
+from harness_pipelines.ports.files import FileSeen, MetadataSeen, Unreadable
 
 READERS = 8  #: files that are read at once: a store far away answers slowly, but many at a time
 Progress = Callable[[int, int], None]  #: files read, files to read as far as known

@@ -1,0 +1,82 @@
+"""What no listing of a bucket shows: uploads that were cut off, and whether it keeps what is deleted.
+
+Arrow, Spark and obstore can do neither; the AWS SDK can, with the same settings. A store that has no such request, or
+credentials that may not make it, are no error: the answer is then that nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+import structlog
+
+from harness_pipelines.drivers.object_stores.clients import administration, bucket_of
+from harness_pipelines.drivers.object_stores.troubles import named
+from harness_pipelines.spec.locations import local_path
+
+log = structlog.get_logger(__name__)
+#: Codes by which a store says that it has no such request, or that these credentials may not make it.
+_UNASKABLE = frozenset({"NotImplemented", "MethodNotAllowed", "NotSupported", "AccessDenied"})
+
+
+class Unaskable(Exception):
+    """Nobody can say: see the module."""
+
+
+def abort_uploads(folder: str, *, before: datetime) -> int:
+    """Abort the uploads of several parts to files below *folder* that began *before*, by the store's clock.
+
+    Their parts are billed and no listing shows them. Returns how many there were.
+    Raises: OSError, StoreRefused.
+    """
+    if local_path(folder) is not None:
+        return 0
+    bucket, key = bucket_of(folder)
+    aborted = 0
+    try:
+        with _errors(folder):
+            client = administration(folder)
+            pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=f"{key.rstrip('/')}/")
+            for found in (upload for page in pages for upload in page.get("Uploads", ())):
+                if found["Initiated"] < before:
+                    client.abort_multipart_upload(Bucket=bucket, Key=found["Key"], UploadId=found["UploadId"])
+                    aborted += 1
+    except Unaskable as error:
+        log.info("store.uploads_unknown", folder=folder, why=str(error))
+    return aborted
+
+
+def keeps_deleted(location: str) -> bool | None:
+    """Whether the bucket of *location* has versions, so that what is deleted stays and is billed; None: nobody knows.
+
+    Raises: OSError, StoreRefused.
+    """
+    if local_path(location) is not None:
+        return False
+    try:
+        with _errors(location):
+            found = administration(location).get_bucket_versioning(Bucket=bucket_of(location)[0])
+    except Unaskable as error:
+        log.info("store.versioning_unknown", location=location, why=str(error))
+        return None
+    return bool(found.get("Status") == "Enabled")
+
+
+@contextmanager
+def _errors(location: str) -> Iterator[None]:
+    """Errors of the SDK by name. Raises: Unaskable, StoreRefused, OSError."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        if code in _UNASKABLE:
+            raise Unaskable(code) from error
+        if code == "NoSuchUpload":  # it ended meanwhile; the next run looks at the others
+            return
+        raise named(location, error) from error
+    except BotoCoreError as error:
+        raise named(location, error) from error

@@ -1,0 +1,110 @@
+"""What flows and the ledger ask of the place where the lake's files are: a folder, or a bucket of an object store.
+
+They know files by their location alone. Settings, clients and how many requests an act takes are the store's own
+business (`drivers/files.py`, `drivers/object_stores/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+One = TypeVar("One")
+
+
+class FoundFile(Protocol):
+    """A file of a listing."""
+
+    @property
+    def path(self) -> str:
+        """In the normal form."""
+        ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def modified(self) -> datetime | None:
+        """As the storage's clock had it: no order and no age may be decided by it alone."""
+        ...
+
+
+class FileStore(Protocol):
+    """Raises: OSError for all that may end by itself, StoreRefused for what a person has to correct."""
+
+    def listed(self, folder: str, *, allow_not_found: bool = True) -> Iterator[FoundFile]:
+        """Every file below *folder*, at any depth."""
+        ...
+
+    def batches(self, found: Sequence[One], paths: Sequence[str]) -> Iterator[Sequence[One]]:
+        """*found*, whose files are *paths*, in the parts that one request deletes."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files; one that is not there is no error. What cannot be deleted holds no other file up."""
+        ...
+
+    def abort_uploads(self, folder: str, *, before: datetime) -> int:
+        """Abort uploads below *folder* that began *before* and never ended; returns how many there were."""
+        ...
+
+    def keeps_deleted(self, location: str) -> bool | None:
+        """Whether what is deleted stays as an old version, and is billed; None: nobody knows."""
+        ...
+
+
+# -- what was read of the files of a view ---------------------------------------------------------------------
+
+GONE = "there is no such file"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that is missing or cannot be parsed."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSeen:
+    """One snapshot in a metadata file."""
+
+    snapshot: int
+    parent: int | None
+    sequence: int
+    manifest_list: str
+    summary: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataSeen:
+    """One metadata file."""
+
+    snapshot: int | None  #: of main
+    snapshots: Mapping[int, SnapshotSeen]
+    properties: Mapping[str, str]
+    offset_id: int | None  #: field id of `_kafka_offset`; None: the view has no such column
+    operation_id: int | None = None  #: of `_op`
+
+    @property
+    def head(self) -> SnapshotSeen | None:
+        return None if self.snapshot is None else self.snapshots.get(self.snapshot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSeen:
+    """One live file in a manifest."""
+
+    path: str
+    added: int | None  #: sequence number of the snapshot that added it; a rewrite never keeps it
+    bytes: int
+    rows: int
+    partition: int | None  #: Kafka's; None: not partitioned as the harness does
+    low: int | None  #: lowest and highest offset, both included; None: the writer kept no bounds
+    high: int | None
+    operations: tuple[str, str] | None = None  #: least and greatest `_op`; None: the writer kept no bounds
+    deletes: str | None = None  #: what kind of delete file it is: position, equality; None: data
+    deletes_of: str | None = None  #: the one data file that a position delete file speaks of

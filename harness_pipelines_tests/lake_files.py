@@ -1,0 +1,44 @@
+"""Files of the lake as tests look at them and damage them: by location, in a folder or on an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness_pipelines.drivers.files import delete, opened, size_of
+from harness_pipelines.spec.locations import normal
+
+
+def exists(location: str) -> bool:
+    return size_of(normal(location)) is not None
+
+
+def remove(location: str) -> None:
+    """Delete a file that may be gone already."""
+    delete([normal(location)])
+
+
+def content(location: str) -> bytes:
+    system, path = opened(normal(location))
+    with system.open_input_stream(path) as stream:
+        return bytes(stream.read())
+
+
+def put(location: str, written: bytes) -> None:
+    """Write a file, or write over it."""
+    system, path = opened(normal(location))
+    with system.open_output_stream(path) as stream:
+        stream.write(written)
+
+
+def parquet(location: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of one data file, hidden ones too."""
+    system, path = opened(normal(location))
+    with system.open_input_file(path) as file:
+        return pq.ParquetFile(file).read(columns=None if columns is None else list(columns))
+
+
+def name_of(location: str) -> str:
+    return location.rpartition("/")[2]
