@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "completion": "harness_pipelines.cli.operate.completion:completion",
     "demo": "harness_pipelines.cli.operate.demo:demo",
     "dev": "harness_pipelines.cli.operate.dev:dev",
+    "doctor": "harness_pipelines.cli.operate.doctor:doctor",
     "events": "harness_pipelines.cli.reads.events:events",
     "evolve": "harness_pipelines.cli.tables.evolve:evolve",
     "explain": "harness_pipelines.cli.reads.explain:explain",

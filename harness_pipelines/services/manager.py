@@ -188,6 +188,10 @@ class Services:
             for one in self.status()
         )
 
+    def ports(self) -> dict[str, tuple[int, ...]]:
+        """Return the ports that each service had last, by its name; a start takes them again where they are free."""
+        return {name: record.ports for name, record in self._state.read().items()}
+
     def _login(self, login: str, known: Mapping[ServiceName, str | None]) -> str | None:
         """The address of another login of the embedded database, while that runs."""
         record = self._state.read().get("postgres")

@@ -113,6 +113,27 @@ class KafkaLog:
         except KafkaException as error:
             raise self._named(error, topic="any", doing="asking whether it is there") from error
 
+    def brokers(self) -> dict[int, tuple[str, int]]:
+        """Host and port that each broker wants its clients to come to, by its id. Raises: as `ask`."""
+        try:
+            found = self._admin.list_topics("harness-is-there", timeout=self._client.timeouts.request_s)
+        except KafkaException as error:
+            raise self._named(error, topic="any", doing="asking for its brokers") from error
+        return {number: (str(broker.host), int(broker.port)) for number, broker in found.brokers.items()}
+
+    def operations(self, topic: str) -> frozenset[str]:
+        """What the login may do with *topic*, as ``READ``; all that there is where the broker has no authorizer.
+
+        Raises: as `describe`.
+        """
+        asked = self._admin.describe_topics(
+            TopicCollection([topic]),
+            include_authorized_operations=True,
+            request_timeout=self._client.timeouts.request_s,
+        )
+        found = self._answer(asked[topic], topic=topic, doing=f"asking for the rights on topic {topic!r}")
+        return frozenset(operation.name for operation in found.authorized_operations or ())
+
     def _metadata(self, topic: str, *, timeout_s: float) -> ClusterMetadata:
         """Ask for the leaders of *topic*, which the client then keeps. Raises: KafkaException."""
         found = self._admin.list_topics(topic, timeout=timeout_s)

@@ -22,14 +22,15 @@ def mechanisms_of(bootstrap: str) -> Sequence[str]:
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=ASK_S) as connection:
                 connection.settimeout(ASK_S)
-                connection.sendall(struct.pack(">i", len(_QUESTION)) + _QUESTION)
-                return _mechanisms(_answer(connection))
+                return _mechanisms(answered(connection, _QUESTION))
         except (OSError, ValueError, struct.error):  # not there, or no broker without TLS
             continue
     return ()
 
 
-def _answer(connection: socket.socket) -> bytes:
+def answered(connection: socket.socket, question: bytes) -> bytes:
+    """The broker's answer to *question*, without its length. Raises: OSError, ValueError, struct.error."""
+    connection.sendall(struct.pack(">i", len(question)) + question)
     [length] = struct.unpack(">i", _exactly(connection, 4))
     if not 0 < length <= _WORD_BYTES_MAX:
         raise ValueError(f"an answer of {length} bytes")

@@ -23,6 +23,7 @@ MAKERS = {
         "drivers/object_stores/clients.py",
         "drivers/object_stores/deletion.py",
         "drivers/object_stores/marks.py",
+        "drivers/object_stores/probe.py",
         "drivers/object_stores/troubles.py",
     },
     "botocore": {"drivers/object_stores/clients.py", "drivers/object_stores/bucket.py"},

@@ -1,0 +1,1 @@
+"""`harness doctor`: what can keep an installation from working, each with what to do; one module for each system."""

@@ -1,0 +1,194 @@
+"""`harness doctor` over real services: what is planted is named, and what is in order passes."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from psycopg.conninfo import make_conninfo
+
+from harness_pipelines.app.doctor.all import warehouse_report
+from harness_pipelines.app.doctor.check import Finding, Report, Verdict, examine
+from harness_pipelines.app.doctor.kafka import kafka as of_kafka
+from harness_pipelines.app.doctor.postgres import postgres
+from harness_pipelines.cli.main import cli
+from harness_pipelines.services import Endpoints, Services
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.faults.conftest import MakeRig, proxy
+from harness_pipelines_tests.rig import PostgresProxy
+from harness_pipelines_tests.store_proxy import Fault, StoreProxy
+
+__all__ = ["proxy"]
+OK, WARN, FAIL, SKIPPED = Verdict.OK, Verdict.WARN, Verdict.FAIL, Verdict.SKIPPED
+
+
+def named(report: Report, name: str) -> Finding:
+    [finding] = [one for one in report.findings if one.name == name]
+    return finding
+
+
+def failures(report: Report) -> dict[str, str]:
+    return {one.name: one.found for one in report.findings if one.verdict is FAIL}
+
+
+@pytest.fixture
+def login(settings: Settings) -> Iterator[str]:
+    """The DSN of a login that has no role yet."""
+    assert settings.dsn is not None
+    name = f"doctor_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(settings.dsn, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'rosebud-4711'".encode())
+        owner.execute(f"GRANT CONNECT ON DATABASE {owner.info.dbname} TO {name}".encode())
+        try:
+            yield make_conninfo(settings.dsn, user=name, password="rosebud-4711")
+        finally:
+            owner.execute(f"REVOKE ALL ON DATABASE {owner.info.dbname} FROM {name}".encode())
+            owner.execute(f"DROP ROLE {name}".encode())
+
+
+def grant(settings: Settings, role: str, dsn: str) -> None:
+    assert settings.dsn is not None
+    with psycopg.connect(settings.dsn, autocommit=True) as owner:
+        owner.execute(f"GRANT {role} TO {psycopg.conninfo.conninfo_to_dict(dsn)['user']}".encode())
+
+
+# -- Postgres ------------------------------------------------------------------------------------------------
+
+
+def test_a_login_without_a_role_is_named_and_passes_with_it(settings: Settings, login: str):
+    looked = replace(settings, dsn=login)
+    failed = failures(examine(postgres(looked)))
+    assert "harness_worker" in failed["login of the worker"]
+    assert "harness_reader" in failed["login of the reader"]
+    grant(settings, "harness_worker", login)
+    report = examine(postgres(looked))
+    assert failures(report) == {}
+    assert named(report, "login of the worker").verdict is OK
+    assert named(report, "ledger").verdict is OK
+
+
+def test_the_owner_as_a_worker_is_a_warning_and_as_the_owner_is_none(settings: Settings, login: str):
+    report = examine(postgres(replace(settings, owner_dsn=settings.dsn)))
+    assert named(report, "login of the worker").verdict is WARN
+    assert named(report, "login of the owner").verdict is OK
+    assert named(examine(postgres(replace(settings, owner_dsn=login))), "login of the owner").verdict is FAIL
+
+
+def test_a_role_that_lost_its_rights_is_named_with_them(settings: Settings, login: str):
+    """As after a restore without grants."""
+    grant(settings, "harness_spark", login)
+    looked = replace(settings, spark_dsn=login)
+    assert named(examine(postgres(looked)), "rights of Spark").verdict is OK
+    assert settings.dsn is not None
+    with psycopg.connect(settings.dsn, autocommit=True) as owner:
+        owner.execute("REVOKE SELECT ON harness_pins.iceberg_tables FROM harness_spark")
+        try:
+            lacks = named(examine(postgres(looked)), "rights of Spark")
+        finally:
+            owner.execute("GRANT SELECT ON harness_pins.iceberg_tables TO harness_spark")
+    assert (lacks.verdict, "SELECT on harness_pins.iceberg_tables" in lacks.found) == (FAIL, True)
+
+
+def test_a_wrong_password_and_a_database_without_a_ledger_are_named(settings: Settings, login: str):
+    assert settings.dsn is not None
+    wrong = examine(postgres(replace(settings, dsn=make_conninfo(login, password="open-sesame-99"))))
+    assert "refused the login" in failures(wrong)["server"]
+    assert "open-sesame" not in json.dumps(wrong.to_json())
+    empty = examine(postgres(replace(settings, dsn=make_conninfo(settings.dsn, dbname="template1"))))
+    assert "harness init" in named(empty, "ledger").way_on
+    assert list(failures(empty)) == ["ledger"]
+
+
+def test_a_server_that_hangs_is_named_and_holds_nothing_up(settings: Settings, proxy: PostgresProxy):
+    looked = replace(settings, dsn=proxy.dsn)
+    assert failures(examine(postgres(looked))) == {}
+    proxy.freeze()
+    report = examine(postgres(looked))
+    assert list(failures(report)) == ["server"]
+    assert report.took_s < 25
+
+
+# -- Kafka and its topics ------------------------------------------------------------------------------------
+
+
+def test_topics_of_all_tables_are_looked_at_and_one_that_is_gone_is_named(settings: Settings, make_rig: MakeRig):
+    kept, dropped = make_rig(), make_rig()
+    dropped.kafka.admin.delete_topics([dropped.topic])[dropped.topic].result(30)
+    report = examine(of_kafka(settings))
+    assert "does not exist" in failures(report)[f"topic of {dropped.name}"]
+    assert f"topic of {kept.name}" not in failures(report)
+    assert {named(report, name).verdict for name in ("version", "login", "brokers")} == {OK}
+    dropped.stores.ledger.drop_table(dropped.stores.ledger.droppable(dropped.name), purge=[])
+
+
+# -- the object store ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(endpoints: Endpoints) -> Iterator[StoreProxy]:
+    assert endpoints.s3 is not None
+    with StoreProxy(endpoints.s3) as made:
+        yield made
+
+
+def probe(settings: Settings, store: StoreProxy) -> Report:
+    place = f"s3://harness/{uuid.uuid4().hex[:10]}"
+    return warehouse_report(replace(settings, warehouse=place, s3=store.settings))
+
+
+def test_a_store_that_does_all_that_is_asked_passes_and_keeps_nothing(settings: Settings, store: StoreProxy):
+    report = probe(settings, store)
+    assert failures(report) == {}
+    assert [one.name for one in report.findings] == [
+        *("write", "create once", "replace", "read", "list", "delete", "clock", "versioning"),
+    ]
+    assert store.counts()["BULK"] == 2, "what was written is deleted, and so is what the last questions wrote"
+
+
+ACCEPTED = Fault(status=200, headers={"ETag": '"1"'})
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "name", "said"),
+    [
+        ("PUT", Fault.named(403, "AccessDenied"), "write", "grant the rights"),
+        ("PUT", Fault.named(404, "NoSuchBucket"), "write", "there is no such bucket"),
+        ("REPLACE", ACCEPTED, "create once", "ignores If-Match"),
+        ("GET", Fault.named(403, "AccessDenied"), "replace", "grant the rights"),
+        ("LIST", Fault.named(403, "AccessDenied"), "list", "grant the rights"),
+        ("BULK", Fault.named(403, "AccessDenied"), "delete", "grant the rights"),
+    ],
+)
+def test_a_store_that_refuses_or_ignores_something_is_named_at_the_first_question(
+    settings: Settings, store: StoreProxy, kind: str, fault: Fault, name: str, said: str
+):
+    store.fail(kind, fault)
+    report = probe(settings, store)
+    assert list(failures(report)) == [name]
+    assert said in failures(report)[name]
+
+
+def test_a_store_that_creates_twice_is_unfit(settings: Settings, store: StoreProxy):
+    store.fail("CREATE", ACCEPTED)
+    report = probe(settings, store)
+    assert "ignores If-None-Match" in failures(report)["create once"]
+
+
+# -- the whole -----------------------------------------------------------------------------------------------
+
+
+def test_the_command_passes_over_running_services_and_init_tries_the_warehouse(services: Services):
+    home = f"--home={services.home}"
+    shown = CliRunner().invoke(cli, [home, "init", "--json"])
+    assert (shown.exit_code, json.loads(shown.stdout)["warehouse"]["ok"]) == (0, True)
+    told = json.loads(CliRunner().invoke(cli, [home, "doctor", "--json"]).stdout)
+    broken = [one for one in told["findings"] if one["verdict"] == "fail" and not one["name"].startswith("topic of")]
+    assert broken == []
+    assert {one["system"] for one in told["findings"]} >= {"machine", "postgres", "kafka", "warehouse"}
+    secrets = [file.read_text().strip() for file in (services.home / "secrets").iterdir()]
+    assert [secret for secret in secrets if secret in json.dumps(told)] == []
