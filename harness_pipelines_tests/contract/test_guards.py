@@ -393,6 +393,20 @@ def test_the_oldest_of_all_that_is_under_way_counts(real: RealRig, files: TableR
     assert deleted(real, files) == [path]
 
 
+def test_the_folders_that_are_looked_through_are_those_of_the_views_of_the_table(real: RealRig, files: TableRow):
+    """A table without a batch view has none of it; another engine's row of the catalog may name no file."""
+    upkeep: Any = real.upkeep
+    nameless = [CATALOG, files.spec.namespace, f"nameless_{files.table_id}"]
+    real.ask(
+        "INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, iceberg_type) "
+        "VALUES (%s, %s, %s, 'TABLE')",
+        nameless,
+    )
+    assert upkeep._folders(files) == [orphan_of(real, files, "orphan.avro").parents[1].as_uri()]
+    row = "catalog_name = %s AND table_namespace = %s AND table_name = %s"
+    real.ask(f"DELETE FROM public.iceberg_tables WHERE {row}", nameless)
+
+
 def test_files_go_after_the_grace_oldest_first_and_expire_forgets_those_of_its_table_alone(
     real: RealRig, files: TableRow, condemned: Callable[..., str]
 ):

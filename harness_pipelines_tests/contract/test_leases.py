@@ -137,6 +137,17 @@ def test_an_old_version_is_answered_by_the_buffer_until_the_lake_has_its_rows(st
     assert (state.answered_by, names(state)) == (answering, [])
 
 
+def test_a_version_of_another_table_answers_for_none(stores: StoresRig, table):
+    other = stores.table(partitions=1)
+    stores.ingest(other, {0: (0, 15)})
+    old = stores.move(table, {0: 0}, {0: 4})
+    stores.move(other, {0: 0}, {0: 4})
+    stores.move(other, {0: 4}, {0: 15})
+
+    state = look(stores, table, at=old.version)
+    assert (state.answered_by, names(state)) == (None, segments(stores, table, "closed", "open"))
+
+
 def test_a_version_that_never_was_is_named(stores: StoresRig, table):
     with pytest.raises(VersionGone, match=f"{table.name}: version 9 is not retained"):
         look(stores, table, at=9)

@@ -19,6 +19,7 @@ from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
+from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.ports.repair import AdoptedMove, Adoption
 from harness_pipelines.protocol.claims import Stage
@@ -217,6 +218,16 @@ def read(real: RealRig, table: TableRow) -> Act:
     return lambda: real.leases.look(table, holder="me", lease=HOUR)
 
 
+def hold_head(real: RealRig, table: TableRow) -> Act:
+    """As fsck does, for as long as it looks."""
+
+    def act() -> None:
+        with TableStates(real.database, CATALOG).held(table.name):
+            pass
+
+    return act
+
+
 def reconcile(real: RealRig, table: TableRow) -> Act:
     return lambda: real.reconciler.go_on(table, lost=(), retained_from=0)
 
@@ -334,6 +345,7 @@ ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
     take_snapshot: ("trim",),
     drop_snapshot: ("trim",),
     read: ("trim",),
+    hold_head: ("trim",),
     reconcile: ("table", "trim"),
     adopt: ("table", "pointer", "positions", "trim"),
     reserve_foreign: ("table",),

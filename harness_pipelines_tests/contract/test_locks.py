@@ -263,6 +263,17 @@ def test_the_next_attempt_waits_for_one_that_ends_its_request(real: RealRig):
     assert recalls.open(table) == []
 
 
+def test_who_ends_a_request_waits_for_the_next_attempt(real: RealRig):
+    """Else it says that nothing is done while the attempt after it publishes."""
+    recalls, table, draft = asked_for(real)
+    claim = real.claim(table, Stage.OTREE)
+    move = real.ledger.plan_move(claim, draft)
+
+    hold = locked("ledger/take_attempt", {"move_id": move.move_id, "attempt": 1, "epoch": claim.epoch, "run_id": None})
+    assert waits(real, lambda: recalls.refuse(move, detail="too many"), hold=hold) == []
+    assert [one.recall_id for one in recalls.open(table)] == [draft.recall]
+
+
 def test_a_request_that_is_ended_now_is_not_taken_up(real: RealRig):
     """Else a move answers a request of which its user was told that nobody does."""
     _, table, draft = asked_for(real)

@@ -39,7 +39,7 @@ def history(real: RealRig, seed: int) -> list[Version]:
             "bounds, committed_at) VALUES (%s, %s, 'm', 1, 1, %s, %s)",
             given,
         )
-        found = cursor.execute(sql("upkeep/all_versions"), {"table_id": table.table_id, "first": 0}).fetchall()
+        found = cursor.execute(sql("ledger/versions"), {"table_id": table.table_id, "first": 0}).fetchall()
     return [rows.version(row) for row in found]
 
 

@@ -285,7 +285,7 @@ def readable_versions(connection: Connection, table_id: int) -> tuple[list[Versi
     leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
     retained_from = connection.execute(sql("ledger/lock_table"), key).fetchone()["retained_from"]  # type: ignore[index]
     first = min([retained_from, *(v.version for v in (*named, *leased))])
-    versions = [rows.version(row) for row in connection.execute(sql("upkeep/all_versions"), {**key, "first": first})]
+    versions = [rows.version(row) for row in connection.execute(sql("ledger/versions"), {**key, "first": first})]
     return [*(v for v in versions if v.version >= retained_from), *leased, *named], versions
 
 

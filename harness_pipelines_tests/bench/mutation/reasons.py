@@ -57,7 +57,11 @@ REASONS: Mapping[str, str] = {
     ),
     r"buffer/lock_segment: lock .* in .*\.Upkeep\.trim": "the update that follows locks the same row",
     r"buffer/retire_segment: where state = .*": "only a closed segment is chosen, and no state is ever taken back",
-    r"recluster/end: where table_id = .*": "a request's number is its own, whatever its table",
+    r"(recluster/end|recalls/find): where table_id = .*": "a request's number is its own, whatever its table",
+    r"reads/answering: (where version|compare) .*": (
+        "says only how many are looked through: of those that are not newer none answers"
+    ),
+    r"reads/no_rows: where .*": "nothing was asked for, so nobody looks at what it gives",
     r"upkeep/moves_by_id: where move_id = ANY.*": "only those that branches are called by are looked up in the answer",
     r"ledger/settle_taken: where m\.move_id <> .*": "the move itself is not committed yet",
     r"corrections/any_between: (where v\.version .*|where \(v\.revert_of .*|where v\.table_id .*|compare .*)": (

@@ -73,7 +73,7 @@ ORDER BY {key}, r._kafka_partition, r._kafka_offset DESC
 SELECT NULL::integer AS none WHERE false
 
 -- name: answering
-SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version > %(version)s ORDER BY version
+SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version > %(version)s
 
 -- name: events
 SELECT seq, event, payload FROM harness.outbox

@@ -14,7 +14,7 @@ RETURNING *
 -- name: end
 UPDATE harness.recalls SET state = %(state)s, ended_at = clock_timestamp(), move_id = %(move_id)s, rows = %(rows)s,
     bytes = %(bytes)s, detail = %(detail)s
-WHERE recall = %(recall)s AND state = 'asked'
+WHERE recall = %(recall)s
 
 -- name: end_without_effect
 -- By the attempt that is under way alone: a later one may publish what an earlier one found no way for. The move is

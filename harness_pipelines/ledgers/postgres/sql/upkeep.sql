@@ -7,11 +7,6 @@ SELECT DISTINCT v.*, CASE WHEN jsonb_path_exists(l.bounds, '$.* ? (@.type() == "
     AS read_bounds
 FROM harness.versions v JOIN harness.leases l USING (table_id, version) WHERE v.table_id = %(table_id)s
 
--- name: all_versions
-SELECT v.*, lead(v.committed_at) OVER (ORDER BY v.version) AS superseded_at
-FROM harness.versions v
-WHERE v.table_id = %(table_id)s AND v.version >= %(first)s ORDER BY v.version
-
 -- name: versions_of
 SELECT v.* FROM harness.versions v WHERE v.table_id = %(table_id)s AND v.version = ANY(%(versions)s)
 

@@ -24,9 +24,7 @@ def versions_needed(
     pinned = [v for v in named if v.version < retained_from]
     wanted = sorted({*(n for n in numbers if n < retained_from), *(v.version for v in pinned)})
     old = [rows.version(row) for row in connection.execute(sql("upkeep/versions_of"), {**key, "versions": wanted})]
-    recent = [
-        rows.version(row) for row in connection.execute(sql("upkeep/all_versions"), {**key, "first": retained_from})
-    ]
+    recent = [rows.version(row) for row in connection.execute(sql("ledger/versions"), {**key, "first": retained_from})]
     found = {v.version: v for v in (*old, *recent)}
     for pin in (*old, *pinned):
         for page in _pages(connection, table_id, above=pin.version, below=retained_from):
