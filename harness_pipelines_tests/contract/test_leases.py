@@ -281,6 +281,19 @@ def test_an_old_version_that_the_lake_does_not_answer_for_holds_the_floor(stores
     assert (decision.floor, [s.name for s in decision.retire]) == ({0: 10}, segments(stores, table, "retired"))
 
 
+def test_the_floor_of_a_partition_is_its_own(stores: StoresRig):
+    """Partition 0 was moved a moment ago: a revert finds its rows in the buffer, also where the lake has them."""
+    both = stores.table(partitions=2, retention=RETENTION)
+    stores.ingest(both, {0: (0, 10), 1: (0, 10)})
+    stores.move(both, {1: 0}, {1: 10})
+    stores.pass_time(2 * GRACE)
+    stores.move(both, {0: 0}, {0: 10})
+
+    trimmed(stores, both)
+
+    assert {p.partition: p.trim_floor for p in stores.ledger.positions(both)} == {0: 0, 1: 10}
+
+
 def test_the_floor_never_falls(stores: StoresRig, table):
     settle(stores, table)
     trimmed(stores, table)

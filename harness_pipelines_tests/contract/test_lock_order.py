@@ -269,6 +269,14 @@ def make_branch(real: RealRig, table: TableRow) -> Act:
     return lambda: real.lake.make_branch(table, move, view)
 
 
+def drop_branches(real: RealRig, table: TableRow) -> Act:
+    view, mover = stored_view(real, table), real.claim(table)
+    move = real.plan(table, mover, {0: 10}, {0: 20})
+    real.lake.make_branch(table, move, view)
+    claim = real.claim(table, Stage.EXPIRE)
+    return lambda: real._lake.drop_branches(table, [move.branch], claim=claim)
+
+
 def restore_columns(real: RealRig, table: TableRow) -> Act:
     return lambda: real.reconciler.restore_columns(table)
 
@@ -351,6 +359,7 @@ ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
     reserve_foreign: ("table",),
     accept_foreign: ("table", "pointer", "trim"),
     make_branch: ("trim",),
+    drop_branches: ("trim", "claims"),
     restore_columns: ("table",),
     swap: ("pointer",),
     take_over: ("claims",),

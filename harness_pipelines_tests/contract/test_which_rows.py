@@ -105,6 +105,17 @@ def test_claims_of_other_stages_and_shards_are_neither_taken_nor_renewed_nor_rel
     assert {key for key, now in rows().items() if now != was[key]} == {("tier", 0)}
 
 
+def test_moves_are_listed_newest_first_of_one_stage_or_of_all(real: RealRig, table: TableRow):
+    real.ingest(table, {0: (0, 20)})
+    for low in (0, 10):
+        real.move(table, {0: low}, {0: low + 10})
+    every = real.ledger.moves(table)
+    assert [move["stage"] for move in every] == ["tier", "tier", "ingest"]
+    assert every == sorted(every, key=lambda move: -move["move_id"])
+    assert real.ledger.moves(table, stage=Stage.TIER) == every[:2]
+    assert real.ledger.moves(table, limit=1) == every[:1]
+
+
 def test_the_last_move_of_tier_says_how_long_ago_it_was(real: RealRig, table: TableRow):
     real.ingest(table, {0: (0, 20)})
     real.move(table, {0: 0}, {0: 10})

@@ -32,7 +32,7 @@ REASONS: Mapping[str, str] = {
     ),
     r"ledger/table_names: order .*": "what is most like the wrong name comes first, whatever the order was",
     r"ledger/ingest_positions: order .*": "whoever asks makes a mapping of them",
-    r"(corrections/lock_states|revert/lock_open_moves|revert/lock_claims|drop/lock_pointers): order .*": (
+    r"(corrections/lock_states|revert/lock_(open_moves|claims)|drop/lock_pointers|ledger/lock_positions): order .*": (
         "the only statement that locks several of these rows: all who run it have the same order, this one or the other"
     ),
     r"buffer/count_(filtered|violations): order .*": "all ingest writers have the same order, this one or the other",
@@ -40,7 +40,9 @@ REASONS: Mapping[str, str] = {
     r"ledger/move_pointer: where table_(name|namespace) = .*": (
         "no two tables of a catalog have the same metadata file, and the old one is asked for too"
     ),
-    r"(corrections|evolve|revert)/record_move: where table_id = .*": "a move's number is its own, whatever its table",
+    r"((corrections|evolve|revert)/record_move|reads/version_of_move): where table_id = .*": (
+        "a move's number is its own, whatever its table"
+    ),
     r"reconcile/(leases_over|end_leases_over): or born <= .*": (
         "a check of the table: no lease lasts longer than a day after it was born, so it has ended"
     ),
@@ -49,7 +51,7 @@ REASONS: Mapping[str, str] = {
     ),
     r"ledger/update_schema_spec: where schema_version = .*": "asked of tables that have one schema alone",
     r"ledger/lock_positions: lock .* in .*\.Upkeep\._decide": "who asks has locked them already",
-    r"ledger/lock_move: lock .* in .*\._resolve\.<locals>\.ask": (
+    r"ledger/lock_move: lock .* in .*\.BoundaryCommit\._published": (
         "the row of the table, which a publish under way holds, was locked before"
     ),
     r"ledger/check_claim: lock .* in .*\.PostgresLedger\.renew": (
@@ -60,6 +62,9 @@ REASONS: Mapping[str, str] = {
     r"(recluster/end|recalls/find): where table_id = .*": "a request's number is its own, whatever its table",
     r"reads/answering: (where version|compare) .*": (
         "says only how many are looked through: of those that are not newer none answers"
+    ),
+    r"upkeep/versions_between: (where v.version < .*|compare AND v.version > .*)": (
+        "says only where looking stops: all that come after are loaded anyway"
     ),
     r"reads/no_rows: where .*": "nothing was asked for, so nobody looks at what it gives",
     r"upkeep/moves_by_id: where move_id = ANY.*": "only those that branches are called by are looked up in the answer",

@@ -83,7 +83,8 @@ WHERE table_id = %(table_id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s
 SELECT until FROM harness.lease_renew(%(lease_id)s::uuid, %(lease)s::interval) AS until WHERE until IS NOT NULL
 
 -- name: end_lease
-SELECT alive FROM harness.lease_end(%(lease_id)s::uuid) AS alive WHERE alive IS NOT NULL
+-- NULL: there is no such lease.
+SELECT harness.lease_end(%(lease_id)s::uuid) AS alive
 
 -- name: async_commit
 SET LOCAL synchronous_commit = off
