@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.ports.ledger import new_lease
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.reads import at_of
 from harness_pipelines.protocol.reading.selection import Bound, Selection, bound_to
@@ -152,9 +153,9 @@ class TableReads:
 
     def pieces(self) -> list[Piece]:
         """One cut, as its own lease holds it: tasks renew it, and it ends by its time when none does."""
-        selection, stores = self._selection, self._stores
-        plan = self._leased()
-        with given_back(stores, plan.lease_id):
+        selection, stores, lease_id = self._selection, self._stores, new_lease()
+        with given_back(stores, lease_id):
+            plan = self._leased(lease_id)
             found = pieces(plan, replace(selection, coordinates=True))
             if not found:
                 stores.leases.end(plan.lease_id)
@@ -163,14 +164,14 @@ class TableReads:
     @contextmanager
     def _plan(self) -> Iterator[ReadPlan]:
         """A plan of the cut that the options ask for; its lease ends with the block."""
-        plan = self._leased()
+        lease_id = new_lease()
         try:
-            yield plan
+            yield self._leased(lease_id)
         finally:
             with suppress(HarnessError):  # the ledger is away: the lease ends by its time
-                self._stores.leases.end(plan.lease_id)
+                self._stores.leases.end(lease_id)
 
-    def _leased(self) -> ReadPlan:
+    def _leased(self, lease_id: str) -> ReadPlan:
         from harness_pipelines.read.stream.stream import lease_of
 
         row = self._row
@@ -180,7 +181,7 @@ class TableReads:
             raise UsageError(f"{row.name}: {error}") from None
         holder = f"spark on {socket.gethostname()}:{os.getpid()}"
         tail = not row.intake.buffered
-        return make_plan(self._stores, row, at=at, tail=tail, holder=holder, lease=lease_of(row))
+        return make_plan(self._stores, row, at=at, tail=tail, holder=holder, lease=lease_of(row), lease_id=lease_id)
 
     def rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         from harness_pipelines.read.stream.stream import lease_of

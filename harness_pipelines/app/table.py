@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.ports.ledger import PartitionStatus, TableRow
+from harness_pipelines.ports.ledger import PartitionStatus, TableRow, new_lease
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.reading.reads import At
 from harness_pipelines.protocol.versions import Version
@@ -405,9 +405,9 @@ class Table:
 
         if plan is not None:
             return frame_of(plan)
-        own = self.plan(at=at, lease=timedelta(seconds=lease_s or self.spec.retention.lease))
-        with given_back(stores, own.lease_id):
-            return frame_of(own)
+        lease, lease_id = timedelta(seconds=lease_s or self.spec.retention.lease), new_lease()
+        with given_back(stores, lease_id):
+            return frame_of(self._plan(at=at, tail=False, lease=lease, lease_id=lease_id))
 
     def _arrow(self) -> ArrowReader:
         from harness_pipelines.read.tail import read_tail
@@ -418,6 +418,9 @@ class Table:
 
     def plan(self, *, at: At | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan:
         """Lease a read state and return its read plan; end the lease with `release`."""
+        return self._plan(at=at, tail=tail, lease=lease, lease_id=new_lease())
+
+    def _plan(self, *, at: At | None, tail: bool, lease: timedelta | None, lease_id: str) -> ReadPlan:
         from harness_pipelines.read.plan import make_plan
 
         tail = tail or not self.row.intake.buffered
@@ -430,6 +433,7 @@ class Table:
             tail=tail,
             holder=f"{socket.gethostname()}:{os.getpid()}",
             lease=lease or timedelta(seconds=self.spec.retention.lease),
+            lease_id=lease_id,
         )
         if plan.schema_version > self.row.schema_version:  # it was evolved since
             self.row = self.harness.stores.tables.table(self.name)
@@ -443,14 +447,16 @@ class Table:
     def _leased(self, *, at: At | None, tail: bool) -> Iterator[tuple[ReadPlan, Hold]]:
         """Return a plan whose lease is renewed until the block ends."""
         from harness_pipelines.read.lease import Hold
+        from harness_pipelines.read.plan import given_back
 
-        lease = timedelta(seconds=self.spec.retention.lease)
-        plan = self.plan(at=at, tail=tail, lease=lease)
-        hold = Hold(self.harness.stores, plan, lease)
-        try:
-            yield plan, hold
-        finally:
-            hold.end()
+        stores, lease, lease_id = self.harness.stores, timedelta(seconds=self.spec.retention.lease), new_lease()
+        with given_back(stores, lease_id):
+            plan = self._plan(at=at, tail=tail, lease=lease, lease_id=lease_id)
+            hold = Hold(stores, plan, lease)
+            try:
+                yield plan, hold
+            finally:
+                hold.end()
 
     def replay(
         self, wanted: Wanted | None = None, *, decoder: TableSpec | None = None, dry_run: bool = False
@@ -554,10 +560,11 @@ class Table:
         Raises: StateHeld while another process holds it, UsageError if the state belongs to something else.
         """
         harness = self.harness
-        held = harness.states.hold(name)
-        last = harness.states.last(name)
-        with harness.stores.outbox.subscription(held, self.row, last=last, after=after, follow=follow) as found:
-            yield found
+        outbox = harness.stores.outbox
+        with harness.states.hold(name) as held:
+            last = harness.states.last(name)
+            with outbox.subscription(held, self.row, last=last, after=after, follow=follow) as found:
+                yield found
 
     def wait_for(self, partition: int, offset: int, *, timeout_s: float = 30.0) -> None:
         """Return when reads can return the record at *offset*, some milliseconds after its commit.

@@ -256,6 +256,9 @@ def explained(dsn: str, *, table: str | None = None) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
+        ended_by = error.__context__
+        if ended_by is not None and not isinstance(ended_by, Exception):
+            raise ended_by from None  # a signal left a pipeline with questions open, which the driver complains of
         if not (error.sqlstate or isinstance(error, _SESSION_LOST)):  # the driver was called in a wrong way
             raise
         found = named(error, Asked(dsn=dsn, table=table))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
+from uuid import uuid4
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.ports.source import TopicIdentity
@@ -358,6 +360,7 @@ class Ledger(Protocol):
 
     def claim(self, table: TableRow, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim | None: ...
     def claimed(self, table: TableRow, stage: Stage, *, shard: int) -> tuple[Claim, datetime] | None: ...
+    def release_of(self, table: TableRow, stage: Stage, *, shard: int, holder: str) -> None: ...
     def renew(self, claim: Claim, *, lease: timedelta) -> Claim: ...
     def release(self, claim: Claim) -> None: ...
 
@@ -381,3 +384,23 @@ class Ledger(Protocol):
 
 
 LEASE_AGE_MAX = timedelta(hours=24)
+
+
+def new_lease() -> str:
+    """The name of a lease that is about to be taken: who has it before can give the lease back whatever happens."""
+    return str(uuid4())
+
+
+@contextmanager
+def claimed_once(
+    ledger: Ledger, table: TableRow, stage: Stage, *, shard: int = 0, lease: timedelta
+) -> Iterator[Claim | None]:
+    """A claim for one act, given back after it; None while somebody else holds the stage.
+
+    What ends the block gives it back, a signal in the middle of taking it too.
+    """
+    holder = str(uuid4())
+    try:
+        yield ledger.claim(table, stage, shard=shard, holder=holder, lease=lease)
+    finally:
+        ledger.release_of(table, stage, shard=shard, holder=holder)

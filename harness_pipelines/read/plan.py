@@ -10,7 +10,7 @@ from typing import Protocol
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import HasLeases, HasLog, HasTables
 from harness_pipelines.ports.identity import check_topic
-from harness_pipelines.ports.ledger import ReadState, TableRow
+from harness_pipelines.ports.ledger import ReadState, TableRow, new_lease
 from harness_pipelines.ports.source import check_positions
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, OverlayPart, ReadPlan, TailPart
@@ -21,16 +21,26 @@ class Ports(HasLeases, HasLog, HasTables, Protocol):
     """The ports that it uses."""
 
 
-def make_plan(stores: Ports, table: TableRow, *, at: At | None, tail: bool, holder: str, lease: timedelta) -> ReadPlan:
+def make_plan(
+    stores: Ports,
+    table: TableRow,
+    *,
+    at: At | None,
+    tail: bool,
+    holder: str,
+    lease: timedelta,
+    lease_id: str,
+) -> ReadPlan:
     """Lease a read state of *table* and name what a reader of it opens.
 
     With *tail* the plan also names what only Kafka has, up to its last stable offsets of now; an old version has no
-    tail but for what a revert of a table without buffer has left to Kafka. A plan that fails leaves no lease.
+    tail but for what a revert of a table without buffer has left to Kafka. A plan that fails leaves no lease; the
+    caller, who names it (`new_lease`), gives it back where a signal comes between the plan and its use (`leased`).
     Raises: VersionGone, and where there is a tail KafkaUnreachable, TopicMissing, TopicRecreated, ClusterChanged,
     PartitionsMissing, PartitionsGrown, LogTruncated.
     """
-    state = stores.leases.look(table, holder=holder, lease=lease, at=at)
-    with given_back(stores, state.lease_id):
+    with given_back(stores, lease_id):
+        state = stores.leases.look(table, holder=holder, lease=lease, at=at, lease_id=lease_id)
         seen = with_schema(stores, table, state.version.schema_version)
         return _plan(stores, seen, state, to_end=tail and at is None)
 
@@ -48,8 +58,24 @@ def with_schema(stores: Ports, table: TableRow, schema_version: int) -> TableRow
 
 
 @contextmanager
+def leased(
+    stores: Ports, table: TableRow, *, at: At | None = None, tail: bool = False, holder: str, lease: timedelta
+) -> Iterator[ReadPlan]:
+    """A plan whose lease ends with the block; nothing renews it. Raises: as `make_plan`."""
+    lease_id = new_lease()
+    try:
+        yield make_plan(stores, table, at=at, tail=tail, holder=holder, lease=lease, lease_id=lease_id)
+    finally:
+        with suppress(HarnessError):  # the ledger is away: the lease ends by its time
+            stores.leases.end(lease_id)
+
+
+@contextmanager
 def given_back(stores: Ports, lease_id: str) -> Iterator[None]:
-    """Give a lease back if the block fails: nobody is left to do it, and it holds what expire may remove."""
+    """Give a lease back if the block fails: nobody is left to do it, and it holds what expire may remove.
+
+    The block takes the lease too: a signal that comes right after would leave one that nobody knows.
+    """
     try:
         yield
     except BaseException:

@@ -31,7 +31,7 @@ from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ports.decoded import DecodedRange
 from harness_pipelines.ports.errors import BaseGone, LakeFileMissing
 from harness_pipelines.ports.lake import Staged
-from harness_pipelines.ports.ledger import Boundary, RefusedRecord, Segment, Swap, TableRow
+from harness_pipelines.ports.ledger import Boundary, RefusedRecord, Segment, Swap, TableRow, new_lease
 from harness_pipelines.ports.tiers import BufferWriter
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
@@ -146,7 +146,7 @@ class Side:
 
     def look(self, *, at: int | None, lease: timedelta) -> ReadPlan:
         stores: Any = SimpleNamespace(leases=self.rig.leases)
-        return make_plan(stores, self.table, at=at, tail=False, holder="stateful", lease=lease)
+        return make_plan(stores, self.table, at=at, tail=False, holder="stateful", lease=lease, lease_id=new_lease())
 
     def read(self, plan: ReadPlan, *, lease: timedelta) -> Rows:
         """The rows of a plan, returned only if its lease lived until all were read."""

@@ -73,20 +73,20 @@ def leases(real: RealRig) -> dict[str, Any]:
 
 
 def test_a_state_is_held_by_one_and_free_when_its_time_is_over(real: RealRig, states: States, name: str):
-    other = states.hold(f"{name}-other")
-    first = states.hold(name)
+    other = states.hold(f"{name}-other").take()
+    first = states.hold(name).take()
     with pytest.raises(StateHeld, match=f"state {name} is held by another one until"):
-        states.hold(name)
+        states.hold(name).take()
     let_end(real, name)
     before = leases(real)
-    second = states.hold(name)
+    second = states.hold(name).take()
     assert (first._key["epoch"], second._key["epoch"]) == (1, 2)
     assert {one for one, now in leases(real).items() if now != before[one]} == {name}
     other.renew()
 
 
 def test_a_hold_is_renewed_by_its_name_holder_and_epoch_together(states: States, name: str):
-    held = states.hold(name)
+    held = states.hold(name).take()
     for wrong in ({"holder": str(uuid.uuid4())}, {"epoch": 7}, {"name": "s-unknown"}):
         with pytest.raises(FencedOut, match="is over; nothing was written"):
             states.call("states/renew", **{**held._key, **wrong}, lease=HOUR)
@@ -94,7 +94,7 @@ def test_a_hold_is_renewed_by_its_name_holder_and_epoch_together(states: States,
 
 
 def test_a_hold_whose_time_is_over_is_not_renewed_though_nobody_took_it(real: RealRig, states: States, name: str):
-    held = states.hold(name)
+    held = states.hold(name).take()
     let_end(real, name)
     with pytest.raises(FencedOut):
         held.renew()
@@ -111,9 +111,9 @@ def test_a_renewal_lengthens_no_other_hold(real: RealRig, states: States, name: 
 
 
 def test_who_lost_a_state_commits_nothing(real: RealRig, states: States, table: TableRow, name: str):
-    late = states.hold(name)
+    late = states.hold(name).take()
     let_end(real, name)
-    held = states.hold(name)
+    held = states.hold(name).take()
     with pytest.raises(FencedOut):
         commit(late, table, {0: 9})
     assert states.last(name) is None
@@ -124,7 +124,7 @@ def test_who_lost_a_state_commits_nothing(real: RealRig, states: States, table: 
 
 
 def test_offsets_from_the_start_up_to_what_is_ingested_can_be_committed(states: States, table: TableRow, name: str):
-    held = states.hold(name)
+    held = states.hold(name).take()
     assert commit(held, table, {0: 5, 1: 5}) == 1
     assert commit(held, table, {0: 15, 1: 8}) == 2
     for wrong, error, message in (
@@ -141,7 +141,7 @@ def test_offsets_from_the_start_up_to_what_is_ingested_can_be_committed(states: 
 
 
 def test_what_is_pinned_ends_at_the_offsets(real: RealRig, states: States, table: TableRow, name: str):
-    held = states.hold(name)
+    held = states.hold(name).take()
     commit(held, table, {0: 12, 1: 6})
     commit(held, table, {0: 7})
     assert pins(real, name) == {
@@ -187,7 +187,7 @@ def four_versions(real: RealRig, **words: Any) -> TableRow:
 
 @pytest.mark.parametrize("keyed", [True, False])
 def test_the_newest_version_that_is_merged_no_further_is_pinned(real: RealRig, states: States, name: str, keyed: bool):
-    table, held = four_versions(real, **(KEYED if keyed else {})), states.hold(name)
+    table, held = four_versions(real, **(KEYED if keyed else {})), states.hold(name).take()
     for number, (offset, version) in enumerate([(40, 4), (30, 4), (29, 3), (10, 2), (9, 1), (0, 1)], start=1):
         commit(held, table, {0: offset})
         pinned = pins(real, name)[number]
@@ -198,7 +198,7 @@ def test_the_newest_version_that_is_merged_no_further_is_pinned(real: RealRig, s
 def test_where_no_retained_version_is_merged_so_little_a_keyed_table_says_so_and_another_is_cut(
     real: RealRig, states: States, name: str
 ):
-    held = states.hold(name)
+    held = states.hold(name).take()
     keyed, plain = four_versions(real, **KEYED), four_versions(real)
     for one in (keyed, plain):
         real.ask("UPDATE harness.tables SET retained_from = 3 WHERE table_id = %s", [one.table_id])
@@ -217,9 +217,9 @@ def test_where_no_retained_version_is_merged_so_little_a_keyed_table_says_so_and
 def test_a_commit_lets_go_of_what_older_ones_pin_but_for_the_one_before_and_those_that_are_read(
     real: RealRig, states: States, table: TableRow, name: str
 ):
-    other, snapshot = states.hold(f"{name}-other"), f"s-{uuid.uuid4().hex[:10]}"
+    other, snapshot = states.hold(f"{name}-other").take(), f"s-{uuid.uuid4().hex[:10]}"
     Snapshots(real.database).create(snapshot, [table])
-    held = states.hold(name)
+    held = states.hold(name).take()
     for number in (1, 2, 3):
         assert commit(other, table, {0: 5 + number}) == number, "each state counts by itself"
         assert commit(held, table, {0: 5 + number}) == number
@@ -241,7 +241,7 @@ def test_a_commit_lets_go_of_what_older_ones_pin_but_for_the_one_before_and_thos
 
 
 def test_a_state_is_read_as_of_its_own_last_commit(real: RealRig, states: States, table: TableRow, name: str):
-    held, other = states.hold(name), states.hold(f"{name}-other")
+    held, other = states.hold(name).take(), states.hold(f"{name}-other").take()
     for _ in range(3):
         commit(other, table, {0: 9})
     commit(held, table, {0: 6})
@@ -251,7 +251,7 @@ def test_a_state_is_read_as_of_its_own_last_commit(real: RealRig, states: States
 
 
 def test_a_thousand_commits_of_each_state_are_kept(real: RealRig, states: States, table: TableRow, name: str):
-    other, held = states.hold(f"{name}-other"), states.hold(name)
+    other, held = states.hold(f"{name}-other").take(), states.hold(name).take()
     for one in (other, held):
         commit(one, table, {0: 9})
     real.ask(
@@ -282,8 +282,8 @@ def test_a_state_that_is_dropped_takes_what_it_pinned_with_it_and_nothing_else(
 ):
     others = [f"{name}-other", name[:-1]]
     for one in others:
-        commit(states.hold(one), table, {0: 9})
-    commit(states.hold(name), table, {0: 9})
+        commit(states.hold(one).take(), table, {0: 9})
+    commit(states.hold(name).take(), table, {0: 9})
     with pytest.raises(StateHeld, match=f"state {name} is held until"):
         states.drop(name)
     let_end(real, name)
@@ -306,7 +306,7 @@ def test_a_commit_waits_for_who_decides_what_is_removed_with_the_lower_table_fir
     """Else expire removes what it pins. In one order, as two commits of the same tables would wait for each other."""
     second = real.table()
     assert second.table_id > table.table_id
-    held = states.hold(name)
+    held = states.hold(name).take()
     locked: list[int] = []
 
     def run() -> None:
@@ -325,8 +325,8 @@ def test_a_commit_waits_for_who_decides_what_is_removed_with_the_lower_table_fir
 
 
 def test_a_commit_and_a_drop_do_not_wait_for_another_state(real: RealRig, states: States, table: TableRow, name: str):
-    held = states.hold(name)
-    states.hold(f"{name}-other")
+    held = states.hold(name).take()
+    states.hold(f"{name}-other").take()
     with real.owner.transaction() as connection:
         connection.execute("SELECT FROM harness.states WHERE name = %s FOR UPDATE", [f"{name}-other"])
         assert commit(held, table, {0: 9}) == 1
@@ -335,7 +335,7 @@ def test_a_commit_and_a_drop_do_not_wait_for_another_state(real: RealRig, states
 
 
 def test_a_drop_waits_for_who_is_taking_the_state_and_leaves_it_then(real: RealRig, states: States, name: str):
-    states.hold(name).release()
+    states.hold(name).take().release()
 
     def take(connection: Connection) -> None:
         connection.execute("SELECT harness.state_hold(%s, gen_random_uuid(), interval '1 hour')", [name])

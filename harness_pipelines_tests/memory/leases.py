@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from uuid import uuid4
 
-from harness_pipelines.ports.ledger import LeaseEnded, ReadState, TableRow
+from harness_pipelines.ports.ledger import LeaseEnded, ReadState, TableRow, new_lease
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.reads import At, cut_now, cut_of_version
 from harness_pipelines.protocol.versions import VersionGone
@@ -21,7 +20,9 @@ class MemoryLeases:
     def __init__(self, state: MemoryState) -> None:
         self.state = state
 
-    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None) -> ReadState:
+    def look(
+        self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None, lease_id: str | None = None
+    ) -> ReadState:
         """Lease the version *at* with its own bounds, or the head with those of this instant. Raises: VersionGone."""
         with self.state.transaction() as books:
             versions, retained_from = books.versions[table.table_id], books.tables[table.table_id].retained_from
@@ -31,7 +32,7 @@ class MemoryLeases:
                     f"{table.name}: version {at} is not retained"
                     + (f" (the oldest is {retained_from})" if version else "; `harness status` shows the newest")
                 )
-            lease_id, now = str(uuid4()), self.state.now()
+            lease_id, now = lease_id or new_lease(), self.state.now()
             until = now + min(lease, LEASE_AGE_MAX)
             books.leases[lease_id] = Lease(table_id=table.table_id, version=version.version, born=now, until=until)
             later = [v for v in versions if v.version > version.version]

@@ -151,6 +151,12 @@ class MemoryLedger:
         found = self.state.books.claims.get((table.table_id, stage, shard))
         return None if found is None else (found, self.state.now())
 
+    def release_of(self, table: TableRow, stage: Stage, *, shard: int, holder: str) -> None:
+        """Give back whatever claim *holder* has of a stage."""
+        found = self.state.books.claims.get((table.table_id, stage, shard))
+        if found is not None and found.holder == holder:
+            self.release(found)
+
     def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
         """Extend a claim that is still held. Raises: FencedOut."""
         with self.state.transaction() as books:

@@ -76,7 +76,7 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.digested import BufferSide, Offsets, Rows
-from harness_pipelines.read.plan import make_plan, with_schema
+from harness_pipelines.read.plan import leased, with_schema
 from harness_pipelines.read.taken import TakenMove, corrections_of, taken_moves
 
 if TYPE_CHECKING:
@@ -210,15 +210,12 @@ def _check_unread(table: TableRow, metadata: str, jobs: Sequence[Job], *, step: 
 def _leased(stores: Ports, table: TableRow) -> Iterator[tuple[ReadPlan, Callable[[], None]]]:
     """A plan and a function that renews its lease when a third of it has passed, and says so when it ended."""
     holder = f"audit {socket.gethostname()}:{os.getpid()}"
-    plan = make_plan(stores, table, at=None, tail=True, holder=holder, lease=LEASE)
+    with leased(stores, table, tail=True, holder=holder, lease=LEASE) as plan:
 
-    def check() -> None:
-        stores.leases.renew(plan.lease_id, lease=LEASE)
+        def check() -> None:
+            stores.leases.renew(plan.lease_id, lease=LEASE)
 
-    try:
         yield plan, check
-    finally:
-        stores.leases.end(plan.lease_id)
 
 
 # -- plan ---------------------------------------------------------------------------------------------------

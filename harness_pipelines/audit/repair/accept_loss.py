@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
-from uuid import uuid4
 
 from harness_pipelines.audit.repair.lake import NothingToAdopt, plan_lake
 from harness_pipelines.errors import HarnessError
@@ -30,7 +29,7 @@ from harness_pipelines.ports.access import (
 from harness_pipelines.ports.errors import LakeHistoryMissing, LedgerOlderThanLake
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.lake import NOTHING_STAGED
-from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow, claimed_once
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld
 from harness_pipelines.protocol.moves import MoveState
 
@@ -111,19 +110,16 @@ def accept_loss(stores: Ports, table: TableRow, *, partition: int, to: int) -> L
     loss = find_loss(stores, table, partition=partition, to=to)
     _check_standing(stores, table)
     stage = table.intake.reader
-    claim = stores.ledger.claim(table, stage, shard=0, holder=str(uuid4()), lease=LEASE)
-    if claim is None:
-        raise StageHeld(
-            f"{table.name}: a worker holds {stage}; nothing was written. Stop it (Ctrl-C gives the claim back, else it "
-            "ends with its lease), then accept the loss again"
-        )
-    try:
+    with claimed_once(stores.ledger, table, stage, lease=LEASE) as claim:
+        if claim is None:
+            raise StageHeld(
+                f"{table.name}: a worker holds {stage}; nothing was written. Stop it (Ctrl-C gives the claim back, "
+                "else it ends with its lease), then accept the loss again"
+            )
         if stage is Stage.TIER:
             move_id = _by_tier(stores, table, claim, loss)
         else:
             move_id = stores.losses.accept(table, claim, partition=partition, low=loss.low, high=loss.high)
-    finally:
-        stores.ledger.release(claim)
     stores.ledger.stop_table(table, None)
     return Loss(
         table=loss.table,

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
-from uuid import uuid4
 
 from harness_pipelines.audit.repair.lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.lakes.iceberg.inspect.history import is_staged
@@ -30,7 +29,7 @@ from harness_pipelines.ports.access import (
     HasWarehouse,
 )
 from harness_pipelines.ports.errors import MetadataMissing, TableHeld
-from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.ledger import TableRow, claimed_once
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.schema.schemas import SpecDisagrees, check_columns
@@ -294,20 +293,15 @@ def _dead_branches(stores: Ports, table: TableRow, lake: LakePlan, open_moves: S
 
 def _drop_branches(stores: Ports, table: TableRow, dead: Sequence[str], *, view: ViewName) -> None:
     """As expire does, in its place: one that sleeps here has lost its claim to expire, and changes nothing."""
-    claim = stores.ledger.claim(table, Stage.EXPIRE, shard=0, holder=str(uuid4()), lease=LEASE)
-    if claim is None:
-        raise TableHeld(f"{table.name}: a worker has taken expire meanwhile; it drops the branches")
-    try:
+    with claimed_once(stores.ledger, table, Stage.EXPIRE, lease=LEASE) as claim:
+        if claim is None:
+            raise TableHeld(f"{table.name}: a worker has taken expire meanwhile; it drops the branches")
         stores.lake.drop_branches(table, dead, view=view, claim=claim)
-    finally:
-        stores.ledger.release(claim)
 
 
 def _abandon(stores: Ports, table: TableRow, move: Move) -> None:
-    claim = stores.ledger.claim(table, move.stage, shard=move.shard, holder=str(uuid4()), lease=LEASE)
-    if claim is None:
-        raise TableHeld(f"{table.name}: a worker has taken {move.stage} meanwhile; move {move.move_id} is left to it")
-    try:
+    with claimed_once(stores.ledger, table, move.stage, shard=move.shard, lease=LEASE) as claim:
+        if claim is None:
+            held = f"a worker has taken {move.stage} meanwhile; move {move.move_id} is left to it"
+            raise TableHeld(f"{table.name}: {held}")
         stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=GIVEN_UP)
-    finally:
-        stores.ledger.release(claim)

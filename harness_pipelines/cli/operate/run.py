@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import uuid4
 
 import click
 
@@ -278,6 +277,7 @@ def _told(summary: dict[str, Any]) -> None:
 
 def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -> None:
     """Abandon moves that block their stage, so that the worker plans them again."""
+    from harness_pipelines.ports.ledger import claimed_once
     from harness_pipelines.protocol.moves import MoveState
 
     ledger = harness.stores.ledger
@@ -286,13 +286,10 @@ def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -
         move = ledger.open_move(table.row, stage, shard=0)
         if move is None or move.state is not MoveState.QUARANTINED:
             continue
-        claim = ledger.claim(table.row, stage, shard=0, holder=str(uuid4()), lease=timedelta(seconds=lease_s))
-        if claim is None:
-            raise UsageError(f"{table.name}: another worker holds {stage}; stop it first, then use --retry-stuck")
-        try:
+        with claimed_once(ledger, table.row, stage, lease=timedelta(seconds=lease_s)) as claim:
+            if claim is None:
+                raise UsageError(f"{table.name}: another worker holds {stage}; stop it first, then use --retry-stuck")
             ledger.close_move(claim, move, state=MoveState.ABANDONED, error="abandoned by --retry-stuck")
-        finally:
-            ledger.release(claim)
         note(f"{table.name}: {stage} move {move.move_id} is abandoned and will be planned again")
 
 

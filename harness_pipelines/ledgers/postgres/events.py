@@ -37,13 +37,12 @@ class Outbox:
 
         Raises: UsageError when the state is not of a subscriber to this table.
         """
-        with held:
-            if last is not None:
-                after = _cursor(held.name, last, table)
-            else:  # known from now on: that it gets no event at all is seen too
-                held.commit({}, checkpoint=str(after), payload={"events_of": table.name})
-            with closing(self._events(table, after=after, follow=follow)) as events:
-                yield Subscription(held, table, events)
+        if last is not None:
+            after = _cursor(held.name, last, table)
+        else:  # known from now on: that it gets no event at all is seen too
+            held.commit({}, checkpoint=str(after), payload={"events_of": table.name})
+        with closing(self._events(table, after=after, follow=follow)) as events:
+            yield Subscription(held, table, events)
 
     def _events(self, table: TableRow, *, after: int, follow: bool) -> Generator[Event | None]:
         """The same, and None now and then while nothing happens."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres.named_snapshots import version_named, version_then
 from harness_pipelines.ports import rows
-from harness_pipelines.ports.ledger import LEASE_AGE_MAX, LeaseEnded, ReadState, TableRow
+from harness_pipelines.ports.ledger import LEASE_AGE_MAX, LeaseEnded, ReadState, TableRow, new_lease
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.reads import At
 from harness_pipelines.protocol.versions import VersionGone
@@ -28,13 +27,15 @@ class Leases:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None) -> ReadState:
+    def look(
+        self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None, lease_id: str | None = None
+    ) -> ReadState:
         """Lease a version and read the bounds of this instant.
 
         *at* is a version, the name of a snapshot, or a moment: the version that was the head then. Each of them has
         its own bounds, the head too, so that it shows the same rows for ever. The trim lock is taken shared in a
         separate statement: what retire and expire decided before is visible to the next statement, and what they
-        decide later sees the lease.
+        decide later sees the lease. Who names the lease beforehand can give it back whatever ends the call.
 
         Raises: VersionGone when *at* is not retained, SnapshotUnknown.
         """
@@ -50,7 +51,7 @@ class Leases:
                         "version": wanted,
                         # A pin may go while the read lasts, so that its bounds are the lease's too.
                         "named": named and Jsonb({str(p): b.to_json() for p, b in named.items()}),
-                        "lease_id": uuid4(),
+                        "lease_id": lease_id or new_lease(),
                         "lease": min(lease, LEASE_AGE_MAX),
                         "holder": holder,
                     },

@@ -253,6 +253,11 @@ class PostgresLedger:
         """Give a claim back, so that the next holder need not wait for its lease."""
         self.database.run("ledger/release_claim", claim_key(claim))
 
+    def release_of(self, table: TableRow, stage: Stage, *, shard: int, holder: str) -> None:
+        """Give back whatever claim *holder* has of a stage: who was interrupted while it asked does not know."""
+        key = {"table_id": table.table_id, "stage": stage, "shard": shard}
+        self.database.run("ledger/release_of_holder", {**key, "holder": holder})
+
     # -- moves ----------------------------------------------------------------------------------------------
 
     def plan_move(self, claim: Claim, draft: MoveDraft) -> Move:

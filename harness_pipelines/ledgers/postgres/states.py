@@ -130,14 +130,22 @@ class States:
         return [_commit(row) for row in found]
 
     def hold(self, name: str, *, lease: timedelta = LEASE) -> Held:
-        """Be the one who commits; a context manager, which lets the next one hold it. Raises: StateHeld, UsageError."""
+        """Be the one who commits, as long as the block lasts: ``with states.hold(...) as held``. Or `Held.take` it.
+
+        The block raises: StateHeld while another one holds it. Raises: UsageError.
+        """
         if not NAME.fullmatch(name):
             raise UsageError(
                 f"{name!r} names no state; write a-z, 0-9, `_`, `-` and `.`, beginning with a letter, 63 at most"
             )
-        holder = str(uuid4())
-        epoch = self.call("states/hold", name=name, holder=holder, lease=lease)["epoch"]
-        return Held(self, name=name, holder=holder, epoch=epoch, lease=lease)
+        return Held(self, name=name, holder=str(uuid4()), lease=lease)
+
+    def epoch(self, name: str) -> int:
+        """The number of its newest hold. Raises: StateUnknown."""
+        found = [row["epoch"] for row in self.database.rows("states/all") if row["name"] == name]
+        if not found:
+            raise _unknown(name)
+        return int(found[0])
 
     def drop(self, name: str) -> None:
         """Forget a state and what it pins. Raises: StateUnknown, StateHeld."""
@@ -174,10 +182,10 @@ def _called(connection: Connection, statement: str, parameters: Mapping[str, Any
 class Held:
     """The right to commit to a state until the lease ends; every commit lengthens it."""
 
-    def __init__(self, states: States, *, name: str, holder: str, epoch: int, lease: timedelta) -> None:
+    def __init__(self, states: States, *, name: str, holder: str, lease: timedelta) -> None:
         self._states, self._lease = states, lease
         self.name = name
-        self._key = {"name": name, "holder": holder, "epoch": epoch}
+        self._key: dict[str, Any] = {"name": name, "holder": holder, "epoch": None}
 
     def commit(
         self,
@@ -219,10 +227,27 @@ class Held:
         return StateDraft(parameters={**self._key, "lease": self._lease, **given})
 
     def __enter__(self) -> Self:
-        return self
+        """Taken here: a signal between taking it and the block would leave a hold that nobody gives back."""
+        try:
+            return self.take()
+        except BaseException:
+            self.give_back()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        with suppress(FencedOut, TryAgain):  # it ends by its time then
+        self.give_back()
+
+    def take(self) -> Self:
+        """Begin the hold; `release` ends it, or its time. Raises: StateHeld."""
+        holder = self._key["holder"]
+        self._key["epoch"] = self._states.call("states/hold", name=self.name, holder=holder, lease=self._lease)["epoch"]
+        return self
+
+    def give_back(self) -> None:
+        """Let the next one hold it, if this one does or may do so: who was interrupted does not know."""
+        with suppress(FencedOut, StateUnknown, TryAgain):  # it ends by its time then
+            if self._key["epoch"] is None:
+                self._key["epoch"] = self._states.epoch(self.name)  # of another holder: it is fenced
             self.release()
 
     def renew(self) -> None:

@@ -20,6 +20,7 @@ from harness_pipelines.lakes.iceberg.inspect.lineage import FileEntry, ViewPast
 from harness_pipelines.lakes.iceberg.read.scan import stored_in
 from harness_pipelines.ports.access import HasLeases, HasLineage, HasLog, HasSetAside
 from harness_pipelines.ports.lake import reachable
+from harness_pipelines.ports.ledger import new_lease
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, vector_from_json
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.lake.lineage import (
@@ -431,11 +432,11 @@ def _by(files: Mapping[str, FileEntry], snapshot: int) -> list[FileEntry]:
 def _leased(stores: Ports, table: TableRow) -> Iterator[ReadState]:
     """The read state of this instant; nothing of it is removed while the block lasts."""
     holder, lease = f"{socket.gethostname()}:{os.getpid()}", timedelta(seconds=table.spec.retention.lease)
-    state = stores.leases.look(table, holder=holder, lease=lease)
+    lease_id = new_lease()
     try:
-        yield state
+        yield stores.leases.look(table, holder=holder, lease=lease, lease_id=lease_id)
     finally:
-        stores.leases.end(state.lease_id)
+        stores.leases.end(lease_id)
 
 
 def _record(stores: Ports, table: TableRow, state: ReadState, asked: RecordAsked) -> RecordLineage:

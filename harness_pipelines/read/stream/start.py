@@ -15,7 +15,7 @@ from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.protocol.reading.streams import StreamToken, TokenUnfit, check_offsets, no_partition
-from harness_pipelines.read.plan import make_plan
+from harness_pipelines.read.plan import leased
 from harness_pipelines.read.stream.changes import log_plan, version_of
 from harness_pipelines.read.stream.history import in_order, log_work
 from harness_pipelines.read.stream.stream import StreamPlan, answered, lease_of, leased_plan
@@ -110,9 +110,8 @@ def _given(
         return _first_since(stores, table, plan, followed, from_), plan.version
     if isinstance(from_, int):
         return answered(table, version_of(plan, stores.tables.versions(table), from_).bounds), from_
-    named = make_plan(stores, table, at=from_, tail=False, holder=plan.lease_id, lease=lease_of(table))
-    stores.leases.end(named.lease_id)
-    return answered(table, named.bounds), named.version
+    with leased(stores, table, at=from_, holder=plan.lease_id, lease=lease_of(table)) as named:
+        return answered(table, named.bounds), named.version
 
 
 def _first_since(

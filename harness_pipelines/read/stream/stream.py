@@ -16,7 +16,7 @@ import os
 import socket
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
@@ -27,7 +27,7 @@ import structlog
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import SegmentMissing
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import HasBufferReader, HasCorrections, HasLeases, HasLog, HasSchemas, HasTables
 from harness_pipelines.ports.decoded import RecordRefused
@@ -40,7 +40,7 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection, Work, work_of
 from harness_pipelines.protocol.reading.streams import StreamToken
 from harness_pipelines.read.lease import Hold
-from harness_pipelines.read.plan import make_plan, with_schema
+from harness_pipelines.read.plan import leased, with_schema
 from harness_pipelines.read.stream.changes import log_plan, version_of
 from harness_pipelines.read.stream.corrections import passed, passed_plan, read_corrections
 from harness_pipelines.read.stream.history import Piece, in_order, log_work
@@ -399,9 +399,5 @@ def lease_of(table: TableRow) -> timedelta:
 def leased_plan(stores: Ports, table: TableRow) -> Iterator[ReadPlan]:
     """The newest version's plan. Nothing renews its lease while the caller is away: who is slow holds up nobody."""
     holder = f"{socket.gethostname()}:{os.getpid()}"
-    plan = make_plan(stores, table, at=None, tail=False, holder=holder, lease=lease_of(table))
-    try:
+    with leased(stores, table, holder=holder, lease=lease_of(table)) as plan:
         yield plan
-    finally:
-        with suppress(HarnessError):  # the ledger is away: the lease ends by its time
-            stores.leases.end(plan.lease_id)

@@ -44,6 +44,7 @@ class ClaimKeeper:
         self._check_spec, self._checked = check_spec, False
         self._holder, self._lease = holder, lease
         self._claim: Claim | None = None
+        self._asks = False  #: what interrupted it, as Ctrl-C does an own mover, left it without the answer
         self._waits_for: str | None = None
         self._shown_at = 0.0  # monotonic seconds
         self._lock = threading.Lock()
@@ -59,9 +60,11 @@ class ClaimKeeper:
             if self._claim is None:
                 self._checked = False
                 faults.point(f"{self._stage}.before_claim")
+                self._asks = True
                 self._claim = self._ledger.claim(
                     self._table, self._stage, shard=0, holder=self._holder, lease=self._lease
                 )
+                self._asks = False
                 if self._claim is not None:
                     log.info("claim.taken", table=self._table.name, stage=self._stage, epoch=self._claim.epoch)
                     faults.point(f"{self._stage}.after_claim")
@@ -113,14 +116,15 @@ class ClaimKeeper:
     def release(self) -> None:
         """Give the claim back; the next holder starts at once."""
         self._ended.set()
-        if self._renewer is not None:
+        if self._renewer is not None and self._renewer.ident is not None:  # None: interrupted before its start
             self._renewer.join()
         with self._lock:
             claim, self._claim = self._claim, None
         if claim is not None:
             faults.point(f"{self._stage}.before_release")
+        if claim is not None or self._asks:
             try:
-                self._ledger.release(claim)
+                self._ledger.release_of(self._table, self._stage, shard=0, holder=self._holder)
             except HarnessError as away:  # its lease ends by itself
                 log.info("claim.release_failed", table=self._table.name, stage=self._stage, error=str(away))
 

@@ -94,9 +94,9 @@ def test_one_holds_a_state_and_who_lost_it_commits_nothing(rig: TableRig, name: 
     rig.produce(2)
     rig.ingest()
     states = rig.harness.states
-    zombie = states.hold(name, lease=timedelta(milliseconds=300))
+    zombie = states.hold(name, lease=timedelta(milliseconds=300)).take()
     with pytest.raises(StateHeld, match="is held by another one until"):
-        states.hold(name)
+        states.hold(name).take()
     await_over(rig, name)
     with pytest.raises(FencedOut, match="is over; nothing was written"):  # its time is over, though nobody took it
         zombie.commit({rig.name: {0: 1, 1: 1}}, checkpoint="late")
@@ -123,7 +123,7 @@ def test_of_two_that_hold_a_state_at_once_one_does(rig: TableRig, name: str):
     def hold() -> None:
         at_once.wait()
         try:
-            rig.harness.states.hold(name)
+            rig.harness.states.hold(name).take()
         except StateHeld:
             found.append(False)
         else:

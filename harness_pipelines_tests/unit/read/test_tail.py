@@ -14,7 +14,7 @@ from harness_pipelines.app.table import Table
 from harness_pipelines.drivers.postgres import PostgresUnreachable
 from harness_pipelines.formats.schema.registry import NoSchemas
 from harness_pipelines.ports.errors import KafkaUnreachable, LogTruncated, TopicRecreated
-from harness_pipelines.ports.ledger import view_names
+from harness_pipelines.ports.ledger import new_lease, view_names
 from harness_pipelines.ports.source import PartitionBatch
 from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.protocol.reading.plan import ReadPlan
@@ -60,7 +60,8 @@ class World:
         self.log.create_topic(TOPIC, self.partitions)
 
     def plan(self) -> ReadPlan:
-        return make_plan(self.stores, self.table, at=None, tail=True, holder="test", lease=timedelta(minutes=1))
+        lease = timedelta(minutes=1)
+        return make_plan(self.stores, self.table, at=None, tail=True, holder="test", lease=lease, lease_id=new_lease())
 
     def rows(self, plan: ReadPlan) -> pa.Table:
         assert plan.tail is not None

@@ -42,8 +42,8 @@ class Books:
             raise IndexError("list index out of range")
         return claim
 
-    def release(self, claim: Claim) -> None:
-        self.released.append(claim.table_id)
+    def release_of(self, table: Any, _stage: Stage, *, shard: int, holder: str) -> None:
+        self.released.append(table.table_id)
 
     def stop_table(self, table: Any, reason: str | None, *, stage: str | None = None) -> None:
         self.reasons[table.name] = reason

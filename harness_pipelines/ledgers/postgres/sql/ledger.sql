@@ -217,6 +217,11 @@ RETURNING *
 UPDATE harness.claims SET lease_until = clock_timestamp()
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND holder = %(holder)s AND epoch = %(epoch)s
 
+-- name: release_of_holder
+UPDATE harness.claims SET lease_until = clock_timestamp()
+WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND holder = %(holder)s
+  AND lease_until > clock_timestamp()
+
 -- name: count_violations
 INSERT INTO harness.contract_violations AS v (table_id, partition, check_name, severity, records)
 VALUES (%(table_id)s, %(partition)s, %(check_name)s, %(severity)s, %(records)s)
