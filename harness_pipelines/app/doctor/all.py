@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from harness_pipelines.app.doctor.check import Check, Report, examine
+from harness_pipelines.app.doctor.dagster import dagster
 from harness_pipelines.app.doctor.kafka import kafka
 from harness_pipelines.app.doctor.machine import machine
 from harness_pipelines.app.doctor.postgres import postgres
+from harness_pipelines.app.doctor.registry import registry
+from harness_pipelines.app.doctor.spark import spark
 from harness_pipelines.app.doctor.warehouse import warehouse
 from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines.services import Services, ServicesError
@@ -25,7 +28,15 @@ def diagnose(settings: Settings) -> Report:
 
 def checks(settings: Settings, filled: Settings, services: Services) -> list[Check]:
     """All checks; *filled* is *settings* with the addresses of embedded services that run."""
-    return [*machine(settings, services), *postgres(filled), *kafka(filled), *warehouse(filled)]
+    return [
+        *machine(settings, services),
+        *postgres(filled),
+        *kafka(filled),
+        *registry(filled),
+        *warehouse(filled),
+        *spark(filled),
+        *dagster(filled),
+    ]
 
 
 def warehouse_report(settings: Settings) -> Report:

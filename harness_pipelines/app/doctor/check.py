@@ -10,7 +10,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -112,6 +113,8 @@ class Check:
     name: str  #: of a finding that says that the look itself did not end well
     look: Look
     deadline_s: float = 12.0
+    late: Verdict = Verdict.FAIL  #: what it means that the deadline passes
+    give_up: Callable[[], None] | None = None  #: ends what the look waits for, once its deadline has passed
 
 
 @dataclass(slots=True)
@@ -140,6 +143,9 @@ def examine(checks: Sequence[Check], *, all_s_max: float = ALL_S_MAX) -> Report:
                 if min(run.check.deadline_s, all_s_max) <= due:
                     run.found.append(_silent(run, due))
                     run.over = True
+                    if run.check.give_up is not None:
+                        with suppress(Exception):  # it is over all the same
+                            run.check.give_up()
             continue
         if not run.over:  # else it was given up
             if finding is None:
@@ -152,9 +158,10 @@ def examine(checks: Sequence[Check], *, all_s_max: float = ALL_S_MAX) -> Report:
 
 def _silent(run: _Running, waited_s: float) -> Finding:
     last = f" after the look at {run.found[-1].name}" if run.found else ""
-    text = f"no answer within {waited_s:.0f} s{last}: the server takes connections, and hangs or is overloaded"
-    way_on = "look at the server's load and log, restart it if it hangs, then run `harness doctor` again"
-    return Notes(run.check.system).fail(run.check.name, text, way_on)
+    text = f"no answer within {waited_s:.0f} s{last}: it takes connections, and hangs or is overloaded"
+    way_on = "look at its load and its log, restart it if it hangs, then run `harness doctor` again"
+    finding = Notes(run.check.system).fail(run.check.name, text, way_on)
+    return replace(finding, verdict=run.check.late)
 
 
 def _look(run: _Running, events: queue.SimpleQueue[tuple[_Running, Finding | None]]) -> None:

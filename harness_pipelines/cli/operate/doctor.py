@@ -24,9 +24,10 @@ def doctor(ctx: click.Context, json_target: str | None) -> None:
     """Check all that this installation needs, and show what to do where something is wrong.
 
     It looks at this machine (Python, Java, jars, ports, disks), at PostgreSQL and the rights of each login, at Kafka
-    and the rights on each table's topics, and at the warehouse. It needs none of them to run, and ends within 30 s even
-    if servers hang. It changes nothing, except that for a moment the warehouse has its files. Exit code 1 when a check
-    fails; warnings do not count.
+    and the rights on each table's topics, at the schema registry, the warehouse, Spark and Dagster. It needs none of
+    them to run, and ends within 30 s even if servers hang. For a moment the warehouse has its files, and the catalog a
+    trial table that Spark and Python exchange; it changes nothing else. Exit code 1 when a check fails; warnings do not
+    count.
 
     \b
     Examples:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -13,10 +15,13 @@ from click.testing import CliRunner
 from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.app.doctor.all import warehouse_report
-from harness_pipelines.app.doctor.check import Finding, Report, Verdict, examine
+from harness_pipelines.app.doctor.check import Check, Finding, Report, Verdict, examine
 from harness_pipelines.app.doctor.kafka import kafka as of_kafka
 from harness_pipelines.app.doctor.postgres import postgres
+from harness_pipelines.app.doctor.spark import spark
 from harness_pipelines.cli.main import cli
+from harness_pipelines.drivers.files import listed
+from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines.services import Endpoints, Services
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.faults.conftest import MakeRig, proxy
@@ -24,7 +29,13 @@ from harness_pipelines_tests.rig import PostgresProxy
 from harness_pipelines_tests.store_proxy import Fault, StoreProxy
 
 __all__ = ["proxy"]
+PATIENCE_S = 300.0
 OK, WARN, FAIL, SKIPPED = Verdict.OK, Verdict.WARN, Verdict.FAIL, Verdict.SKIPPED
+
+
+def patient(checks: list[Check]) -> list[Check]:
+    """*checks* with deadlines that a loaded machine meets."""
+    return [replace(one, deadline_s=PATIENCE_S) for one in checks]
 
 
 def named(report: Report, name: str) -> Finding:
@@ -177,6 +188,42 @@ def test_a_store_that_creates_twice_is_unfit(settings: Settings, store: StorePro
     store.fail("CREATE", ACCEPTED)
     report = probe(settings, store)
     assert "ignores If-None-Match" in failures(report)["create once"]
+
+
+# -- Spark ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", ["store", "folder"])
+def test_spark_and_python_read_what_the_other_wrote_and_nothing_is_left(settings: Settings, tmp_path: Path, on: str):
+    place = f"s3://harness/{uuid.uuid4().hex[:10]}" if on == "store" else f"file://{tmp_path}"
+    looked = replace(settings, warehouse=place)
+    BOUND.bind(place, looked.s3)
+    report = examine(patient(spark(looked)), all_s_max=PATIENCE_S)
+    assert {one.name: one.verdict for one in report.findings} == dict.fromkeys(
+        ("version", "executors", "spark reads python", "python reads spark"), OK
+    ), report.findings
+    assert list(listed(place)) == []
+    assert settings.dsn is not None
+    with psycopg.connect(settings.dsn) as owner:
+        assert (
+            owner.execute("SELECT FROM public.iceberg_tables WHERE table_namespace = 'harness_doctor'").fetchall() == []
+        )
+
+
+def test_a_login_of_spark_that_may_not_ask_the_catalog_is_named_by_spark_too(settings: Settings, login: str):
+    report = examine(patient(spark(replace(settings, spark_dsn=login))), all_s_max=PATIENCE_S)
+    assert list(failures(report)) == ["session"]
+    assert named(report, "executors").verdict is OK
+
+
+def test_a_spark_that_hangs_is_named_in_time(settings: Settings, services: Services):
+    services.send("spark", signal.SIGSTOP)
+    try:
+        report = examine(spark(settings))
+    finally:
+        services.send("spark", signal.SIGCONT)
+    assert "does not answer" in failures(report)["session"]
+    assert report.took_s < 25
 
 
 # -- the whole -----------------------------------------------------------------------------------------------

@@ -18,8 +18,10 @@ from click.testing import CliRunner
 from harness_pipelines.app.doctor import machine as machine_checks
 from harness_pipelines.app.doctor.all import diagnose
 from harness_pipelines.app.doctor.check import Check, Finding, Notes, Report, Verdict, examine
+from harness_pipelines.app.doctor.dagster import dagster
 from harness_pipelines.app.doctor.machine import machine
 from harness_pipelines.app.doctor.postgres import about_server
+from harness_pipelines.app.doctor.registry import registry
 from harness_pipelines.app.doctor.warehouse import warehouse
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import TryAgain
@@ -28,6 +30,7 @@ from harness_pipelines.services import Services
 from harness_pipelines.services.process import identify
 from harness_pipelines.services.state import Record, StateFile
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.registry import RegistryServer
 
 OK, WARN, FAIL, SKIPPED = Verdict.OK, Verdict.WARN, Verdict.FAIL, Verdict.SKIPPED
 SECRET = "hunter2"
@@ -273,6 +276,8 @@ def test_servers_that_do_not_answer_are_named_in_time_without_secrets(home: Path
             spark_dsn=f"postgresql://me:{SECRET}@{place}/d",
             owner_dsn=f"postgresql://me:{SECRET}@{place}/d",
             kafka=place,
+            spark=f"sc://{place}/;token={SECRET}",
+            registry=f"http://me:{SECRET}@{place}",
             kafka_properties={"sasl.username": "me", "sasl.password": SECRET},
             warehouse=str(home / "lake"),
         )
@@ -284,6 +289,8 @@ def test_servers_that_do_not_answer_are_named_in_time_without_secrets(home: Path
         ("postgres", "login of Spark"),
         ("postgres", "login of the owner"),
         ("kafka", "cluster"),
+        ("registry", "schema registry"),
+        ("spark", "session"),
     }
     assert [one for one in report.findings if one.verdict in (FAIL, WARN) and not one.way_on] == []
     assert SECRET not in json.dumps(report.to_json())
@@ -317,6 +324,36 @@ def test_a_folder_that_takes_no_files_fails_by_name(home: Path, tmp_path: Path):
         subprocess.run(["umount", str(lake)], check=True)
     [write] = report.findings
     assert (write.name, write.verdict, "Read-only" in write.found) == ("write", FAIL, True)
+
+
+# -- the registry and Dagster --------------------------------------------------------------------------------
+
+
+def test_a_registry_is_asked_by_the_client_that_decodes(home: Path):
+    server = RegistryServer(login=f"me:{SECRET}")
+    try:
+        settings = Settings(home=home, registry=server.url)
+        refused = found(examine(registry(settings)), "schema registry")
+        assert (refused.verdict, "HARNESS_REGISTRY" in refused.way_on) == (FAIL, True)
+        let_in = replace(settings, registry_properties={"basic.auth.user.info": f"me:{SECRET}"})
+        fine = found(examine(registry(let_in)), "schema registry")
+        assert (fine.verdict, SECRET in fine.found) == (OK, False)
+    finally:
+        server.close()
+    assert found(examine(registry(settings)), "schema registry").verdict is FAIL
+    assert found(examine(registry(Settings(home=home))), "schema registry").verdict is SKIPPED
+
+
+def test_a_home_of_dagster_is_looked_at_where_it_is_set(home: Path, tmp_path: Path):
+    def of(place: str) -> Verdict:
+        return found(examine(dagster(Settings(home=home), {"DAGSTER_HOME": place})), "home").verdict
+
+    assert of("") is SKIPPED
+    assert of("relative/home") is FAIL
+    assert of(str(tmp_path / "none")) is FAIL
+    assert of(str(tmp_path)) is WARN
+    (tmp_path / "dagster.yaml").touch()
+    assert of(str(tmp_path)) is OK
 
 
 # -- the command ---------------------------------------------------------------------------------------------

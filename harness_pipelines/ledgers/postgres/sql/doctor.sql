@@ -18,6 +18,18 @@ WHERE d.datname = current_database() AND r.rolname = session_user
 -- name: has_ledger
 SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'harness_migrations' AND relkind = 'r') AS has_ledger
 
+-- name: show_pointer
+INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
+VALUES (%(catalog)s, %(namespace)s, %(name)s, %(metadata)s, 'TABLE')
+
+-- name: pointer
+SELECT metadata_location FROM public.iceberg_tables
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(name)s
+
+-- name: forget_pointer
+DELETE FROM public.iceberg_tables
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(name)s
+
 -- name: lacks
 -- What the role of the session needs and has not: one relation for each thing that it does.
 SELECT needed.what || ' on ' || needed.object AS lacks

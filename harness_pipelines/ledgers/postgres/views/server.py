@@ -73,6 +73,30 @@ def has_ledger(connection: Connection) -> bool:
     return row is not None and row["has_ledger"]
 
 
+Place = tuple[str, str, str]  #: catalog, namespace and table
+
+
+def show_pointer(connection: Connection, place: Place, metadata: str) -> None:
+    """Let the catalog have a table that no spec has, as one on trial."""
+    connection.execute(sql("doctor/show_pointer"), {**_named(place), "metadata": metadata})
+
+
+def pointer_of(connection: Connection, place: Place) -> str:
+    """The metadata file that the catalog names for it now."""
+    row = connection.execute(sql("doctor/pointer"), _named(place)).fetchone()
+    assert row is not None
+    return str(row["metadata_location"])
+
+
+def forget_pointer(connection: Connection, place: Place) -> None:
+    """Take it out of the catalog, if it is there."""
+    connection.execute(sql("doctor/forget_pointer"), _named(place))
+
+
+def _named(place: Place) -> dict[str, str]:
+    return dict(zip(("catalog", "namespace", "name"), place, strict=True))
+
+
 def lacking(connection: Connection) -> list[str]:
     """Rights that the role of *connection* needs in a ledger and has not, as ``INSERT on harness.versions``."""
     return [row["lacks"] for row in connection.execute(sql("doctor/lacks"))]
