@@ -52,7 +52,7 @@ def look(notes: Notes, *, settings: Settings) -> Iterator[Finding]:
 def _of_store(notes: Notes, probe: StoreProbe, place: str) -> Iterator[Finding]:
     """What only object stores have. Raises: HarnessError."""
     try:
-        ahead_s, versions = probe.clock_ahead_s(), probe.keeps_versions()
+        ahead_s, versions, uploads = probe.clock_ahead_s(), probe.keeps_deleted(), probe.cut_off_uploads()
         set_to, is_in = probe.regions()
     except OSError as error:
         yield _away(notes, "store", error, place=place)
@@ -63,11 +63,23 @@ def _of_store(notes: Notes, probe: StoreProbe, place: str) -> Iterator[Finding]:
         yield notes.warn("clock", f"the store is {abs(ahead_s):.0f} s {way} this machine", way_on)
     else:
         yield notes.ok("clock", f"the store's is within {SKEW_S_WARN:.0f} s of this machine's")
-    if versions:
+    may_not = "these credentials may not ask"
+    if versions is None:
+        yield notes.skipped("versioning", may_not, "allow s3:GetBucketVersioning, or look at the bucket")
+    elif versions:
         way_on = "add a lifecycle rule that ends noncurrent versions, or leave versioning off (object-stores.md)"
         yield notes.warn("versioning", "is on: what expire deletes is kept, and billed", way_on)
     else:
         yield notes.ok("versioning", "is off: what is deleted frees its space")
+    if uploads is None:
+        yield notes.skipped("cut-off uploads", may_not, "allow s3:ListBucketMultipartUploads")
+    elif uploads:
+        way_on = "let a lifecycle rule abort incomplete multipart uploads; expire aborts those of its tables"
+        yield notes.warn(
+            "cut-off uploads", f"{uploads} began days ago: no listing shows them, and they are billed", way_on
+        )
+    else:
+        yield notes.ok("cut-off uploads", "there are none")
     if is_in is not None and set_to is not None and is_in != set_to:
         yield notes.fail("region", f"HARNESS_S3_REGION is {set_to}, the bucket is in {is_in}", f"set it to {is_in}")
     elif is_in is not None:

@@ -6,9 +6,10 @@ credentials that may not make it, are no error: the answer is then that nobody k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
 import structlog
 
@@ -33,19 +34,36 @@ def abort_uploads(folder: str, *, before: datetime) -> int:
     """
     if local_path(folder) is not None:
         return 0
-    bucket, key = bucket_of(folder)
     aborted = 0
     try:
         with _errors(folder):
-            client = administration(folder)
-            pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=f"{key.rstrip('/')}/")
-            for found in (upload for page in pages for upload in page.get("Uploads", ())):
-                if found["Initiated"] < before:
-                    client.abort_multipart_upload(Bucket=bucket, Key=found["Key"], UploadId=found["UploadId"])
-                    aborted += 1
+            for found in _uploads(folder, before=before):
+                client = administration(folder)
+                bucket, _ = bucket_of(folder)
+                client.abort_multipart_upload(Bucket=bucket, Key=found["Key"], UploadId=found["UploadId"])
+                aborted += 1
     except Unaskable as error:
         log.info("store.uploads_unknown", folder=folder, why=str(error))
     return aborted
+
+
+def cut_off_uploads(folder: str, *, before: datetime) -> int | None:
+    """How many uploads `abort_uploads` would abort; None: nobody knows. Raises: OSError, StoreRefused."""
+    if local_path(folder) is not None:
+        return 0
+    try:
+        with _errors(folder):
+            return sum(1 for _ in _uploads(folder, before=before))
+    except Unaskable as error:
+        log.info("store.uploads_unknown", folder=folder, why=str(error))
+    return None
+
+
+def _uploads(folder: str, *, before: datetime) -> Iterator[Mapping[str, Any]]:
+    bucket, key = bucket_of(folder)
+    pages = administration(folder).get_paginator("list_multipart_uploads")
+    for page in pages.paginate(Bucket=bucket, Prefix=f"{key.rstrip('/')}/"):
+        yield from (upload for upload in page.get("Uploads", ()) if upload["Initiated"] < before)
 
 
 def keeps_deleted(location: str) -> bool | None:

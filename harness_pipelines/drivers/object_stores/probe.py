@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
 from harness_pipelines.drivers.files import listed, opened, remove_folders
 from harness_pipelines.drivers.object_stores.bound import BOUND
+from harness_pipelines.drivers.object_stores.bucket import cut_off_uploads, keeps_deleted
 from harness_pipelines.drivers.object_stores.clients import bucket_of, objects
 from harness_pipelines.drivers.object_stores.deletion import delete
 from harness_pipelines.drivers.object_stores.marks import (
@@ -27,6 +29,7 @@ from harness_pipelines.spec.locations import local_path
 
 FOLDER = ".harness-doctor"
 ODD_NAME = "a b=c%2F+ü.parquet"  #: as partition values make them; stores and clients encode it differently
+UPLOAD_AGE = timedelta(days=2)  #: longer than any write takes
 CONTENT = b"written by harness doctor"
 
 
@@ -109,15 +112,13 @@ class StoreProbe:
             return 0.0
         return at - (before + after) / 2
 
-    def keeps_versions(self) -> bool:
-        """Whether the bucket keeps what is overwritten and deleted."""
-        if self.is_local:
-            return False
-        import obstore
+    def keeps_deleted(self) -> bool | None:
+        """Whether the bucket keeps what is overwritten and deleted; None: these credentials may not ask."""
+        return keeps_deleted(self.warehouse)
 
-        store, key = objects(self._mark)
-        with store_errors(self._mark):
-            return obstore.put(store, key, CONTENT, use_multipart=False)["version"] not in (None, "null")
+    def cut_off_uploads(self) -> int | None:
+        """Uploads to the warehouse that began days ago and never ended; None: these credentials may not ask."""
+        return cut_off_uploads(self.warehouse, before=datetime.now(UTC) - UPLOAD_AGE)
 
     def regions(self) -> tuple[str | None, str | None]:
         """The region that the settings name, and that which AWS says the bucket is in; None: not set, not asked."""

@@ -7,6 +7,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -156,8 +157,9 @@ def test_a_store_that_does_all_that_is_asked_passes_and_keeps_nothing(settings: 
     report = probe(settings, store)
     assert failures(report) == {}
     assert [one.name for one in report.findings] == [
-        *("write", "create once", "replace", "read", "list", "delete", "clock", "versioning"),
+        *("write", "create once", "replace", "read", "list", "delete", "clock", "versioning", "cut-off uploads"),
     ]
+    assert {one.verdict for one in report.findings} == {OK}
     assert store.counts()["BULK"] == 2, "what was written is deleted, and so is what the last questions wrote"
 
 
@@ -182,6 +184,29 @@ def test_a_store_that_refuses_or_ignores_something_is_named_at_the_first_questio
     report = probe(settings, store)
     assert list(failures(report)) == [name]
     assert said in failures(report)[name]
+
+
+def test_what_a_bucket_keeps_and_what_time_it_has_is_named(settings: Settings, store: StoreProxy):
+    """Answers as AWS words them."""
+    of_aws = "http://s3.amazonaws.com/doc/2006-03-01/"
+    on = f'<VersioningConfiguration xmlns="{of_aws}"><Status>Enabled</Status></VersioningConfiguration>'
+    upload = "<Upload><Key>k</Key><UploadId>1</UploadId><Initiated>2020-01-02T03:04:05.000Z</Initiated></Upload>"
+    cut = f'<ListMultipartUploadsResult xmlns="{of_aws}">{upload}</ListMultipartUploadsResult>'
+    store.fail("VERSIONING", Fault(status=200, body=on))
+    store.fail("UPLOADS", Fault(status=200, body=cut))
+    store.ahead = timedelta(minutes=10)
+    report = probe(settings, store)
+    told = {one.name: (one.verdict, one.found) for one in report.findings if one.verdict is not OK}
+    assert {name: verdict for name, (verdict, _) in told.items()} == dict.fromkeys(
+        ("clock", "versioning", "cut-off uploads"), WARN
+    )
+    assert "600 s ahead of" in told["clock"][1] or "599 s" in told["clock"][1]
+    store.heal()
+    for kind in ("VERSIONING", "UPLOADS"):
+        store.fail(kind, Fault.named(403, "AccessDenied"))
+    report = probe(settings, store)
+    assert failures(report) == {}
+    assert {named(report, name).verdict for name in ("versioning", "cut-off uploads")} == {SKIPPED}
 
 
 def test_a_store_that_creates_twice_is_unfit(settings: Settings, store: StoreProxy):
