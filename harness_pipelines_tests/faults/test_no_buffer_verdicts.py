@@ -13,9 +13,11 @@ from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.accept_loss import NothingLost, accept_loss, find_loss
 from harness_pipelines.engines.spark import kafka
 from harness_pipelines.ledgers.postgres.views.quarantine import set_aside, with_bytes
+from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.errors import RecordsLost
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.stages.ingest.refusing import NothingFits
 from harness_pipelines.stages.replay.quarantine import drop
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
@@ -81,7 +83,26 @@ def test_a_write_whose_counts_spark_did_not_send_is_counted_and_not_written_agai
     [move] = rig.stores.ledger.moves(rig.table.row, limit=10)
     assert (move["rows"], move["attempt"]) == (3, 1)
     assert [row["offset"] for row in aside(rig)] == [3]
-    assert len(reads) == 2, "what does not fit is found on the way"
+    assert len(reads) == 2, "written and counted as one, and the refused ones fetched"
+    rig.kafka.produce(rig.topic, 0, rig.values(3))
+    rig.tier()
+    assert len(reads) == 3, "there is nothing to fetch"
+
+
+@pytest.mark.parametrize("stops", [{"on_error": "stop"}, {}], ids=["at the first", "where none fits"])
+def test_what_stops_the_table_is_decided_before_the_refused_records_are_fetched(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch, stops: dict[str, str]
+):
+    """Whether or not Spark sent its counts: a move may have millions of them, and they are whole records."""
+    monkeypatch.setattr(Observation, "get", property(lambda _: {}))
+    fetched = list[object]()
+    monkeypatch.setattr(kafka, "judged_again", lambda *_: fetched.append(1) or [])
+    rig = make_rig(buffer="none", partitions=1, **stops)
+    rig.kafka.produce(rig.topic, 0, [b"{"] * 1_001)
+    with pytest.raises((RecordRefused, NothingFits)):
+        rig.tier()
+    assert fetched == []
+    assert rig.quarantine() == {}
 
 
 def test_what_a_replay_puts_back_has_its_headers_and_its_time(make_rig: MakeRig):

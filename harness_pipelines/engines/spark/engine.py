@@ -114,16 +114,11 @@ class SparkEngine:
 
         rows_of = kafka.decoded_rows(read(), table, self._log.registry)
         counted = write.append_counted(cluster.with_layer(rows_of, _tiered_layer(table)), target)
-        if counted is not None and counted[0] == counted[1]:
-            return *counted, []
-        if counted is not None:
-            rows, seen = counted
-            check(rows, seen - rows, lambda: kafka.one_refused(read(headers=True), table, self._log.registry))
-        again, refused = kafka.judged_again(read(headers=True), table, self._log.registry)
-        if counted is None:
-            check(again, len(refused), lambda: refused[0])
-        rows, seen = counted or (again, again + len(refused))
-        return rows, seen, refused
+        rows, seen = counted or write.counts_of(rows_of)  # before any of the refused is here, however many there are
+        if rows == seen:
+            return rows, seen, []
+        check(rows, seen - rows, lambda: kafka.one_refused(read(headers=True), table, self._log.registry))
+        return rows, seen, kafka.judged_again(read(headers=True), table, self._log.registry)
 
     def write_runs(self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run], file_bytes: int) -> None:
         from harness_pipelines.engines.spark import view, write

@@ -49,7 +49,6 @@ REFUSED = pa.schema(
         pa.field("check", pa.string()),
         pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
         pa.field("kafka_ms", pa.int64()),
-        pa.field("rows", pa.int64()),  #: of a batch, in a row that tells nothing else
     ]
 )
 #: librdkafka's names that the Java client spells otherwise; all others are the same in both.
@@ -198,16 +197,14 @@ def tail_frame(
     return rows.where("NOT _refused").drop("_refused")
 
 
-def judged_again(records: DataFrame, table: TableRow, registry: SchemaSource) -> tuple[int, list[RefusedRecord]]:
-    """How many rows all of *records*, read with their headers, make, and those that do not fit, whole."""
-    found = _judged(records, table, registry).collect()
-    rows = sum(row["rows"] or 0 for row in found)
-    return rows, [_refused_record(row) for row in found if row["rows"] is None]
+def judged_again(records: DataFrame, table: TableRow, registry: SchemaSource) -> list[RefusedRecord]:
+    """Those of *records*, read with their headers, that do not fit, whole."""
+    return [_refused_record(row) for row in _judged(records, table, registry).collect()]
 
 
 def one_refused(records: DataFrame, table: TableRow, registry: SchemaSource) -> RefusedRecord:
     """The first record found in *records*, read with their headers, that does not fit; there is one."""
-    return _refused_record(_judged(records, table, registry).where("rows IS NULL").limit(1).collect()[0])
+    return _refused_record(_judged(records, table, registry).limit(1).collect()[0])
 
 
 def _judged(records: DataFrame, table: TableRow, registry: SchemaSource) -> DataFrame:
@@ -355,9 +352,7 @@ def _refusal_decoder(spec: dict[str, Any], registry: SchemaSource) -> Callable[[
                     pa.array([r.check for r in refused], pa.string()),
                     batch.column("headers").take(where).cast(REFUSED.field("headers").type),
                     _milliseconds(batch.column("timestamp").take(where)),
-                    pa.nulls(len(refused), pa.int64()),
                 ]
                 yield pa.record_batch(columns, schema=REFUSED)
-                yield pa.RecordBatch.from_pylist([{"rows": len(decoded.accepted)}], schema=REFUSED)
 
     return decode

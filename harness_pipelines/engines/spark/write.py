@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from harness_pipelines.drivers.certificates import TlsPlace
@@ -88,10 +88,19 @@ def append_counted(frame: DataFrame, target: BranchTarget) -> tuple[int, int] | 
     the last part of the answer. What was written is not written once more for that.
     """
     seen = Observation()
-    counts = f.count(f.lit(1)).alias("records"), f.count_if(~f.col("_refused")).alias("rows")
-    append_to_branch(frame.observe(seen, *counts).where(~f.col("_refused")).drop("_refused"), target)
+    append_to_branch(frame.observe(seen, *_counts()).where(~f.col("_refused")).drop("_refused"), target)
     told = seen.get
     return (int(told["rows"]), int(told["records"])) if told else None
+
+
+def counts_of(frame: DataFrame) -> tuple[int, int]:
+    """As `append_counted` says of *frame*, for what is already written: it is computed once more, and only counted."""
+    [told] = frame.agg(*_counts()).collect()
+    return int(told["rows"]), int(told["records"])
+
+
+def _counts() -> tuple[Column, Column]:
+    return f.count(f.lit(1)).alias("records"), f.count_if(~f.col("_refused")).alias("rows")
 
 
 @contextmanager
