@@ -125,7 +125,10 @@ class Log(Protocol):
         ...
 
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
-        """Request the identity; the returned callable waits for the answer and raises the errors of `describe`."""
+        """Request the identity; the returned callable waits for the answer and raises the errors of `describe`.
+
+        Called again, it asks again.
+        """
         ...
 
     def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
@@ -233,3 +236,6 @@ BATCH_RECORDS_MAX = 65_536  #: a unit stays far below the 10 s that a commit may
 
 
 POLL_S = 0.5
+
+
+STALE_S = 5.0  #: how long a broker may answer without partitions that others have, before that is believed

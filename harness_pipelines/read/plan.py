@@ -142,7 +142,8 @@ def _tail(stores: Ports, table: TableRow, state: ReadState, *, to_end: bool) -> 
     _, high = _vectors(state.bounds)
     low = table.intake.ends(state.bounds) if state.answered_by is None else dict(high)
     if to_end or low != high:  # the same offsets of another topic are other records
-        check_topic(table, stores.log.describe(table.spec.topic), known=state.bounds if to_end else None)
+        ask = lambda: stores.log.describe(table.spec.topic)  # noqa: E731
+        check_topic(table, ask, known=state.bounds if to_end else None)
     if to_end:
         marks = stores.log.watermarks(table.spec.topic, state.bounds)
         # A log that starts above the position is named by the reader: an audit plans over it, and counts what is lost.

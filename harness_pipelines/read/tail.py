@@ -54,7 +54,9 @@ def read_tail(stores: Ports, table: TableRow, part: TailPart) -> pa.Table:
                 if batch.high >= high:
                     del left[batch.partition]
                     reader.pause(batch.partition)
-    check_topic(table, stores.log.describe(part.topic))  # as it is after the last poll, so all of them were its records
+    check_topic(
+        table, lambda: stores.log.describe(part.topic)
+    )  # as it is after the last poll, so all of them were its records
     schema = arrow_schema(table.spec.stored, coordinates=True)
     return pa.concat_tables([schema.empty_table(), *(piece.select(schema.names).cast(schema) for piece in pieces)])
 

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 
 from harness_pipelines.ports.errors import LogTruncated, PartitionsMissing, RecordsLost, TopicMissing, TopicRecreated
-from harness_pipelines.ports.source import LogReader, PartitionBatch, Watermark, added_partitions, check_positions
+from harness_pipelines.ports.identity import settled
+from harness_pipelines.ports.source import (
+    LogReader,
+    PartitionBatch,
+    TopicIdentity,
+    Watermark,
+    added_partitions,
+    check_positions,
+)
 from harness_pipelines.services import Endpoints
 from harness_pipelines.sources.kafka.client import KafkaTimeouts
 from harness_pipelines.sources.kafka.log import KafkaLog
@@ -436,3 +447,48 @@ def test_a_topic_that_is_created_again_with_fewer_records_is_named_and_not_calle
     rig.produce(topic, 0, numbered(1))
     with rig.log.reader(topic, {0: 4}, identity=known) as reader, pytest.raises(TopicRecreated):
         reader.poll(100, DEADLINE_S)
+
+
+# -- brokers that have not heard of partitions yet --------------------------------------------------------------
+
+
+def stale_for_a_second(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a broker that answers without the last partition for a second."""
+    until, describe, are_led = time.monotonic() + 1.0, log.describe, log._are_led
+
+    def stale(topic: str) -> TopicIdentity:
+        found = describe(topic)
+        return found if time.monotonic() > until else replace(found, partitions=found.partitions[:-1])
+
+    monkeypatch.setattr(log, "describe", stale)
+    monkeypatch.setattr(log, "_are_led", lambda *asked: time.monotonic() > until and are_led(*asked))
+
+
+def test_partitions_that_a_broker_does_not_know_yet_are_asked_for_again(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+):
+    with closing(kafka_rig(endpoints)) as rig:
+        topic = rig.create(2)
+        assert isinstance(rig.log, KafkaLog)
+        expected = rig.log.describe(topic)
+        stale_for_a_second(rig.log, monkeypatch)
+        assert set(rig.log.watermarks(topic, [0, 1])) == {0, 1}
+        stale_for_a_second(rig.log, monkeypatch)
+        assert settled(expected, lambda: rig.log.describe(topic)) == expected
+
+
+def test_partitions_that_stay_away_are_named(endpoints: Endpoints):
+    with closing(kafka_rig(endpoints)) as rig:
+        found = rig.log.describe(rig.create(2))
+        expected = replace(found, partitions=(0, 1, 2))
+        with pytest.raises(PartitionsMissing, match="no partition 2"):
+            settled(expected, lambda: found)
+
+
+def test_another_topic_of_that_name_is_told_at_once(endpoints: Endpoints):
+    with closing(kafka_rig(endpoints)) as rig:
+        found = rig.log.describe(rig.create(2))
+        asked = list[int]()
+        with pytest.raises(TopicRecreated):
+            settled(replace(found, topic_id="another", partitions=(0, 1, 2)), lambda: asked.append(1) or found)
+        assert len(asked) == 1

@@ -30,9 +30,10 @@ from harness_pipelines.ports.access import (
     HasWarehouse,
 )
 from harness_pipelines.ports.errors import LogTruncated, MetadataMissing
+from harness_pipelines.ports.identity import settled
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import AdoptedMove, Adoption
-from harness_pipelines.ports.source import Watermark, added_partitions
+from harness_pipelines.ports.source import Watermark
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.history import Continued, NamedMove, check_not_shorter, continue_from
@@ -189,8 +190,7 @@ def apply_plan(stores: Ports, table: TableRow, plan: LakePlan) -> None:
 def _read(stores: Ports, table: TableRow, view: ViewName, pointer: str, forgotten: tuple[NamedMove, ...]) -> _Known:
     history = LakeHistory.of(stores.catalog, table, pointer, view=view)
     positions = {p.partition: p.bounds for p in stores.tables.positions(table)}
-    found = stores.log.describe(table.spec.topic)
-    added_partitions(table.identity, found)
+    found = settled(table.identity, lambda: stores.log.describe(table.spec.topic))
     marks = stores.log.watermarks(table.spec.topic, found.partitions)
     versions = stores.tables.versions(table)
     named = {v.version: [pins.metadata for pins in v.views.values()] for v in versions}

@@ -491,7 +491,7 @@ def _check_log(stores: Ports, table: TableRow, asked: RecordAsked) -> None:
     from harness_pipelines.ports.identity import check_topic
 
     topic = table.spec.topic
-    check_topic(table, stores.log.describe(topic))
+    check_topic(table, lambda: stores.log.describe(topic))
     log = stores.log.watermarks(topic, [asked.partition])[asked.partition]
     where = "topic {}, partition {}".format(*place(topic, asked.partition))
     if asked.offset >= log.end:

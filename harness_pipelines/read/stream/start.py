@@ -50,7 +50,7 @@ def stream_plan(
             _check_state(plan, selection, from_)
         followed = _followed(table, plan.bounds, partitions)
         topic, real = table.spec.topic, [p for p in followed if p >= 0]
-        check_topic(table, stores.log.describe(topic), known=plan.bounds)
+        check_topic(table, lambda: stores.log.describe(topic), known=plan.bounds)
         marks = stores.log.watermarks(topic, real)
         token = _token(from_, table) if isinstance(from_, str) and from_.startswith("{") else None
         if token is not None:

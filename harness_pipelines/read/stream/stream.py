@@ -337,7 +337,7 @@ class Stream:
             if not self._has_other_spec():
                 raise
             return None
-        check_topic(self._table, identity(), known=self._known)  # as it is after the poll: these were its records
+        check_topic(self._table, identity, known=self._known)  # as it is after the poll: these were its records
         return pieces
 
     def _poll_s(self) -> float:

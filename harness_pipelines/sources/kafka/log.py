@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __al
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import KafkaFailed, PartitionsMissing, TopicForbidden, TopicMissing
-from harness_pipelines.ports.source import OpenTransaction, Start, TopicIdentity, Watermark
+from harness_pipelines.ports.source import STALE_S, OpenTransaction, Start, TopicIdentity, Watermark
 from harness_pipelines.sources.kafka.client import KafkaClient, KafkaTimeouts, LeaderUnsettled, Trail, as_kafka_error
 from harness_pipelines.sources.kafka.contact import OffsetAnswer, Offsets
 from harness_pipelines.sources.kafka.held import opened_at
@@ -76,7 +76,8 @@ class KafkaLog:
 
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
         # A topic's id is enough to tell two clusters apart until the next `describe`.
-        return self._identity(topic, cluster_id=self._cluster_id)
+        asked = [self._identity(topic, cluster_id=self._cluster_id)]
+        return lambda: asked.pop()() if asked else self.describe(topic)
 
     def _identity(self, topic: str, *, cluster_id: str | None) -> Callable[[], TopicIdentity]:
         limit_s = self._client.timeouts.request_s
@@ -283,7 +284,8 @@ class KafkaLog:
     ) -> list[dict[int, int]]:
         """Return {partition: offset} for each of *specs*; all questions are on their way at once."""
         doing = f"reading the offsets of topic {topic!r}"
-        deadline = time.monotonic() + self._client.timeouts.request_s
+        began = time.monotonic()
+        deadline = began + self._client.timeouts.request_s
         while True:
             try:
                 if not self._are_led(topic, partitions):
@@ -297,9 +299,11 @@ class KafkaLog:
                 ]
             except (TopicMissing, LeaderUnsettled) as error:
                 found = self.describe(topic)
-                if not set(partitions) <= set(found.partitions):
+                is_stale = not set(partitions) <= set(found.partitions)
+                if is_stale and time.monotonic() >= min(deadline, began + STALE_S):
                     raise PartitionsMissing(topic, expected=partitions, found=found.partitions) from None
-                # It is there: new, created again, or between two leaders, and the client has not noticed yet.
+                # It is there: new, created again, or between two leaders, and the client has not noticed yet; or the
+                # partitions were added just now, and this broker has not heard of it.
                 if time.monotonic() > deadline:
                     raise self._client.unreachable(doing=doing, detail="a partition has no leader") from error
                 time.sleep(_WAIT_STEP_S)

@@ -319,6 +319,12 @@ class KafkaReader:
                 raise KafkaFailed(self._client.bootstrap, doing=self._doing, detail=f"partition {partition}: {detail}")
         except KafkaUnreachable:
             self._restart([partition])
+        except PartitionsMissing as failure:  # or a broker that has not heard yet of partitions that were added
+            self._tries[partition] = self._tries.get(partition, 0) + 1
+            if self._tries[partition] > _TRIES:
+                self._failed[partition] = failure
+            else:
+                self._restart([partition])
         except HarnessError as failure:
             self._failed[partition] = failure
         else:

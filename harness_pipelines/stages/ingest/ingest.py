@@ -128,7 +128,10 @@ def _taken(
     if decoded:
         decoded = with_digests(table, decoded)
         faults.point("ingest.before_lock")
-        confirm = lambda: check_topic(table, identity())  # noqa: E731
+
+        def confirm() -> None:
+            check_topic(table, identity)
+
         try:
             rows = writer.commit(segment.current(), decoded, confirm=confirm)
         except SegmentClosed:
@@ -301,7 +304,6 @@ def check_decodes(table: TableRow, positions: Mapping[int, IngestPosition]) -> N
 
 def join_partitions(table: TableRow, stream: Log, *, known: Iterable[int]) -> dict[int, int]:
     """Starts of the partitions that only the topic has: from the log's beginning, so nothing is lost."""
-    found = stream.describe(table.spec.topic)
-    check_topic(table, found)
+    found = check_topic(table, lambda: stream.describe(table.spec.topic))
     fresh = sorted(set(found.partitions) - set(known))
     return stream.start_offsets(table.spec.topic, fresh, "earliest") if fresh else {}

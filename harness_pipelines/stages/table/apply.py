@@ -10,8 +10,9 @@ from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import NoSchemas, SchemaUnusable
 from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments
 from harness_pipelines.ports.errors import TopicCompacted
+from harness_pipelines.ports.identity import settled
 from harness_pipelines.ports.ledger import TableExists, TableRow, TableUnknown
-from harness_pipelines.ports.source import TopicIdentity, added_partitions
+from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.schema.schemas import SpecMoved
 from harness_pipelines.protocol.topics import topics_of
@@ -48,7 +49,7 @@ def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
         check_schemas_known(stores, wanted)
         decoding = known.schema_version == 1 and not stores.segments.beginning(known, limit=1).taken
     _check_fits(known, wanted, decoding=decoding)
-    added_partitions(known.identity, identity)
+    identity = settled(known.identity, lambda: stores.log.describe(wanted.topic))
     if known.spec == wanted:
         return known
     try:
