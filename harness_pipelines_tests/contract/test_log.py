@@ -488,7 +488,12 @@ def test_partitions_that_stay_away_are_named(endpoints: Endpoints):
 def test_another_topic_of_that_name_is_told_at_once(endpoints: Endpoints):
     with closing(kafka_rig(endpoints)) as rig:
         found = rig.log.describe(rig.create(2))
-        asked = list[int]()
+        asked = list[TopicIdentity]()
+
+        def ask() -> TopicIdentity:
+            asked.append(found)
+            return found
+
         with pytest.raises(TopicRecreated):
-            settled(replace(found, topic_id="another", partitions=(0, 1, 2)), lambda: asked.append(1) or found)
+            settled(replace(found, topic_id="another", partitions=(0, 1, 2)), ask)
         assert len(asked) == 1

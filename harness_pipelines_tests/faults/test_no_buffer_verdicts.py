@@ -96,7 +96,12 @@ def test_what_stops_the_table_is_decided_before_the_refused_records_are_fetched(
     """Whether or not Spark sent its counts: a move may have millions of them, and they are whole records."""
     monkeypatch.setattr(Observation, "get", property(lambda _: {}))
     fetched = list[object]()
-    monkeypatch.setattr(kafka, "judged_again", lambda *_: fetched.append(1) or [])
+
+    def fetch(*asked: object) -> list[object]:
+        fetched.extend(asked)
+        return []
+
+    monkeypatch.setattr(kafka, "judged_again", fetch)
     rig = make_rig(buffer="none", partitions=1, **stops)
     rig.kafka.produce(rig.topic, 0, [b"{"] * 1_001)
     with pytest.raises((RecordRefused, NothingFits)):

@@ -65,9 +65,8 @@ class Books:
 
 def table(number: int, name: str) -> Any:
     intake = SimpleNamespace(buffered=True, reader=Stage.INGEST)
-    return SimpleNamespace(
-        table_id=number, name=name, stopped=None, effects={}, spec=SimpleNamespace(topic="t"), intake=intake
-    )
+    spec = SimpleNamespace(topic="t", retention=SimpleNamespace(grace=600))
+    return SimpleNamespace(table_id=number, name=name, stopped=None, effects={}, spec=spec, intake=intake)
 
 
 @pytest.fixture
