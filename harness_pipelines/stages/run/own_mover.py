@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
-from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
-from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned
+from harness_pipelines.lakes.iceberg.read.rows import false_bounds, file_rows, judged
+from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView, pinned
 from harness_pipelines.lakes.iceberg.write.publish import summary_of
 from harness_pipelines.ports.access import (
     HasBufferReader,
@@ -248,7 +248,7 @@ def _staged_rows(stores: Ports, table: TableRow, staged: Staged) -> dict[int, Ro
         partition = int(data.partition[0])
         file = LakeFile(data=data, partition=partition, low=0, high=0)
         with judged(table, file):
-            rows = [Rows.from_arrow(part) for part in file_rows(table, view, file)]
+            rows = [Rows.from_arrow(_allowed_for(table, view, file, part)) for part in file_rows(table, view, file)]
         offsets = np.concatenate([part.offsets for part in rows])
         if np.any(np.diff(offsets) <= 0):
             raise ProofWrong(
@@ -257,6 +257,15 @@ def _staged_rows(stores: Ports, table: TableRow, staged: Staged) -> dict[int, Ro
             )
         found.setdefault(partition, []).extend(rows)
     return {partition: Rows.of(rows) for partition, rows in found.items()}
+
+
+def _allowed_for(table: TableRow, view: PinnedView, file: LakeFile, rows: pa.Table) -> pa.Table:
+    """*rows*, which the manifest allows for. Raises: ProofWrong."""
+    if (wrong := false_bounds(table, view, file, rows)) is not None:
+        raise ProofWrong(
+            f"{table.name}: {file.data.file_path}: {wrong}, so reads would leave them out; nothing was published"
+        )
+    return rows
 
 
 def _difference(buffered: Rows, staged: Rows, taken: OffsetRange) -> str | None:

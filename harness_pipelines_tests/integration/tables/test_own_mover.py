@@ -14,6 +14,7 @@ import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.errors import UsageError
+from harness_pipelines.lakes.iceberg import parquet
 from harness_pipelines.ledgers.postgres.states import Held
 from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.protocol.claims import FencedOut, StageHeld
@@ -90,6 +91,35 @@ def test_puts_and_deletes_of_a_keyed_table_come_through(harness: hp.Harness, kaf
     rig.merge_all()
     rig.assert_merged()
     assert_all_moved(rig)
+
+
+TEXTS = ["a" * 15 + last + "more" for last in ("\ud7ff", "\U0010ffff", "\uffff", "z")] + ["", "a" * 16]
+
+
+@pytest.fixture
+def of_texts(make_rig: MakeRig) -> TableRig:
+    """Texts that are longer than the bounds that Iceberg keeps of them."""
+    rig = make_rig(partitions=1)
+    values = [orjson.dumps({"id": i, "n": i, "s": text}) for i, text in enumerate(TEXTS)]
+    rig.kafka.produce(rig.topic, 0, values)
+    rig.ingest()
+    return rig
+
+
+def test_texts_that_are_longer_than_their_bounds_come_through(of_texts: TableRig):
+    with of_texts.table.mover() as mover:
+        assert mover.move(honest) is not None
+    for text in TEXTS:
+        where = f"s = '{text}'"
+        assert of_texts.table.read(columns=["s"], where=where)["s"].to_pylist() == [text]
+
+
+def test_a_file_whose_bounds_do_not_hold_its_texts_is_refused(of_texts: TableRig, monkeypatch: pytest.MonkeyPatch):
+    """As by a writer that cuts the upper one off and forgets to go above: reads would leave the file out."""
+    monkeypatch.setattr(parquet, "text_above", lambda text, length: text[:length])
+    with of_texts.table.mover() as mover, pytest.raises(ProofWrong, match="column s has values above the upper bound"):
+        mover.move(honest)
+    assert all(b.bounds.stream_hi == 0 for b in of_texts.table.positions())
 
 
 def test_values_of_all_types_come_through(make_rig: MakeRig):
