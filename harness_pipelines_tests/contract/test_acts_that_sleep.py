@@ -30,8 +30,10 @@ from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
+from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
+from harness_pipelines_tests.contract import test_lake
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig, rows_at
 from harness_pipelines_tests.contract.test_expire_paths import made_at, moved, needed
 
@@ -222,6 +224,25 @@ def test_a_holder_of_expire_that_slept_over_its_branches_does_not_move_the_point
 
     assert real.ledger.pointer(table, "stream") == pointer
     real._lake.drop_branches(table, [branch], claim=real.claim(table, Stage.EXPIRE))
+    assert real.shape(table)[1] == set()
+
+
+def test_branches_are_not_dropped_over_what_was_published_meanwhile(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    """Else the catalog names a metadata file without the newest rows, and the next publish builds on it."""
+    branch, published = with_branch(real, table), list[Version]()
+
+    def publish() -> None:
+        claim = real.claim(table)
+        published.append(test_lake.moved(real, table, claim, 20, 30))
+        real.ledger.release(claim)
+
+    asleep_after_build(real, table, monkeypatch, publish)
+
+    assert not real._lake.drop_branches(table, [branch])
+    assert [real.ledger.pointer(table, "stream")] == [version.stream.metadata for version in published]
+    assert real._lake.drop_branches(table, [branch])
     assert real.shape(table)[1] == set()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from harness_pipelines.ledgers.postgres.drop import TableInUse
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
-from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
@@ -105,6 +107,18 @@ def test_claims_of_other_stages_and_shards_are_neither_taken_nor_renewed_nor_rel
     assert {key for key, now in rows().items() if now != was[key]} == {("tier", 0)}
 
 
+def test_a_claim_that_is_over_is_taken_and_works_though_others_of_the_table_are_held(real: RealRig, table: TableRow):
+    def take(stage: Stage, shard: int, lease: timedelta) -> Claim | None:
+        return real.ledger.claim(table, stage, shard=shard, holder=str(uuid.uuid4()), lease=lease)
+
+    for stage, shard, lease in ((Stage.COMPACT, 1, HOUR), (Stage.TIER, 0, HOUR), (Stage.TIER, 1, MINUTE)):
+        assert take(stage, shard, lease)
+    real.pass_time(2 * MINUTE)
+    taken = take(Stage.TIER, 1, HOUR)
+    assert taken is not None
+    real.plan(table, taken, {0: 0}, {0: 0})
+
+
 def test_moves_are_listed_newest_first_of_one_stage_or_of_all(real: RealRig, table: TableRow):
     real.ingest(table, {0: (0, 20)})
     for low in (0, 10):
@@ -144,16 +158,22 @@ def test_positions_and_versions_are_in_order(real: RealRig):
     real.move(many, {3: 0}, {3: 5})
     assert [p.partition for p in real.ledger.positions(many)] == [0, 1, 2, 3]
     assert [v.version for v in real.ledger.versions(many)] == [1, 2]
+    assert [v.version for v in real.ledger.versions(replace(many, retained_from=2))] == [2]
 
 
-def test_a_pointer_that_moved_meanwhile_is_not_moved(real: RealRig, table: TableRow):
-    was = real.ledger.pointer(table, "stream")
-    assert not real._lake.pointers.move(table, "stream", old="file:///nowhere", new="file:///elsewhere")
-    assert real.ledger.pointer(table, "stream") == was
+def test_a_stream_position_that_disagrees_with_the_head_stops_the_publish(real: RealRig, table: TableRow):
+    real.ingest(table, {0: (0, 10)})
+    claim, head = real.claim(table), real.ledger.head(table)
+    move = real.plan(table, claim, {0: 0}, {0: 10})
+    real.ask("UPDATE harness.lake_positions SET stream_hi = 3 WHERE table_id = %s AND partition = 0", [table.table_id])
+
+    with pytest.raises(BoundaryGap, match="partition 0: it starts at offset 0, its row in lake_positions ends"):
+        real.publish(table, claim, move)
+    assert real.ledger.head(table) == head
 
 
 def test_a_batch_position_that_disagrees_with_the_head_stops_the_publish(real: RealRig):
-    """As one of the stream view does; neither is ever put right by the way."""
+    """Neither position is ever put right by the way."""
     both = real.table()
     real.ingest(both, {0: (0, 10)})
     real.move(both, {0: 0}, {0: 10})

@@ -32,6 +32,7 @@ from harness_pipelines.ports.errors import FilesKept
 from harness_pipelines.ports.files import FileStore
 from harness_pipelines.ports.ledger import TableRow, view_dropped
 from harness_pipelines.ports.upkeep import StoredFile, TrimDecision
+from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.files import check_listed, check_own, condemned_before
 from harness_pipelines.protocol.lake.overlays import needless
@@ -81,10 +82,11 @@ class Upkeep:
         """
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
-            connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id})
+            positions = connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id}).fetchall()
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
             connection.execute(sql("upkeep/delete_expired_leases"), {"table_id": table.table_id})
-            decision = self._decide(connection, _in_force(connection, table))
+            starts = {row["partition"]: row["start"] for row in positions}
+            decision = self._decide(connection, _in_force(connection, table), starts)
             if dry_run:
                 connection.rollback()
                 return decision
@@ -103,7 +105,7 @@ class Upkeep:
             faults.point("expire.in_transaction")
             return decision
 
-    def _decide(self, connection: Connection, table: TableRow) -> TrimDecision:
+    def _decide(self, connection: Connection, table: TableRow, starts: Vector) -> TrimDecision:
         retention = table.spec.retention
         key = {"table_id": table.table_id}
         now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
@@ -113,10 +115,9 @@ class Upkeep:
         versions = [v for v in known if v.version >= first]
         leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
         kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
-        # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
-        starts = {row["partition"]: row["start"] for row in connection.execute(sql("ledger/lock_positions"), key)}
         grace = timedelta(seconds=retention.grace)
-        floor = starts | trim_floor(versions, leased, retained=[*kept, *named], grace=grace, now=now, answers=known)
+        # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
+        floor = {**starts} | trim_floor(versions, leased, retained=[*kept, *named], grace=grace, now=now, answers=known)
         segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
         return TrimDecision(
             floor=floor,

@@ -50,7 +50,6 @@ REASONS: Mapping[str, str] = {
         "it notes the number of a move and publishes nothing; it does what all of reconcile does before a commit"
     ),
     r"ledger/update_schema_spec: where schema_version = .*": "asked of tables that have one schema alone",
-    r"ledger/lock_positions: lock .* in .*\.Upkeep\._decide": "who asks has locked them already",
     r"ledger/lock_move: lock .* in .*\.BoundaryCommit\._published": (
         "the row of the table, which a publish under way holds, was locked before"
     ),
