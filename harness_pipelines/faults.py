@@ -141,6 +141,19 @@ _EXPIRE = (
     ("before_condemn", "dead branches are gone, their files are not condemned", "condemns files that nothing reaches"),
     BEFORE_RELEASE,
 )
+_MIRROR = (
+    BEFORE_CLAIM,
+    AFTER_CLAIM,
+    ("after_plan", "the version is noted as on its way, the server was not asked", "looks at the server, and sends it"),
+    ("during_files", "one view is registered, the ledger has no note of it", "finds it by its snapshot"),
+    ("after_commit", "the server took the commit, the worker does not know", "looks, and finds the version there"),
+    (
+        "in_transaction",
+        "what the server shows is noted, the COMMIT was not sent",
+        "looks at the server again: Postgres has rolled the note back",
+    ),
+    BEFORE_RELEASE,
+)
 _REVERT = (
     ("before_lock", "the new metadata is written, no lock is held", "continues as if no revert was requested"),
     (
@@ -203,7 +216,7 @@ _SNAPSHOT = (
     ),
     ("drop_after_commit", "the name is dropped, the caller does not know", "finds no snapshot of this name"),
 )
-_OF_EVERY_TABLE = {name for name, _, _ in (*_TIER, *_EXPIRE, *_REVERT)} - {"in_drop"}
+_OF_EVERY_TABLE = {name for name, _, _ in (*_TIER, *_EXPIRE, *_MIRROR, *_REVERT)} - {"in_drop"}
 
 #: Every crash point, by the name that arms it, in the order in which a stage reaches them.
 POINTS: Mapping[str, Point] = {
@@ -212,6 +225,7 @@ POINTS: Mapping[str, Point] = {
     **_declared("otree", _OTREE, unbuffered=_OF_EVERY_TABLE),
     **_declared("compact", _COMPACT, unbuffered=_OF_EVERY_TABLE),
     **_declared("expire", _EXPIRE, unbuffered=_OF_EVERY_TABLE),
+    **_declared("mirror", _MIRROR, unbuffered=_OF_EVERY_TABLE),
     **_declared("revert", _REVERT, unbuffered=_OF_EVERY_TABLE),
     **_declared("replay", _REPLAY, unbuffered=()),
     **_declared("repair", _REPAIR, unbuffered=()),

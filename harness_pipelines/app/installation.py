@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.table_state import TableStates
     from harness_pipelines.ledgers.postgres.views.audits import SignOffs
     from harness_pipelines.ledgers.postgres.views.lineage import Lineage
+    from harness_pipelines.ledgers.postgres.views.mirrors import Mirrors
     from harness_pipelines.ledgers.postgres.views.proof import Proof
     from harness_pipelines.ledgers.postgres.views.stalls import Stalls
     from harness_pipelines.ledgers.postgres.views.status import Overview
@@ -64,12 +65,14 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.events import Producer
     from harness_pipelines.ports.files import FileStore
+    from harness_pipelines.ports.lake import ForeignCatalog
     from harness_pipelines.ports.proof import LakeBytes
     from harness_pipelines.ports.source import Log
     from harness_pipelines.ports.tiers import BufferWriter
     from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
     from harness_pipelines.protocol.claims import Claim
     from harness_pipelines.protocol.lake.history import NamedMove
+    from harness_pipelines.spec.catalogs import CatalogSpec
     from harness_pipelines.spec.table import TableSpec
     from harness_pipelines.stages.guard import Standing
 
@@ -289,6 +292,18 @@ class Stores:
         from harness_pipelines.ledgers.postgres.views.stalls import Stalls
 
         return Stalls(self.database, self.readers, buffer_gb=self.settings.buffer_gb)
+
+    @once
+    def mirrors(self) -> Mirrors:
+        from harness_pipelines.ledgers.postgres.views.mirrors import Mirrors
+
+        return Mirrors(self.database, self.readers)
+
+    def foreign_catalog(self, table: TableRow, catalog: CatalogSpec) -> ForeignCatalog:
+        """A catalog of the spec of *table*. Raises, when it is asked: CatalogSecretMissing."""
+        from harness_pipelines.lakes.iceberg.catalogs.rest import RestMirror
+
+        return RestMirror(table, catalog, self.catalog, warehouse=self.warehouse)
 
     @once
     def overview(self) -> Overview:

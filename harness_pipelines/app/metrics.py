@@ -230,7 +230,7 @@ class WorkerCollector(Collector):
         for state in found.states:
             name, spec = state.name, found.specs[state.name]
             # Nobody ever holds a stage that a table does not have, and nobody is missed there.
-            never = {Stage.INGEST} - {intake_of(spec).reader}
+            never = {Stage.INGEST} - {intake_of(spec).reader} | (set() if spec.catalogs else {Stage.MIRROR})
             asked = self._stages if name in self._own else OF_OTHERS
             _show_state(shown, state)
             for stage in sorted({*asked, *state.claims, *state.moves} - never):

@@ -40,6 +40,7 @@ COMMANDS: dict[str, str] = {
     "init": "harness_pipelines.cli.operate.init:init",
     "layout": "harness_pipelines.cli.reads.layout:layout",
     "lineage": "harness_pipelines.cli.reads.lineage:lineage",
+    "mirror": "harness_pipelines.cli.tables.mirror:mirror",
     "quarantine": "harness_pipelines.cli.tables.quarantine:quarantine",
     "read": "harness_pipelines.cli.reads.read:read",
     "recall": "harness_pipelines.cli.tables.recall:recall",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.files import FileStore
+    from harness_pipelines.ports.lake import MirrorBook, MirrorOpener
     from harness_pipelines.ports.ledger import Ledger, TableRow
     from harness_pipelines.ports.proof import LakeBytes, LineageBook, ProofBook, Signatures, StateDump
     from harness_pipelines.ports.repair import ClaimsAndMoves, Guard, LossBook, Reconciling, WarehouseMark
@@ -110,6 +111,18 @@ class HasLosses(Protocol):
     @property
     def losses(self) -> LossBook:
         """See `LossBook`."""
+        ...
+
+
+class HasMirrors(Protocol):
+    @property
+    def mirrors(self) -> MirrorBook:
+        """See `MirrorBook`."""
+        ...
+
+    @property
+    def foreign_catalog(self) -> MirrorOpener:
+        """Opens the catalogs of a spec."""
         ...
 
 

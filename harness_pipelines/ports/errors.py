@@ -311,3 +311,42 @@ class LedgerOlderThanLake(HarnessError):
 
 class SparkInterrupted(TryAgain):
     """Work on Spark was cancelled because this process ends; the next worker starts it again."""
+
+
+class MirrorAway(TryAgain):
+    """A foreign catalog does not answer, or its server has an error; the table goes on."""
+
+    way_on = "see to the catalog's server; workers ask again by themselves"
+
+
+class MirrorLoginFailed(HarnessError):
+    """A foreign catalog refused the login, or the right to do what the mirror needs."""
+
+    way_on = "correct `catalogs` `properties`, or give the login the rights to register, load and commit tables"
+    recovery = Recovery.REFRESH
+
+
+class MirrorNamespaceMissing(HarnessError):
+    """A foreign catalog lacks the namespace of a mirror."""
+
+    way_on = "create the namespace there, or write another `namespace` under `catalogs`"
+    recovery = Recovery.REFRESH
+
+
+class MirrorRefused(HarnessError):
+    """A foreign catalog refused what the mirror asked of it."""
+
+    way_on = "`harness mirror probe TABLE` shows what the server can do"
+    recovery = Recovery.REFRESH
+
+
+class MirrorUndecided(TryAgain):
+    """A foreign catalog gave no answer to a commit, or one that may hide a success: what it shows is read next."""
+
+    way_on = "nothing: the worker reads what the catalog shows and goes on from there"
+
+
+class MirrorsLeft(UsageError):
+    """A table is to be dropped while foreign catalogs still name its files; nothing was changed."""
+
+    way_on = "`harness mirror drop TABLE --catalog NAME --yes`; `--forget` where its server is gone for good"

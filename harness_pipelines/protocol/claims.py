@@ -17,13 +17,14 @@ class Stage(StrEnum):
     OTREE = "otree"
     COMPACT = "compact"
     EXPIRE = "expire"
+    MIRROR = "mirror"
     REVERT = "revert"
     REPLAY = "replay"
     EVOLVE = "evolve"
 
 
 #: What a worker runs; the others are asked for by a person.
-CONTINUOUS_STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.OTREE, Stage.COMPACT, Stage.EXPIRE})
+CONTINUOUS_STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.OTREE, Stage.COMPACT, Stage.EXPIRE, Stage.MIRROR})
 
 
 #: No claim is held for longer without a renewal: one that ends later was written by a clock that was put right since.

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.columns import ColumnWords
 from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, StopAbove
 from harness_pipelines.spec.deletes import never_fires
@@ -38,7 +39,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "tier": TierRules, "layout": Layout, "retention": Retention, "freshness": Freshness, "start": StartAt,
     "columns": ColumnWords, "contract": Contract, "contract.columns": ColumnChecks, "contract.rows": RowCheck,
     "stop_above": StopAbove, "transform": Transform, "transform.fields": ColumnWords,
-    "schema": GivenSchema, "key_schema": GivenSchema,
+    "schema": GivenSchema, "key_schema": GivenSchema, "catalogs": CatalogSpec,
 }  # fmt: skip
 Place = tuple[str | int, ...]
 

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from harness_pipelines.spec.catalogs import CatalogSpec, catalogs_trouble
 from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, detail, list_of_names
 from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
 from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
@@ -306,6 +307,10 @@ class TableSpec(BaseModel):
     freshness: Annotated[
         Freshness, Field(description="Objectives of checks; `lake` also sets how often otree merges.")
     ] = Freshness()
+    catalogs: Annotated[
+        tuple[CatalogSpec, ...],
+        Field(description="Foreign catalogs that follow the published versions, so that other engines find the views."),
+    ] = ()
     mode: Annotated[
         Mode,
         Field(description="Who runs the stages: Dagster runs, an external worker (`harness run`), or manual commands."),
@@ -348,7 +353,8 @@ class TableSpec(BaseModel):
                     ("columns", self._default_trouble()),
                     ("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
                     ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
-                    ("views", self._views_trouble()), ("stop_above", stop_above_trouble(self)))  # fmt: skip
+                    ("views", self._views_trouble()), ("stop_above", stop_above_trouble(self)),
+                    ("catalogs", catalogs_trouble(self.catalogs, self.views)))  # fmt: skip
         for word, why in filter(None, troubles):
             if why:
                 found = getattr(self, "value_schema" if word == "schema" else word)

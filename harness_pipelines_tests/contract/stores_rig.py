@@ -22,6 +22,7 @@ from harness_pipelines.drivers import files
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+from harness_pipelines.lakes.iceberg.catalogs.rest import RestMirror
 from harness_pipelines.lakes.iceberg.read.regions import live_entries
 from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
@@ -37,6 +38,7 @@ from harness_pipelines.ledgers.postgres.migrations import ledger_database
 from harness_pipelines.ledgers.postgres.quarantine_bytes import QuarantineBytes
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ledgers.postgres.views.mirrors import Mirrors
 from harness_pipelines.ledgers.postgres.views.quarantine import with_bytes
 from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
 from harness_pipelines.ports.ledger import (
@@ -56,6 +58,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, View, ViewName
+from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines_tests.memory.buffer import MemorySegments, MemorySegmentWriter
@@ -349,6 +352,12 @@ class RealRig(StoresRig):
         self.pointers = SharedCatalog(CATALOG, self.database)
         self.reconciler = Reconciler(self.owner, catalog=CATALOG, check_whole=check_whole)
         self.lake = self._lake = Lake(self.catalog, self.database, pointers=self.pointers, warehouse=folder.as_uri())
+
+        self.mirrors = Mirrors(self.database, self.readers)
+        self._warehouse = folder.as_uri()
+
+    def foreign_catalog(self, table: TableRow, catalog: CatalogSpec) -> RestMirror:
+        return RestMirror(table, catalog, self.catalog, warehouse=self._warehouse)
 
     def corrections(self, table: TableRow) -> Corrections:
         return Corrections(self.database, table, catalog=CATALOG, in_lake=quarantine.read)

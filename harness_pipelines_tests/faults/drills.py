@@ -5,9 +5,11 @@ A drill works on several tables at once: one worker for all of them costs little
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,10 +35,11 @@ from harness_pipelines.stages.run import worker
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines_tests.catalog_server import CatalogServer
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, OTREE, TIER, ByHand, TableRig
 
-COMPACT, EXPIRE = frozenset({Stage.COMPACT}), frozenset({Stage.EXPIRE})
+COMPACT, EXPIRE, MIRROR = frozenset({Stage.COMPACT}), frozenset({Stage.EXPIRE}), frozenset({Stage.MIRROR})
 Rigs = Sequence[TableRig]
 
 
@@ -116,6 +119,32 @@ def _small_files(rigs: Rigs) -> None:
 
 def _compacted(rig: TableRig) -> bool:
     return not compact.due(rig.table.row, rig.stores.ledger.head(rig.table.row))
+
+
+# -- mirror -------------------------------------------------------------------------------------------------
+
+
+@cache
+def _catalog() -> CatalogServer:
+    """A foreign catalog for all drills; it ends with the process."""
+    return CatalogServer(Path(tempfile.mkdtemp(prefix="lakehouse-"))).start()
+
+
+class _InACatalog(Mapping[str, Any]):
+    """Words of a spec with a catalog, whose server is started by whoever asks for them first."""
+
+    def __getitem__(self, word: str) -> Any:
+        return [{"name": "lakehouse", "type": "rest", "uri": _catalog().uri, "namespace": "scratch"}]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("catalogs",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+def _mirrored(rig: TableRig) -> bool:
+    return all(lag.version == lag.head for lag in rig.stores.mirrors.lags([rig.name]))
 
 
 # -- expire -------------------------------------------------------------------------------------------------
@@ -381,6 +410,13 @@ DRILLS: Mapping[str, Drill] = {
         caught_up=_trimmed,
         until_idle=False,
         spec={"retention": {"versions": "1s", "grace": "1s"}, "quarantine_mb": 1},
+    ),
+    "mirror": Drill(
+        stages=MIRROR,
+        prepare=lambda rigs: _tier(rigs, 20),
+        more=lambda rigs: _tier(rigs, 5),
+        caught_up=_mirrored,
+        spec=_InACatalog(),
     ),
     "revert": Drill(
         stages=TIER,

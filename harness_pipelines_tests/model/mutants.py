@@ -16,6 +16,7 @@ from harness_pipelines_tests.model.files import Files
 from harness_pipelines_tests.model.history import History
 from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
+from harness_pipelines_tests.model.mirrors import Mirrors
 from harness_pipelines_tests.model.moves import Left, Moves
 from harness_pipelines_tests.model.overlays import Left as OverlaysLeft
 from harness_pipelines_tests.model.overlays import Overlays
@@ -100,6 +101,8 @@ RANGES_CALM = Ranges(crashes=0, reverts=0, name="ranges: without crashes")
 CORRECTIONS_CALM = Corrections(crashes=0, name="corrections: without crashes")
 HISTORY = History(name="history: promotions, backups, a server that comes back")
 DROPS = Schemas(name="schemas: a drop by two at once, old reads")
+MIRRORS = Mirrors(name="mirrors: another writer")
+MIRRORS_BACKUP = Mirrors(backups=1, foreign=0, name="mirrors: a server goes back to a backup")
 SPECS = Specs()
 STREAMS = Streams()
 
@@ -128,7 +131,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(RANGES, RANGES_CALM, RANGES_TWICE),
     *(RESTORES, RESTORES_LONG),
     DROPS,
-    *(SPECS, HISTORY, STREAMS),
+    *(SPECS, HISTORY, STREAMS, MIRRORS, MIRRORS_BACKUP),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -166,7 +169,15 @@ class Mutant:
 
 INGEST, TIER, EXPIRE, REVERT = Stage.INGEST, Stage.TIER, Stage.EXPIRE, Stage.REVERT
 OTREE, COMPACT, REPLAY, EVOLVE = Stage.OTREE, Stage.COMPACT, Stage.REPLAY, Stage.EVOLVE
+MIRROR = Stage.MIRROR
 MUTANTS: Mapping[str, Mutant] = {
+    # -- mirror
+    "a mirror's commit asserts no snapshot": Mutant(MIRROR, ("ref_unasserted",), MIRRORS, "S38"),
+    "a mirror goes on over another writer": Mutant(MIRROR, ("foreign_ignored",), MIRRORS, "S38"),
+    "a mirror sets a newer version back": Mutant(MIRROR, ("overtaken_goes_on",), MIRRORS, "S38"),
+    "a mirror takes a conflict for a success": Mutant(MIRROR, ("conflict_is_success",), MIRRORS, "S38"),
+    "a mirror forgets what it sent before": Mutant(MIRROR, ("intent_replaces",), MIRRORS, "S10"),
+    "expire keeps nothing for a mirror": Mutant(EXPIRE, ("holds_not_kept",), MIRRORS, "S10"),
     # -- ingest
     "ingest commits without a fence": Mutant(INGEST, ("unfenced",), SEGMENTS, "S5"),
     "ingest reads its claim plainly": Mutant(INGEST, ("claim_read_plainly",), SEGMENTS, "S5"),

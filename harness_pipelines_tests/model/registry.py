@@ -46,6 +46,10 @@ STEPS: Mapping[Stage, tuple[str, ...]] = {
         *("expire.lock", "expire.delete_leases", "expire.retire", "expire.drop", "expire.trim", "expire.drop_branches"),
         *("expire.look_reached", "expire.condemn", "expire.recheck", "expire.delete", "expire.abandon"),
     ),
+    Stage.MIRROR: (
+        *("mirror.take_claim", "mirror.intend", "mirror.look", "mirror.register", "mirror.commit", "mirror.conflict"),
+        *("mirror.settle", "mirror.fenced", "mirror.overtaken", "mirror.stop", "mirror.die"),
+    ),
     Stage.REVERT: ("revert.build", "revert.publish", "revert.refused"),
     Stage.REPLAY: ("replay.look", "replay.build", "replay.rebuild", "replay.wait", "replay.refused", "replay.publish"),
     Stage.EVOLVE: ("evolve.plan", "evolve.build", "evolve.rebuild", "evolve.refused", "evolve.publish"),
@@ -58,6 +62,7 @@ FSCK_RULES: Mapping[Stage, tuple[str, ...]] = {
     Stage.OTREE: ("S8", "S9", "S19"),
     Stage.COMPACT: ("S9", "S37"),
     Stage.EXPIRE: ("S10", "S11"),
+    Stage.MIRROR: ("S10",),
     Stage.REVERT: ("S3", "S34"),
     Stage.REPLAY: ("S31",),
     Stage.EVOLVE: ("S21", "S22"),

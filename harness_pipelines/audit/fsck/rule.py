@@ -181,7 +181,7 @@ Check = Callable[[Look], Iterable[Found]]
 class Rule:
     """A named check of one invariant."""
 
-    invariant: str  #: S1 .. S37, L1 .. L10 of the design
+    invariant: str  #: S1 .. S38, L1 .. L10 of the design
     title: str
     check: Check = field(repr=False)
     needs: frozenset[str] = frozenset()  #: lake, log: what the rule cannot do without

@@ -13,6 +13,7 @@ from psycopg import sql as compose
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.ports.errors import MirrorsLeft
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX
 
@@ -127,9 +128,20 @@ def drop_table(
             connection.rollback()
         else:
             _check_unclaimed(connection, table)
+            _check_unmirrored(connection, table)
             _drop(connection, table, catalog, dropped)
             connection.execute(sql("drop/ask_purge"), {"name": table.name, "folders": list(purge)})
         return dropped
+
+
+def _check_unmirrored(connection: Connection, table: Droppable) -> None:
+    """Raises: MirrorsLeft."""
+    found = connection.execute(sql("drop/mirrors"), {"table_id": table.table_id}).fetchall()
+    if names := ", ".join(row["catalog"] for row in found):
+        raise MirrorsLeft(
+            f"{table.name}: foreign catalogs name its files ({names}); nothing was dropped. `harness mirror drop "
+            f"{table.name} --catalog NAME --yes` takes it out of each"
+        )
 
 
 def _look(connection: Connection, table: Droppable, catalog: str) -> Dropped:

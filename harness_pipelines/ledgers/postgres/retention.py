@@ -6,11 +6,12 @@ transaction or its own act, later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import structlog
 from pyiceberg.io import FileIO
@@ -265,7 +266,15 @@ class Upkeep:
             stored[same.key(file.path)] = file
         live = same.keys(reached)
         kept = {*live, *same.keys(before)}
-        loose = tuple(file for key, file in stored.items() if owner_path(key) not in kept)
+        ours: Container[str] | None = None
+        if mirrors := self._mirrors(table):
+            published = self.database.rows("mirrors/published_files", {"table_id": table.table_id})
+            ours = same.keys(str(row["path"]) for row in published)
+            # What a server names it may remove itself, so that it is gone is no damage.
+            kept |= same.keys(path for mirror in mirrors for path in mirror["files"]).keys()
+        loose = tuple(
+            file for key, file in stored.items() if (own := owner_path(key)) not in kept and _is_own(own, ours)
+        )
         check_listed(table.name, live, stored, folders=[same.folder(f) for f in folders], loose=[f.path for f in loose])
         return _Seen(same=same, stored=stored, loose=loose)
 
@@ -276,6 +285,7 @@ class Upkeep:
         retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
         read = [version_leased(row) for row in self.database.rows("upkeep/leased_versions", key)]
         bases = {r["base_version"] for r in self.database.rows("upkeep/open_bases", key)}
+        bases |= {version for mirror in self._mirrors(table) for version in mirror["holds"]}
         with self.database.session() as connection:
             named = [*versions_named(connection, table.table_id), *read]
             leased = {v.version for v in read}
@@ -296,6 +306,10 @@ class Upkeep:
             identifier = (table.spec.namespace, table.quarantine)
             reached |= {quarantine} | self._snapshot_files(identifier, quarantine, all_snapshots=True)
         return reached
+
+    def _mirrors(self, table: TableRow) -> Sequence[Mapping[str, Any]]:
+        """Versions that foreign catalogs may show, and files that they name, each."""
+        return self.database.rows("mirrors/kept", {"table_id": table.table_id})
 
     def _before_quarantine(self, table: TableRow) -> set[str]:
         """Metadata files of the quarantine that were published before: a backup of Postgres names one of them."""
@@ -384,6 +398,11 @@ def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Versio
 def _identifiers(table: TableRow) -> dict[ViewName, tuple[str, str]]:
     """The views of *table* as the catalog knows them."""
     return {name: (table.spec.namespace, view) for name, view in table.views.items()}
+
+
+def _is_own(path: str, ours: Container[str] | None) -> bool:
+    """Whether the harness wrote the file: a server that mirrors the table may keep its metadata beside ours."""
+    return ours is None or not path.endswith(".metadata.json") or path in ours
 
 
 def owner_path(path: str) -> str:

@@ -74,6 +74,12 @@ def due_moves(spec: TableSpec, work: TableWork) -> dict[Stage, Due]:
     return {stage: found for stage, found in due.items() if not is_held(work, stage)}
 
 
+def stages_of(table: TableRow) -> frozenset[Stage]:
+    """The continuous stages that the table has."""
+    mirrored = {Stage.MIRROR} if table.spec.catalogs else set()
+    return frozenset({Stage.INGEST, Stage.EXPIRE, *table.effects, *mirrored})
+
+
 def is_held(work: TableWork, stage: Stage) -> bool:
     """Somebody works on it, or a move that failed in every attempt waits for a person."""
     move = work.open.get(stage)

@@ -28,6 +28,7 @@ from harness_pipelines.ports.access import (
     HasLake,
     HasLedger,
     HasLog,
+    HasMirrors,
     HasOverlays,
     HasRawBytes,
     HasRecalls,
@@ -52,8 +53,10 @@ from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.ingest import ingest, on_engine
 from harness_pipelines.stages.ingest.new_partitions import Joiner
+from harness_pipelines.stages.mirror import Mirroring
 from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.run.claims import ClaimKeeper
+from harness_pipelines.stages.run.due import stages_of
 from harness_pipelines.stages.run.looks import Looks
 from harness_pipelines.stages.run.progress import CLAIM_LEASE, TableProgress, WorkerOptions
 from harness_pipelines.stages.run.trouble import Backoff, Restart, StageBroken
@@ -74,7 +77,6 @@ EXPIRE_EVERY_S = 60.0
 RESTART_EVERY_S = 1.0  #: how often the ledger is asked what the table is stopped by
 JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threads have on Spark
 HURRY_S_MAX = 8.0  #: how long a worker that is in a hurry waits for threads that hang in somebody else's server
-_OF_EVERY_TABLE = frozenset({Stage.INGEST, Stage.EXPIRE})
 SEGMENT_BYTES_MAX = 32 * 2**20
 _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 SEGMENT_AGE_S_MAX = 600.0
@@ -89,6 +91,7 @@ class Ports(
     HasLake,
     HasLedger,
     HasLog,
+    HasMirrors,
     HasOverlays,
     HasRawBytes,
     HasRecalls,
@@ -223,11 +226,11 @@ class _TableWorker:
         }
         self._threads: list[threading.Thread] = []
         self._counts: dict[int, ingest.IngestProgress] = {}  # by thread; its loops come and go
-        self._last_refresh = 0.0
+        self._last_refresh, self._restart_at = 0.0, -math.inf
         self._looked_at = -math.inf  #: monotonic seconds, before the positions that are shown were read
         self._caught_up_at: float | None = None  #: monotonic seconds, since when all that is known is moved
         self._head: Version | None = None  # when last refreshed
-        self._stages = worker.options.stages & (_OF_EVERY_TABLE | table.effects.keys())
+        self._stages, self._mirroring = worker.options.stages & stages_of(table), Mirroring(worker.stores)
         self._nothing_due: str | None = None  # in this metadata file of the batch view
         self._nothing_small: str | None = None  # in this metadata file of the stream view
         self._files_looked_at = -math.inf  #: monotonic seconds, when expire last listed the lake's files
@@ -236,7 +239,6 @@ class _TableWorker:
         self._watching = Backoff(self, "watch")
         self._backoffs: list[Backoff] = [self._watching]
         self._restart = Restart(self, self._backoffs)
-        self._restart_at = -math.inf
         # The stage that takes records from the log is the one that lets partitions join.
         self._reads_log = table.intake.reader
         self._joiner = Joiner(self, self._claim_of_log) if self._reads_log in self._stages else None
@@ -264,6 +266,9 @@ class _TableWorker:
             self._stage(Stage.COMPACT, self._compact, tidy_every_s)
         if Stage.EXPIRE in stages and not self.worker.options.until_idle:
             self._stage(Stage.EXPIRE, self._expire, EXPIRE_EVERY_S)
+        if Stage.MIRROR in stages:
+            claim = self._keepers[Stage.MIRROR].current
+            self._stage(Stage.MIRROR, lambda: self._mirroring.step(self.table, claim(), self.progress), LOOK_S)
 
     def reload(self) -> None:
         """Take over the table's schema of now: what was begun with an older one is never committed."""
@@ -396,12 +401,12 @@ class _TableWorker:
         if not positions or set(ends) != {p.partition for p in positions}:
             return False
         stages = self._stages
-        read = stages.isdisjoint({Stage.INGEST, self._reads_log}) or all(
-            p.bounds.buffer_hi >= ends[p.partition] for p in positions
-        )
+        all_read = all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
+        read = all_read or stages.isdisjoint({Stage.INGEST, self._reads_log})
         moved = Stage.TIER not in stages or all(p.bounds.stream_hi >= p.bounds.buffer_hi for p in positions)
         compacted = Stage.COMPACT not in stages or self._is_compacted()
-        return read and moved and compacted and (Stage.OTREE not in stages or self._is_merged(positions))
+        mirrored = Stage.MIRROR not in stages or self._mirroring.is_quiet(self.table)
+        return read and moved and compacted and mirrored and (Stage.OTREE not in stages or self._is_merged(positions))
 
     def _is_merged(self, positions: Sequence[PartitionStatus]) -> bool:
         """The batch view has what the stream view has, and none of its regions is due."""

@@ -25,13 +25,13 @@ SAID = {
         "orders.yaml:3: colums: unknown setting `colums` (did you mean `columns`?); allowed: table, topic, "
         "topics, start, format, schema, columns, key, key_format, key_schema, delete, unavailable_value, "
         "views, layout, buffer, shards, tier, recall, on_error, unknown_fields, evolution, stop_above, "
-        "quarantine_mb, transform, contract, retention, freshness, mode"
+        "quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
     ),
     "a word of another place": (
         "orders.yaml:3: max_rows: unknown setting `max_rows`; allowed: table, topic, topics, start, format, "
         "schema, columns, key, key_format, key_schema, delete, unavailable_value, views, layout, buffer, "
         "shards, tier, recall, on_error, unknown_fields, evolution, stop_above, quarantine_mb, "
-        "transform, contract, retention, freshness, mode"
+        "transform, contract, retention, freshness, catalogs, mode"
     ),
     "a topic with a space": (
         "orders.yaml:3: topic: 'my orders' is not a topic name; use 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`"

@@ -65,7 +65,7 @@ class Books:
 
 def table(number: int, name: str) -> Any:
     intake = SimpleNamespace(buffered=True, reader=Stage.INGEST)
-    spec = SimpleNamespace(topic="t", retention=SimpleNamespace(grace=600))
+    spec = SimpleNamespace(topic="t", catalogs=(), retention=SimpleNamespace(grace=600))
     return SimpleNamespace(table_id=number, name=name, stopped=None, effects={}, spec=spec, intake=intake)
 
 

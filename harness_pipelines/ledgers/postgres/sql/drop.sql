@@ -14,6 +14,9 @@ ORDER BY table_name FOR UPDATE
 SELECT stage, shard, holder::text AS holder, lease_until FROM harness.claims
 WHERE table_id = %(table_id)s AND lease_until > clock_timestamp() ORDER BY stage, shard
 
+-- name: mirrors
+SELECT catalog FROM harness.mirrors WHERE table_id = %(table_id)s ORDER BY catalog
+
 -- name: ledger_rows
 SELECT (SELECT count(*) FROM harness.versions WHERE table_id = %(table_id)s) AS versions,
        (SELECT count(*) FROM harness.moves WHERE table_id = %(table_id)s) AS moves,

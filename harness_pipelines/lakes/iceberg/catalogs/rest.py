@@ -1,0 +1,205 @@
+"""A foreign catalog that speaks the Iceberg REST protocol, as the mirror of a table asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from http import HTTPStatus
+
+import requests
+from pydantic import ValidationError
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    OAuthError,
+    RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
+from pyiceberg.table import CommitTableRequest, Table, TableIdentifier
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+from harness_pipelines.lakes.iceberg.catalogs.probe import Scratch, probe
+from harness_pipelines.lakes.iceberg.catalogs.updates import requirements, updates
+from harness_pipelines.ports.errors import (
+    MirrorAway,
+    MirrorLoginFailed,
+    MirrorNamespaceMissing,
+    MirrorRefused,
+    MirrorUndecided,
+)
+from harness_pipelines.ports.lake import MirrorChange, Probed
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.lake.mirrors import VERSION, Seen
+from harness_pipelines.protocol.versions import ViewName
+from harness_pipelines.spec.catalogs import CatalogSpec
+
+WAIT_S = (5.0, 30.0)  #: to connect, and between two packets of an answer
+TRANSACTION = "transactions/commit"
+_AWAY = (
+    requests.RequestException,
+    ValidationError,  # an answer without its end
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    CommitStateUnknownException,
+)
+_LOGIN = (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError)
+
+
+class RestMirror:
+    """The views of one table in one REST catalog."""
+
+    def __init__(self, table: TableRow, catalog: CatalogSpec, lake: StagingCatalog, *, warehouse: str) -> None:
+        self._table, self._spec, self._lake = table, catalog, lake
+        namespace = catalog.namespace or table.spec.namespace
+        self._namespace = tuple(namespace.split("."))
+        self._elsewhere = f"{warehouse}/_mirrors/{catalog.name}/{table.spec.namespace}"
+        self._shown: dict[ViewName, Table] = {}  #: what `load` found last, whose commit is built on it
+
+    def load(self, view: ViewName) -> Seen | None:
+        """What the server shows. Raises: MirrorAway, MirrorLoginFailed, MirrorRefused."""
+        self._shown.pop(view, None)
+        with self._asked(f"was asked for {self._name(view)}"):
+            try:
+                found = self._client.load_table(self._identifier(view))
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+        self._shown[view] = found
+        told = found.metadata.properties.get(VERSION)
+        main = found.metadata.refs.get(MAIN_BRANCH)
+        return Seen(
+            uuid=str(found.metadata.table_uuid),
+            snapshot=main.snapshot_id if main else found.metadata.current_snapshot_id,
+            version=int(told) if told and told.isdecimal() else None,
+            names=(found.metadata_location, *(one.metadata_file for one in found.metadata.metadata_log)),
+        )
+
+    def uuid_of(self, view: ViewName, metadata: str) -> str:
+        """Of our own view. Raises: MetadataMissing."""
+        return str(self._ours(view, metadata).metadata.table_uuid)
+
+    def register(self, view: ViewName, metadata: str) -> None:
+        """Raises, besides: MirrorNamespaceMissing, MirrorUndecided."""
+        with self._asked(f"was asked to register {self._name(view)}", writes=True):
+            try:
+                self._client.register_table(self._identifier(view), metadata)
+            except RESTError as error:  # PyIceberg has no name for it here
+                answer = getattr(error.__cause__, "response", None)
+                if answer is not None and answer.status_code == HTTPStatus.NOT_FOUND:
+                    raise self._no_namespace(error) from error
+                raise
+
+    def follow(self, changes: Sequence[MirrorChange]) -> None:
+        """All in one request where the server can, else one after the other. Raises, besides: MirrorUndecided."""
+        asked = [self._request(change) for change in changes]
+        with self._asked("was sent a commit", writes=True):
+            if len(asked) > 1 and self.commits_together:
+                self._post(TRANSACTION, f'{{"table-changes":[{",".join(one.model_dump_json() for one in asked)}]}}')
+                return
+            for change, one in zip(changes, asked, strict=True):
+                self._client.commit_table(self._shown[change.view], one.requirements, one.updates)
+
+    def drop(self, view: ViewName) -> bool:
+        """Take the table out of the catalog; its files stay. False: it was not there."""
+        with self._asked(f"was asked to drop {self._name(view)}"):
+            try:
+                self._client.drop_table(self._identifier(view))
+            except NoSuchTableError:
+                return False
+        return True
+
+    @cached_property
+    def commits_together(self) -> bool:
+        """Whether the server says that it takes the changes of several tables in one request."""
+        return any(str(one).endswith(f"/{TRANSACTION}") for one in self._client._supported_endpoints)
+
+    def probe(self) -> Probed:
+        """What the server does to scratch tables in the mirror's namespace. Raises, besides: MirrorNamespaceMissing."""
+        with self._asked("was probed"):
+            try:
+                folder = f"{self._elsewhere}/probes"
+                one, other = (Scratch(self._client, self._lake, self._namespace, folder) for _ in range(2))
+                return probe(one, other, transaction=TRANSACTION)
+            except NoSuchNamespaceError as error:
+                raise self._no_namespace(error) from error
+
+    # -- the client -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _client(self) -> RestCatalog:
+        """Raises: CatalogSecretMissing, and what the first request raises."""
+        return _Client(self._spec.name, **{**self._spec.opened(), "uri": self._spec.uri})
+
+    def _post(self, endpoint: str, body: str) -> None:
+        """Raises: what PyIceberg raises for a commit."""
+        answer = self._client._session.post(self._client.url(endpoint), data=body.encode())
+        if answer.status_code == 409:
+            raise CommitFailedException(answer.text)
+        if answer.status_code >= 500:
+            raise CommitStateUnknownException(answer.text)
+        if answer.status_code in (401, 403):
+            raise ForbiddenError(answer.text)
+        if answer.status_code >= 400:
+            raise RESTError(answer.text)
+
+    def _request(self, change: MirrorChange) -> CommitTableRequest:
+        there = self._shown[change.view].metadata
+        ours = self._ours(change.view, change.metadata).metadata
+        elsewhere = f"{self._elsewhere}/{self._table.views[change.view]}-{str(there.table_uuid)[:8]}"
+        return CommitTableRequest(
+            identifier=TableIdentifier(namespace=self._namespace, name=self._table.views[change.view]),
+            requirements=requirements(there),
+            updates=updates(there, ours, version=change.version, elsewhere=elsewhere),
+        )
+
+    def _ours(self, view: ViewName, metadata: str) -> Table:
+        return self._lake.at((self._table.spec.namespace, self._table.views[view]), metadata)
+
+    def _identifier(self, view: ViewName) -> tuple[str, ...]:
+        return (*self._namespace, self._table.views[view])
+
+    def _name(self, view: ViewName) -> str:
+        return ".".join(self._identifier(view))
+
+    def _no_namespace(self, error: Exception) -> MirrorNamespaceMissing:
+        name = ".".join(self._namespace)
+        return MirrorNamespaceMissing(f"{self._where}: it has no namespace {name} ({error}); nothing was registered")
+
+    @property
+    def _where(self) -> str:
+        return f"{self._table.name}: catalog {self._spec.name} ({self._spec.uri})"
+
+    @contextmanager
+    def _asked(self, what: str, *, writes: bool = False) -> Iterator[None]:
+        """Name what goes wrong. A write without a clear answer may have been done: nobody repeats it unseen."""
+        try:
+            yield
+        except (CommitFailedException, TableAlreadyExistsError, NoSuchTableError) as error:
+            raise MirrorUndecided(f"{self._where} {what} and answers that it changed meanwhile: {error}") from error
+        except _LOGIN as error:
+            raise MirrorLoginFailed(f"{self._where} {what} and refused the login: {error}") from error
+        except _AWAY as error:
+            away = MirrorUndecided if writes else MirrorAway
+            raise away(f"{self._where} {what} and gave no answer: {error}; the table goes on") from error
+        except (RESTError, ValueError) as error:
+            raise MirrorRefused(f"{self._where} {what} and refused: {error}") from error
+
+
+class _Client(RestCatalog):
+    """PyIceberg's client, whose requests end after some time."""
+
+    def _create_session(self) -> requests.Session:
+        session = super()._create_session()
+        session.request = partial(session.request, timeout=WAIT_S)  # type: ignore[method-assign]
+        return session

@@ -1,0 +1,54 @@
+-- name: state
+SELECT m.version, m.holds, m.uuids, m.trouble, h.version AS head,
+       extract(epoch FROM clock_timestamp() - m.looked_at)::float8 AS looked_s
+FROM (
+    SELECT v.version FROM harness.versions v WHERE v.table_id = %(table_id)s ORDER BY v.version DESC LIMIT 1
+) h LEFT JOIN harness.mirrors m ON m.table_id = %(table_id)s AND m.catalog = %(catalog)s
+
+-- name: head
+SELECT * FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version DESC LIMIT 1
+
+-- name: intend
+-- What was sent before stays: nobody knows yet that the server does not show it.
+INSERT INTO harness.mirrors AS m (table_id, catalog, holds) VALUES (%(table_id)s, %(catalog)s, ARRAY[%(version)s::bigint])
+ON CONFLICT (table_id, catalog) DO UPDATE
+SET holds = CASE WHEN %(version)s = ANY(m.holds) THEN m.holds ELSE m.holds || %(version)s::bigint END
+
+-- name: register
+UPDATE harness.mirrors SET registered = registered || %(metadata)s::text
+WHERE table_id = %(table_id)s AND catalog = %(catalog)s AND NOT %(metadata)s = ANY(registered)
+
+-- name: known
+SELECT max(version) FILTER (WHERE snapshot = %(snapshot)s) AS newest,
+       coalesce(bool_or(snapshot = %(snapshot)s AND version = %(version)s), false) AS is_of_version
+FROM (
+    SELECT version, CASE WHEN %(view)s = 'batch' THEN batch_snapshot ELSE stream_snapshot END AS snapshot
+    FROM harness.versions WHERE table_id = %(table_id)s
+) v
+
+-- name: settle
+UPDATE harness.mirrors SET version = %(version)s, holds = ARRAY[%(version)s::bigint], names = %(names)s, uuids = %(uuids)s,
+    trouble = NULL, trouble_since = NULL, looked_at = clock_timestamp(),
+    mirrored_at = CASE WHEN version = %(version)s THEN mirrored_at ELSE clock_timestamp() END
+WHERE table_id = %(table_id)s AND catalog = %(catalog)s
+
+-- name: trouble
+INSERT INTO harness.mirrors AS m (table_id, catalog, trouble, trouble_since)
+VALUES (%(table_id)s, %(catalog)s, %(error)s, clock_timestamp())
+ON CONFLICT (table_id, catalog) DO UPDATE
+SET trouble = excluded.trouble, trouble_since = coalesce(m.trouble_since, excluded.trouble_since)
+
+-- name: forget
+DELETE FROM harness.mirrors WHERE table_id = %(table_id)s AND catalog = %(catalog)s
+
+-- name: kept
+SELECT holds, registered || names AS files FROM harness.mirrors WHERE table_id = %(table_id)s
+
+-- name: published_files
+-- Metadata files that versions named: those of them that nothing reaches any more are ours to remove.
+SELECT stream_metadata AS path FROM harness.versions WHERE table_id = %(table_id)s
+UNION SELECT batch_metadata FROM harness.versions WHERE table_id = %(table_id)s AND batch_metadata IS NOT NULL
+
+-- name: lags
+SELECT t.namespace || '.' || t.name AS name, l.* FROM harness.mirror_lags l JOIN harness.tables t USING (table_id)
+WHERE t.namespace || '.' || t.name = ANY(%(tables)s) ORDER BY 1, l.catalog
