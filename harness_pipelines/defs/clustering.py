@@ -2,9 +2,11 @@
 
 Dagster's partitions are 16 parts of the value space, the tops of the table's region tree, whatever the tree is below.
 A backfill records one request in the ledger; moves take it up within their byte budget, and what is done stays done.
+Who cancels the backfill withdraws the request, and so what of it has not begun.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import product
 from typing import Any
@@ -16,6 +18,7 @@ from dagster import (
     AssetObservation,
     AssetsDefinition,
     BackfillPolicy,
+    DagsterRunStatus,
     MaterializeResult,
     StaticPartitionsDefinition,
     multi_asset,
@@ -27,6 +30,7 @@ from harness_pipelines.defs.names import step_name, table_key, table_tag
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.work import TABLE_TAG, Shown, StageConfig, last_committed, table_asset, work
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.layout.requested import Request
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.read.clustering import layout_of
@@ -98,15 +102,39 @@ def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, 
         return {"regions": ", ".join(chosen), "parts": 0, "why": str(error)}
     before = asdict(look(stores, table).score)
     if plan.parts:
-        begun = ask(stores, table, plan)
-        for left in run(stores, table, begun.request, run_id=context.run.run_id):
-            context.log.info(f"{table.name}: {len(left.parts)} parts are left, {left.bytes} bytes")
+        with _withdrawn_if_cancelled(context, stores, table, plan.request):
+            begun = ask(stores, table, plan)
+            for left in run(stores, table, begun.request, run_id=context.run.run_id):
+                context.log.info(f"{table.name}: {len(left.parts)} parts are left, {left.bytes} bytes")
     return {
         "regions": ", ".join(chosen),
         "parts": len(plan.parts),
         "bytes_rewritten": plan.bytes,
         **{f"{name}_before": value for name, value in before.items()},
     }
+
+
+@contextmanager
+def _withdrawn_if_cancelled(
+    context: AssetExecutionContext, stores: Stores, table: TableRow, wanted: Request
+) -> Iterator[None]:
+    """Who cancels a backfill does not want the rest of it: the request that the block made for *wanted* is withdrawn.
+
+    A move that has begun is finished by whoever has otree next, and moves that are published stay. A request that was
+    there before is somebody else's. A run that ends for another reason, as when its machine does, leaves its request to
+    other workers.
+    """
+    known = {one.request_id for one in stores.reclusters.open(table)}
+    try:
+        yield
+    except BaseException:  # Dagster's interruption is no Exception
+        run = context.instance.get_run_by_id(context.run.run_id)
+        if run is not None and run.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED):
+            for one in stores.reclusters.open(table):
+                if one.request_id not in known and (one.paths, one.rebuild) == (wanted.paths, wanted.rebuild):
+                    stores.reclusters.end(table, one)
+                    context.log.info(f"{table.name}: request {one.request_id} to rewrite regions is withdrawn")
+        raise
 
 
 def covered(paths: Sequence[str], chosen: Sequence[str]) -> list[str]:

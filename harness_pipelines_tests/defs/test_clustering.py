@@ -1,13 +1,16 @@
 """A backfill of regions writes them anew, is done once, and always says so; other runs of otree merge as before."""
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dagster import AssetKey, DagsterInstance, Definitions
+from dagster import AssetKey, DagsterExecutionInterruptedError, DagsterInstance, DagsterRunStatus, Definitions
 
 from harness_pipelines.defs.build import build
-from harness_pipelines.defs.clustering import REGIONS, covered
+from harness_pipelines.defs.clustering import REGIONS, _withdrawn_if_cancelled, covered
 from harness_pipelines.defs.tables import job_name
+from harness_pipelines.layout.requested import Request
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.read.report.layout import look
 from harness_pipelines_tests.faults.conftest import MakeRig
@@ -128,3 +131,30 @@ def test_a_region_that_is_larger_than_a_part_belongs_to_it(
     paths: list[str], chosen: list[str], expected: list[str]
 ) -> None:
     assert covered(paths, chosen) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "left"),
+    [
+        (DagsterRunStatus.CANCELING, [1, 3]),
+        (DagsterRunStatus.CANCELED, [1, 3]),
+        (DagsterRunStatus.STARTED, [1, 2, 3]),  # its machine ends: others go on with it
+    ],
+)
+def test_who_cancels_a_run_withdraws_the_request_that_it_made(status: DagsterRunStatus, left: list[int]) -> None:
+    """Against the ledger's part as a list; by a real Dagster: faults/test_dagster_backfills.py."""
+    wanted = Request(request_id=0, paths=("0",), upto=5, rebuild=False)
+    others = Request(request_id=1, paths=("0",), upto=5, rebuild=True)
+    asked = [others]
+    reclusters = SimpleNamespace(open=lambda _: list(asked), end=lambda _, one: asked.remove(one))
+    run = SimpleNamespace(run_id="r", status=status)
+    context: Any = SimpleNamespace(
+        run=run, instance=SimpleNamespace(get_run_by_id=lambda _: run), log=SimpleNamespace(info=lambda _: None)
+    )
+    stores: Any = SimpleNamespace(reclusters=reclusters)
+    table: Any = SimpleNamespace(name="a.b")
+    with pytest.raises(DagsterExecutionInterruptedError), _withdrawn_if_cancelled(context, stores, table, wanted):
+        asked.append(replace(wanted, request_id=2))
+        asked.append(replace(wanted, request_id=3, paths=("1",)))  # a person asks meanwhile
+        raise DagsterExecutionInterruptedError
+    assert [one.request_id for one in asked] == left
