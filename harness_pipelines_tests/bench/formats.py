@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness_pipelines_tests.bench import contracts, decode, evolution, replay, transform
+from harness_pipelines_tests.bench import contracts, decode, evolution, refused, replay, transform
 from harness_pipelines_tests.bench.base import Group
 
 #: Groups of figures in the order in which they are measured; what --only names.
 FIGURES: Mapping[str, Group] = {
     "decode": decode.measure,
     "contracts": contracts.measure,
+    "refused": refused.measure,
     "replay": replay.measure,
     "transform": transform.measure,
     "evolution": evolution.measure,
