@@ -6,7 +6,7 @@ Idea: dlt's terminal and transient errors, PyIceberg's unknown commit state.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from harness_pipelines.secret import redact
 
@@ -29,9 +29,15 @@ class HarnessError(Exception):
     recovery: ClassVar[Recovery] = Recovery.NEVER
     exit_code: ClassVar[int] = 1
     way_on: ClassVar[str] = ""  #: what an operator does; empty: what `todo` says of its kind
+    setting: tuple[str, ...] = ()  #: the setting of a spec that caused it; empty: none, or unknown
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
+
+    def blaming(self, *setting: str) -> Self:
+        """Name the *setting* that caused it, such as ``("transform", "filter")``; `load.located` adds the line."""
+        self.setting = setting
+        return self
 
     @classmethod
     def todo(cls) -> str:

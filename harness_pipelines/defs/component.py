@@ -11,8 +11,9 @@ from pydantic import Field
 from harness_pipelines.defs.build import shared
 from harness_pipelines.defs.tables import table_definitions
 from harness_pipelines.defs.work import Shown
-from harness_pipelines.spec.load import SpecError, load_spec, load_spec_text
+from harness_pipelines.spec.load import load_spec, load_spec_text
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.wording import SpecError
 
 
 class Table(Component, Model, Resolvable):

@@ -10,7 +10,8 @@ from dagster import Definitions
 
 from harness_pipelines.app.client import connect
 from harness_pipelines.defs.build import broken_asset, build
-from harness_pipelines.spec.load import SpecError, load_spec
+from harness_pipelines.spec.load import load_spec
+from harness_pipelines.spec.wording import SpecError
 
 TABLES_FOLDER = "HARNESS_TABLES"  #: a folder of YAML specs to load instead of asking the ledger
 

@@ -26,8 +26,9 @@ from harness_pipelines.formats.contract.checks import shown_value
 from harness_pipelines.formats.keyed_batches import OPERATION
 from harness_pipelines.formats.refusals import DETAIL_CHARS
 from harness_pipelines.protocol.keys import PUT
-from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.arrow import arrow_type, type_name
 from harness_pipelines.spec.transform import input_columns, source_column
+from harness_pipelines.spec.wording import unknown_name
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -257,18 +258,28 @@ class Transformer:
                 found = cursor.execute(f"SELECT ({sql}) AS c FROM {RECORD}").to_arrow_table().schema.field(0).type
                 duck_type = cursor.execute(f"SELECT typeof(c) FROM (SELECT NULL::{_duck(wanted)} AS c)").fetchone()
         except duckdb.Error as error:
-            raise self._unusable(name, sql, str(error).splitlines()[0]) from error
+            raise self._unusable(name, sql, _said(error)) from error
         if not _fits(found, wanted):
-            raise self._unusable(
-                name, sql, f"it gives {found}, which does not fit {wanted} without loss; write a CAST that says how"
-            )
+            way_on = "write a condition" if name == "filter" else "write a CAST that says how"
+            given, needed = type_name(found), type_name(wanted)
+            raise self._unusable(name, sql, f"it gives {given}, which does not fit {needed} without loss; {way_on}")
         assert duck_type is not None
         reads = tuple(field for field in self._fields if field.lower() in _fields_of(self._database, sql))
         return Compiled(name=name, written=sql, sql=f"CAST(({sql}) AS {duck_type[0]})", type=wanted, reads=reads)
 
     def _unusable(self, name: str, sql: str, why: str) -> TransformUnusable:
         place = "filter" if name == "filter" else f"derive.{name}"
-        return TransformUnusable(f"{self._table}: transform.{place}: {sql!r}: {why}; nothing was changed")
+        error = TransformUnusable(f"{self._table}: transform.{place}: {sql!r}: {why}; nothing was changed")
+        return error.blaming("transform", *place.split(".", 1))
+
+
+def _said(error: Exception) -> str:
+    """What DuckDB says is wrong: its first line without the class of the error, and the name that it suggests."""
+    first, *rest = str(error).splitlines()
+    meant = next((f" ({line[0].lower()}{line[1:]})" for line in rest if line.startswith("Did you mean")), "")
+    if (unknown := re.search(r"Function with name (\S+) does not exist", first)) is not None:
+        return f"there is no function {unknown[1]}(){meant}"
+    return (first.partition("Error: ")[2] or first) + meant
 
 
 def _some(rows: pa.Table, count: int) -> pa.Table:
@@ -390,7 +401,10 @@ def _troubles(
     assert told is not None
     parsed = json.loads(told[0])
     if parsed["error"]:
-        yield str(parsed["error_message"]) + _quote_them(database, sql, names)
+        said = str(parsed["error_message"])
+        if said.endswith('near ")"') and sql.count("(") == sql.count(")"):
+            said = "the expression ends too early"  # the parenthesis is ours
+        yield said + _quote_them(database, sql, names)
         return
     [statement, *others] = parsed["statements"]
     node = statement["node"]
@@ -427,7 +441,7 @@ def _walk(database: DuckDBPyConnection, node: Any, names: Collection[str], insid
         yield _NOT_OF_A_RECORD.get(kind, f"{kind.lower()} is no part of an expression over one record")
         return
     if kind == "COLUMN_REF" and (name := str(node["column_names"][0])).lower() not in names:
-        yield f"there is no field {name!r}; fields: {', '.join(sorted(names))}"
+        yield f"{unknown_name(name, sorted(names), what='field')}; declare it in `transform.fields`"
     if kind == "FUNCTION":
         yield from _function_troubles(database, str(node["function_name"]).lower(), inside)
     if kind == "LAMBDA":

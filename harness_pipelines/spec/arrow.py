@@ -10,10 +10,6 @@ import pyarrow as pa
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, StructType, Type
 
 if TYPE_CHECKING:
-    pass
-
-
-if TYPE_CHECKING:
     from harness_pipelines.spec.columns import Column
 
 UUID_BYTES = 16
@@ -55,6 +51,11 @@ def arrow_type(type_: Type) -> pa.DataType:
             return pa.struct([pa.field(f.name, arrow_type(f.type)) for f in fields])
         case _:
             return _PRIMITIVES[type_.name]
+
+
+def type_name(kind: pa.DataType) -> str:
+    """The name that a spec has for *kind*; Arrow's name for a type that no spec has."""
+    return next((name for name, known in _PRIMITIVES.items() if known == kind), str(kind))
 
 
 def arrow_schema(columns: Sequence[Column], *, coordinates: bool = False) -> pa.Schema:

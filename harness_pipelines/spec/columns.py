@@ -34,6 +34,7 @@ from harness_pipelines.spec.types import (
     parse_type,
 )
 from harness_pipelines.spec.where import WhereError, compared
+from harness_pipelines.spec.wording import quote
 
 Default = bool | int | float | str  #: as it is written: dates, times and UUIDs are text, binaries hexadecimal text
 RESERVED_PREFIXES = ("_kafka_", "_harness_")  #: coordinates, and what frames in Spark have for a while
@@ -73,7 +74,7 @@ def list_of_names(value: Any) -> Any:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise ValueError(f"write a list of names, such as [old_name], not {value!r}")
+        raise ValueError(f"write a name or a list of names, such as [a, b], not {quote(value)}")
     return value
 
 
@@ -126,7 +127,7 @@ def _columns(value: Any) -> tuple[Column, ...]:
     elif isinstance(value, list | tuple) and all(isinstance(c, dict) and "name" in c for c in value):
         pairs = [(c["name"], {word: w for word, w in c.items() if word != "name"}) for c in value]
     else:
-        raise ValueError("write a mapping of names to types, such as `order_id: long`")
+        raise ValueError(f"write names with their types, such as `order_id: long`, not {quote(value)}")
     if not 1 <= len(pairs) <= COLUMNS_MAX:
         raise ValueError(f"a table has 1 to {COLUMNS_MAX:,} columns, not {len(pairs):,}")
     found: list[Column] = []
@@ -197,7 +198,8 @@ def _column(name: Any, words: Any) -> Column:
     else:
         words = {"type": words} if isinstance(words, str) else words
         if not isinstance(words, dict):
-            raise _Misfit((), "write a type, such as `long`, or {type: long, required: true}")
+            why = "it has no type" if words is None else f"{quote(words)} is not a type"
+            raise _Misfit((), f"{why}; write one, such as `long`, or {{type: long, required: true}}")
         found = ColumnWords.model_validate(words)
         try:
             column = Column(
@@ -306,7 +308,7 @@ def plain_default(value: Any) -> Any:
         return str(value)
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise ValueError(f"write a number, text, true or false, not {value!r}; dates and times are text")
+    raise ValueError(f"write a number, text, true or false, not {quote(value)}; dates and times are text")
 
 
 def default_value(type_: Type, default: Default) -> Value:

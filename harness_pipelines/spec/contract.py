@@ -19,7 +19,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from harness_pipelines.spec import predicate as p
 from harness_pipelines.spec.predicate import Op, Predicate, Ref
 from harness_pipelines.spec.types import DecimalType, Primitive, Type
-from harness_pipelines.spec.where import Pair, WhereError, compared, parse_row_rule, unknown_column
+from harness_pipelines.spec.where import Pair, WhereError, compared, parse_row_rule
+from harness_pipelines.spec.wording import quote, shown, unknown_name
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.columns import Column
@@ -37,12 +38,12 @@ def _value(value: Any) -> bool | int | float | str:
         return str(value)
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise ValueError(f"write a number, text, true or false, not {value!r}; dates and times are text")
+    raise ValueError(f"write a number, text, true or false, not {quote(value)}; dates and times are text")
 
 
 def _values(value: Any) -> Any:
     if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"write a list of values, such as [new, paid], not {value!r}")
+        raise ValueError(f"write a list of values, such as [new, paid], not {quote(value)}")
     return tuple(_value(one) for one in value)
 
 
@@ -54,7 +55,7 @@ def _share(value: Any) -> float:
         except InvalidOperation:
             share = None
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ValueError(f"{value!r} is not a share; write 0% to 100%, such as 5%, or a number such as 0.05")
+        raise ValueError(f"{quote(value)} is not a share; write 0% to 100%, such as 5%, or a number such as 0.05")
     return float(share)
 
 
@@ -115,7 +116,12 @@ class ColumnChecks(_Part):
 class RowCheck(_Part):
     """A condition on columns of one row."""
 
-    name: Annotated[str, Field(description="Name of the check.", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+    name: Annotated[
+        str,
+        Field(
+            description="Name of the check.", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$", examples=["shipped_after_order"]
+        ),
+    ]
     expr: Annotated[
         str,
         Field(
@@ -233,7 +239,7 @@ def column_check(word: str, value: Any, column: Ref) -> tuple[str, Predicate | T
     if word == "not_null":
         return "a value", p.IsNull(column, negated=True)
     if column.type != Primitive("string"):
-        raise WhereError(f"`{word}` needs text, {column.column} is {column.type}")
+        raise WhereError(f"`{word}` checks text, and {column.column} is {column.type}")
     if word == "matches":
         check_regex(value)
         return f"text that matches {value}", TextRule(column=column.column, regex=rf"\A(?:{value})\z")
@@ -265,14 +271,6 @@ def check_regex(pattern: str) -> None:
         ) from error
 
 
-def shown(value: Any) -> str:
-    """A value of the spec in a message."""
-    if isinstance(value, tuple | list):
-        text = ", ".join(shown(one) for one in value[:8])
-        return f"[{text}{', ...' if len(value) > 8 else ''}]"
-    return repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def written_checks(contract: Contract, columns: Sequence[Column]) -> tuple[list[Check], list[Trouble]]:
     """The checks that *contract* writes, in their order, and what is wrong with the others."""
     types = {c.name: c.type for c in columns}
@@ -294,7 +292,7 @@ def written_checks(contract: Contract, columns: Sequence[Column]) -> tuple[list[
 
 def _of_column(contract: Contract, column: str, word: str, types: Mapping[str, Type]) -> Check:
     if column not in types:
-        raise WhereError(unknown_column(column, list(types)))
+        raise WhereError(unknown_name(column, list(types)))
     words, name = contract.columns[column], f"{column}.{word}"
     expected, rule = column_check(word, words.said[word], Ref((column,), types[column]))
     severity = contract.severities.get(name, words.severity or contract.severity)
@@ -327,7 +325,7 @@ def contract_troubles(spec: TableSpec) -> list[Trouble]:
     if not contract.is_code and not wrong:
         known = [check.name for check in checks]
         found += [
-            Trouble(place=("severities",), why=f"there is no check {name!r}; checks: {', '.join(known)}", found=name)
+            Trouble(place=("severities", name), why=unknown_name(name, known, what="check"), found=name)
             for name in contract.severities
             if name not in known
         ]

@@ -113,7 +113,7 @@ def _debezium_trouble(spec: TableSpec) -> tuple[str, str] | None:
         return "key_format", "the record keys of `format: debezium` are json; remove it"
     for column in spec.columns:
         if column.source not in WHOLE and (why := decimal_trouble(column.type, column.source)):
-            return "columns", f"column {column.name!r} of type {column.type}: {why}"
+            return f"columns.{column.name}", f"column {column.name!r} of type {column.type}: {why}"
     return None
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from harness_pipelines.spec.types import DecimalType
+from harness_pipelines.spec.wording import quote, unknown_name
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.types import Type
@@ -16,6 +17,12 @@ KEY_COLUMNS_MAX = 16
 #: Floats are no keys: NaN is unequal to itself and -0.0 equals 0.0, and each engine has other rules.
 KEY_TYPES = ("boolean", "int", "long", "decimal", "date", "time", "timestamp", "timestamptz", "string", "uuid",
              "binary")  # fmt: skip
+
+
+def _rule_value(value: Any) -> Any:
+    if not isinstance(value, str | int | bool):
+        raise ValueError(f"write text, a whole number, true or false, not {quote(value)}")
+    return value
 
 
 class DeleteRule(BaseModel):
@@ -32,7 +39,7 @@ class DeleteRule(BaseModel):
         ),
     ]
     values: Annotated[
-        tuple[Annotated[str | int | bool, Field(union_mode="smart")], ...],
+        tuple[Annotated[str | int | bool, Field(union_mode="smart"), BeforeValidator(_rule_value)], ...],
         Field(min_length=1, description="A record with one of these values is a delete."),
     ]
 
@@ -48,7 +55,7 @@ def _delete(value: Any) -> Any:
         return value
     if isinstance(value, dict):
         return DeleteRule.model_validate(value)
-    raise ValueError(f"{value!r} is not a delete rule; allowed: tombstone, {{field: op, values: [d]}}")
+    raise ValueError(f"{quote(value)} is not a delete rule; allowed: tombstone, {{field: op, values: [d]}}")
 
 
 Delete = Annotated[Literal["tombstone"] | DeleteRule, BeforeValidator(_delete)]
@@ -57,10 +64,10 @@ Delete = Annotated[Literal["tombstone"] | DeleteRule, BeforeValidator(_delete)]
 def key_trouble(key: tuple[str, ...], types: Mapping[str, Type]) -> str | None:
     """What is wrong with *key* in a table whose columns have *types*."""
     if len(set(key)) != len(key):
-        return f"{max(key, key=key.count)!r} is named twice"
+        return f"{max(key, key=key.count)!r} is named twice; remove one"
     for name in key:
         if name not in types:
-            return f"{name!r} is not a column; columns: {', '.join(types)}"
+            return unknown_name(name, list(types))
         if not isinstance(types[name], DecimalType) and str(types[name]) not in KEY_TYPES:
             return f"column {name!r} of type {types[name]} cannot be a key; key types: {', '.join(KEY_TYPES)}"
     return None

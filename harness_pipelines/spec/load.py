@@ -2,68 +2,48 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from harness_pipelines.errors import UsageError
-from harness_pipelines.spec.catalogs import CatalogSpec
-from harness_pipelines.spec.columns import ColumnWords
-from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, StopAbove
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.spec.columns import Column, ColumnWords
+from harness_pipelines.spec.contract import ColumnChecks
 from harness_pipelines.spec.deletes import never_fires
 from harness_pipelines.spec.formats import SCHEMA_CHARS_MAX, GivenSchema
-from harness_pipelines.spec.table import (
-    Freshness,
-    Layout,
-    Retention,
-    StartAt,
-    TableSpec,
-    TierRules,
-    reserved_words,
+from harness_pipelines.spec.table import TableSpec, reserved_words
+from harness_pipelines.spec.types import TypeSpecError, parse_type
+from harness_pipelines.spec.wording import (
+    Place,
+    SpecError,
+    SpecProblem,
+    dotted,
+    nearest,
+    odd_letter,
+    quote,
+    shortened,
+    shown,
 )
-from harness_pipelines.spec.transform import Transform
-from harness_pipelines.spec.types import unstorable
+from harness_pipelines.spec.yaml_reader import Reader
 
 SPEC_BYTES_MAX = 8 * 2**20  #: room for two schemas and thousands of columns
-_NESTING_MAX = 50
-_VALUES_MAX = 200_000  #: with aliases followed: thousands of columns, each with its words
-_FOUND_CHARS = 60
-_PARTS: dict[str, type[BaseModel]] = {
-    "tier": TierRules, "layout": Layout, "retention": Retention, "freshness": Freshness, "start": StartAt,
-    "columns": ColumnWords, "contract": Contract, "contract.columns": ColumnChecks, "contract.rows": RowCheck,
-    "stop_above": StopAbove, "transform": Transform, "transform.fields": ColumnWords,
-    "schema": GivenSchema, "key_schema": GivenSchema, "catalogs": CatalogSpec,
+#: Settings by the names that other systems have for them.
+_ELSEWHERE: Mapping[type[BaseModel], Mapping[str, str]] = {
+    TableSpec: {
+        "name": "table", "fields": "columns", "primary_key": "key", "primary_keys": "key", "offset": "start",
+        "partition_by": "layout", "cluster_by": "layout", "sort_by": "layout", "order_by": "layout",
+    },
+    ColumnWords: {"nullable": "required", "not_null": "required", "optional": "required"},
+    ColumnChecks: {
+        "min": "ge", "minimum": "ge", "max": "le", "maximum": "le", "regex": "matches", "pattern": "matches",
+        "in": "isin", "enum": "isin", "values": "isin", "not_in": "notin", "required": "not_null",
+    },
 }  # fmt: skip
-Place = tuple[str | int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecProblem:
-    """One error in a spec."""
-
-    line: int | None  #: from 1; None when no line is to blame
-    field: str  #: dotted, such as ``columns.amount.type``; empty for the whole
-    message: str  #: what was found and what is allowed
-
-
-class SpecError(UsageError):
-    """The spec is invalid; nothing was done. The message has one line per problem."""
-
-    def __init__(self, source: str, problems: Iterable[SpecProblem]) -> None:
-        self.source = source
-        self.problems = tuple(sorted(problems, key=lambda p: p.line or 0))
-        super().__init__("\n".join(self._line(p) for p in self.problems))
-
-    def _line(self, problem: SpecProblem) -> str:
-        where = self.source if problem.line is None else f"{self.source}:{problem.line}"
-        return f"{where}: {problem.field}: {problem.message}" if problem.field else f"{where}: {problem.message}"
 
 
 def load_spec(path: str | Path) -> TableSpec:
@@ -71,7 +51,7 @@ def load_spec(path: str | Path) -> TableSpec:
     try:
         text = _read_text(Path(path), SPEC_BYTES_MAX)
     except _Unreadable as error:
-        raise _whole(str(path), f"the spec {error}") from error
+        raise SpecError.whole(str(path), f"the spec {error}") from error
     return load_spec_text(text, source=str(path), folder=Path(path).parent)
 
 
@@ -80,21 +60,24 @@ def load_spec_text(text: str, *, source: str = "<text>", folder: Path | None = N
 
     Raises: SpecError.
     """
-    reader = _Reader()
+    reader = Reader()
     words = reader.read(text, source)
     problems = reader.problems
+    if problems and not isinstance(words, dict):
+        raise SpecError(source, problems)
     if not isinstance(words, dict):
-        raise _whole(source, "a spec is a mapping of settings, starting with `table: namespace.name`", line=1)
+        raise SpecError.whole(
+            source,
+            f"a spec is a mapping of settings, such as `table: namespace.name`, not {quote(words)}",
+            line=1,
+        )
     problems += _read_schemas(words, reader, folder or Path())
     reserved = reserved_words({word: value for word, value in words.items() if value is not None})
     problems += [SpecProblem(line=reader.line((word,)), field=word, message=why) for word, why in reserved.items()]
     try:
         spec = TableSpec.model_validate({word: value for word, value in words.items() if word not in reserved})
     except ValidationError as error:
-        for one in error.errors(include_url=False):
-            place = tuple(one["loc"])
-            field = ".".join(map(str, place))
-            problems.append(SpecProblem(line=reader.line(place), field=field, message=_message(dict(one), place)))
+        problems += _problems([dict(one) for one in error.errors(include_url=False)], reader, words)
     if problems:
         raise SpecError(source, problems)
     check_rule(spec, source=source, line=reader.line(("delete", "field")))
@@ -110,7 +93,7 @@ def check_rule(spec: TableSpec, *, source: str, line: int | None = None) -> None
         raise SpecError(source, [SpecProblem(line=line, field="delete", message=why)])
 
 
-def _read_schemas(words: dict[str, Any], reader: _Reader, folder: Path) -> list[SpecProblem]:
+def _read_schemas(words: dict[str, Any], reader: Reader, folder: Path) -> list[SpecProblem]:
     """Put the text of the files that `schema` and `key_schema` name in their places."""
     problems: list[SpecProblem] = []
     for word in ("schema", "key_schema"):
@@ -121,6 +104,8 @@ def _read_schemas(words: dict[str, Any], reader: _Reader, folder: Path) -> list[
         text = ""
         if "text" in said:
             why = "write `file` or `text`, not both"
+        elif not isinstance(said["file"], str):
+            why = f"write the path of a file as text, not {quote(said['file'])}"
         else:
             try:
                 text = _read_text(path, 4 * SCHEMA_CHARS_MAX)
@@ -157,10 +142,10 @@ def _read_text(path: Path, bytes_max: int) -> str:
 
 def load_value(text: str) -> Any:
     """A single value as a spec has it: true and false, numbers and null, else text. Raises: SpecError."""
-    reader = _Reader()
+    reader = Reader()
     found = reader.read(text, text)
     if reader.problems:
-        raise SpecError(_shortened(text), reader.problems)
+        raise SpecError(shortened(text), reader.problems)
     return found
 
 
@@ -169,197 +154,192 @@ def dump_spec(spec: TableSpec) -> dict[str, Any]:
     return spec.model_dump(mode="json", by_alias=True)
 
 
-def _whole(source: str, message: str, *, line: int | None = None) -> SpecError:
-    return SpecError(source, [SpecProblem(line=line, field="", message=message)])
+@contextmanager
+def located(path: str | Path) -> Iterator[None]:
+    """Add file and line to an error that names a setting of the spec in *path*, which only its use has shown."""
+    try:
+        yield
+    except HarnessError as error:
+        if not error.setting:
+            raise
+        reader = Reader()
+        reader.read(_read_text(Path(path), SPEC_BYTES_MAX), str(path))
+        raise type(error)(f"{path}:{reader.line(error.setting)}: {error}") from error
 
 
-class _Words(yaml.SafeLoader):
-    """YAML in which only ``true``/``false``, numbers and ``null`` are not text (``on`` and dates are)."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (the name is PyYAML's)
-
-
-_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
-_FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?")
-_DIGITS_MAX = 400
-for _tag, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("int", _INT.pattern, "-+0123456789"),
-    ("float", _FLOAT.pattern, "-+0123456789"),
-):
-    _Words.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
+def _problems(errors: Iterable[Mapping[str, Any]], reader: Reader, words: Mapping[str, Any]) -> Iterator[SpecProblem]:
+    """Turn pydantic's errors into problems, without those that follow from another one."""
+    found = [(tuple(one["loc"]), one) for one in errors]
+    meant = {(*place[:-1], _meant(place)) for place, one in found if one["type"] == "extra_forbidden"}
+    for place, one in found:
+        if any(wrong == place[: len(wrong)] for wrong in reader.wrong):
+            continue  # it has no value because its value was refused
+        if one["type"] == "missing" and place in meant:
+            continue  # it is there under a misspelt name
+        if one["type"] == "too_short" and one["input"]:
+            continue  # its entries were refused
+        message = _message(one, place, reader, has_word=len(place) == 1 and place[0] in words)
+        yield SpecProblem(line=reader.line(place), field=dotted(place), message=message)
 
 
-class _Reader:
-    """YAML text to plain values, remembering the line of each place."""
-
-    def __init__(self) -> None:
-        self.problems: list[SpecProblem] = []
-        self._values = 0
-        self._open: set[int] = set()  # nodes around the one that is read
-        self._lines: dict[Place, int] = {}
-
-    def read(self, text: str, source: str) -> Any:
-        """Raises: SpecError when it is not YAML at all."""
-        try:
-            _check_depth(text, source)  # PyYAML composes recursively, and reads events without recursion
-            node = yaml.compose(text, Loader=_Words)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line = mark.line if mark else None
-            hint = _quote_hint(text, line) if line is not None else ""
-            raise _whole(source, f"not YAML: {error.problem}{hint}", line=None if line is None else line + 1) from error
-        except yaml.YAMLError as error:
-            raise _whole(source, f"not YAML: {' '.join(str(error).split())}") from error
-        if node is None:
-            raise _whole(source, "the spec is empty; it starts with `table: namespace.name`")
-        found = self._value(node, ())
-        if self._values > _VALUES_MAX:
-            line = node.start_mark.line + 1
-            raise _whole(source, f"more than {_VALUES_MAX:,} values once its aliases are followed", line=line)
-        return found
-
-    def line(self, place: Place) -> int | None:
-        """The line of *place*, or of the closest thing around it that is in the text."""
-        while place and place not in self._lines:
-            place = place[:-1]
-        return self._lines.get(place)
-
-    def _value(self, node: yaml.Node, place: Place) -> Any:
-        self._values += 1
-        if self._values > _VALUES_MAX:
-            return None
-        self._lines.setdefault(place, node.start_mark.line + 1)
-        if len(place) > _NESTING_MAX:
-            self._wrong(node, place[:3], f"nested more than {_NESTING_MAX} deep")
-            return None
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, place)
-        if id(node) in self._open:
-            self._wrong(node, place, "an alias is inside the node that it names")
-            return None
-        self._open.add(id(node))
-        try:
-            if isinstance(node, yaml.MappingNode):
-                return self._mapping(node, place)
-            return [self._value(child, (*place, i)) for i, child in enumerate(node.value)]
-        finally:
-            self._open.discard(id(node))
-
-    def _scalar(self, node: yaml.Node, place: Place) -> Any:
-        try:
-            return _scalar(node)
-        except ValueError as error:
-            self._wrong(node, place, str(error))
-            return None
-
-    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in node.value:
-            word = key.value if isinstance(key, yaml.ScalarNode) else None
-            if word is None:
-                self._wrong(key, place, "the name of a setting is text, not a list or a mapping")
-                continue
-            if (why := unstorable(word)) is not None:
-                self._wrong(key, place, f"the name of a setting with {why}")
-                continue
-            here = (*place, word)
-            if word in found:
-                self._wrong(key, here, f"`{word}` occurs twice, first in line {self._lines[here]}")
-                continue
-            self._lines[here] = key.start_mark.line + 1
-            found[word] = self._value(value, here)
-        return found
-
-    def _wrong(self, node: yaml.Node, place: Place, message: str) -> None:
-        line = node.start_mark.line + 1
-        self.problems.append(SpecProblem(line=line, field=".".join(map(str, place)), message=message))
-
-
-def _quote_hint(text: str, line: int) -> str:
-    """The way on where YAML takes the colon of a struct, or a `{`, `[`, `*`, `&` or `%` of a text, for its own."""
-    lines = text.splitlines()
-    said = lines[line].partition(":")[2].strip() if line < len(lines) else ""
-    if "struct<" in said.lower() or "map<" in said.lower():
-        return f"; quote a type that has colons or commas in it: '{_shortened(said)}'"
-    return "; quote a text with such characters: '...'" if said[:1] in tuple("*&%@`") else ""
-
-
-def _check_depth(text: str, source: str) -> None:
-    """Raises: SpecError where lists and mappings are nested too deeply to be composed; yaml.YAMLError."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Words):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _NESTING_MAX:
-                line = event.start_mark.line + 1 if event.start_mark else None
-                raise _whole(source, f"nested more than {_NESTING_MAX} deep", line=line)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-
-
-def _scalar(node: yaml.Node) -> Any:
-    """The value of one scalar. Raises: ValueError with what is wrong, in a spec's words."""
-    found = _shortened(repr(node.value))
-    match node.tag.removeprefix("tag:yaml.org,2002:"):
-        case "null":
-            return None
-        case "bool" if node.value.lower() in ("true", "false"):
-            return node.value.lower() == "true"
-        case "int" if _INT.fullmatch(node.value):
-            if len(node.value) > _DIGITS_MAX:
-                raise ValueError(f"{found} has {len(node.value):,} characters; a number has at most {_DIGITS_MAX}")
-            return int(node.value)
-        case "float" if _FLOAT.fullmatch(node.value):
-            number = float(node.value)
-            if not math.isfinite(number):
-                raise ValueError(f"{found} is beyond the range of a number")
-            return number
-        case "str":
-            if (why := unstorable(node.value)) is not None:
-                raise ValueError(f"the text has {why}, which no table can hold")
-            return node.value
-    raise ValueError(f"{found} with the tag {node.tag!r}: write plain text, a number, true, false or null")
-
-
-def _shortened(found: str) -> str:
-    return found if len(found) <= _FOUND_CHARS else f"{found[:_FOUND_CHARS]}..."
-
-
-def _message(error: dict[str, Any], place: Place) -> str:
+def _message(error: Mapping[str, Any], place: Place, reader: Reader, *, has_word: bool) -> str:
     """pydantic's error in the words of a spec."""
-    found = _shortened(repr(error["input"]))
-    match error["type"]:
+    kind, given = error["type"], error["input"]
+    found = quote(given)
+    match kind:
         case "extra_forbidden":
-            allowed = _allowed_words(place[:-1])
-            return (
-                f"unknown setting `{place[-1]}`{_did_you_mean(str(place[-1]), allowed)}; allowed: {', '.join(allowed)}"
-            )
+            return _unknown_setting(place, given, is_bare=place in reader.bare)
         case "missing":
-            return f"`{place[-1]}` is missing"
-        case "literal_error":
-            allowed = re.findall(r"'([^']*)'", error["ctx"]["expected"]) or [error["ctx"]["expected"]]
-            hint = _did_you_mean(str(error["input"]), allowed)
-            return f"{found} is not allowed{hint}; allowed: {', '.join(allowed)}"
+            if has_word:
+                return f"`{place[-1]}` has no value"
+            if _model_at(place[:-1]) is GivenSchema:
+                return "`file` or `text` is missing"
+            return f"`{place[-1]}` is missing" + _as_struct(given)
         case "value_error":
             return str(error["ctx"]["error"])
         case "column":
             return str(error["msg"])
-        case "timezone_aware":
-            return f"{found} has no offset; write it with one, such as 2026-01-01T00:00:00Z"
-        case "model_type":
-            return f"write settings below it, not {found}; allowed: {', '.join(_allowed_words(place))}"
-    return f"{str(error['msg']).replace('Input should', 'it should')}, found {found}"
+        case "literal_error":
+            allowed = re.findall(r"'([^']*)'", error["ctx"]["expected"]) or [error["ctx"]["expected"]]
+            near = nearest(given, allowed) if isinstance(given, str) else None
+            return f"{found} is not allowed{_did_you_mean(near)}; allowed: {', '.join(allowed)}"
+        case "model_type" | "model_attributes_type":
+            allowed = _words_of(_model_at(place))
+            example = f", such as {{file: {given}}}" if "file" in allowed and isinstance(given, str) else ""
+            return f"write settings below it{example}, not {found}; allowed: {', '.join(allowed)}"
+    if given is None:
+        return "it has no value; write one, or remove the setting"
+    if kind == "string_pattern_mismatch":
+        examples = (_field_at(place) or FieldInfo()).examples or []
+        such = f" of {examples[0]}," if examples else ""
+        return f"{found} does not have the form{such} {error['ctx']['pattern']}"
+    return _of_value(kind, given, error.get("ctx", {})) or f"{error['msg']}, found {found}"
 
 
-def _allowed_words(place: Place) -> list[str]:
-    """The words that may stand directly below *place*."""
-    nearer = ".".join(map(str, place[:2]))
-    model = _PARTS.get(nearer) or _PARTS[str(place[0])] if place else TableSpec
-    return [field.alias or name for name, field in model.model_fields.items()]
+def _of_value(kind: str, given: Any, limits: Mapping[str, Any]) -> str | None:
+    """Say what a value should be instead; None for an unknown *kind* of pydantic's errors."""
+    found = quote(given)
+    said = {
+        "int_type": "a whole number", "int_parsing": "a whole number", "int_from_float": "a whole number",
+        "float_type": "a number", "float_parsing": "a number", "finite_number": "a number",
+        "bool_type": "true or false", "bool_parsing": "true or false", "string_type": "text", "tuple_type": "a list",
+        "list_type": "a list", "dict_type": "names with their values", "mapping_type": "names with their values",
+    }  # fmt: skip
+    if kind in said:
+        return f"write {said[kind]}{_rewritten(said[kind], given)}, not {found}"
+    if kind.startswith(("datetime_", "timezone_")):
+        lacks = "has no time zone" if kind == "timezone_aware" else "is not a time"
+        return f"{found} {lacks}; write one such as 2026-01-01T00:00:00Z"
+    bounds = {
+        "greater_than_equal": ("ge", "of at least"), "greater_than": ("gt", "above"),
+        "less_than_equal": ("le", "of at most"),
+        "less_than": ("lt", "below"), "too_long": ("max_length", "at most"), "too_short": ("min_length", "at least"),
+        "string_too_long": ("max_length", "at most"), "string_too_short": ("min_length", "at least"),
+    }  # fmt: skip
+    if kind not in bounds:
+        return None
+    word, bound = bounds[kind]
+    if kind.endswith(("long", "short")):
+        what = "characters" if kind.startswith("string") else "entries" if limits[word] > 1 else "entry"
+        return f"write {bound} {limits[word]:,} {what}, not {len(given):,}"
+    return (
+        f"write a number {bound} {limits[word]:,g}, not {found}"
+        if abs(limits[word]) < 10**6
+        else (f"write a number {bound} {limits[word]:,}, not {found}")
+    )
 
 
-def _did_you_mean(word: str, allowed: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word.lower(), allowed, n=1)
-    return f" (did you mean `{near[0]}`?)" if near else ""
+def _rewritten(wanted: str, given: Any) -> str:
+    """The value as it would be accepted, where only its form is wrong."""
+    if wanted == "a whole number" and isinstance(given, str) and re.fullmatch(r"[1-9]\d{0,17}", given):
+        return f" without quotes: {given}"
+    if wanted == "text" and isinstance(given, int | float):
+        return f" in quotes: '{shown(given)}'"
+    if wanted == "a list":
+        return f": [{quote(given)}]" if isinstance(given, str | dict) else ", such as [a, b]"
+    return ""
+
+
+def _unknown_setting(place: Place, given: Any, *, is_bare: bool) -> str:
+    word, above = str(place[-1]), place[:-1]
+    if is_bare:
+        return f"`{word}` has no value; a list stands in brackets, such as [a, b], and a number has no commas"
+    allowed = _words_of(_model_at(above))
+    listed = f"; allowed: {', '.join(allowed)}"
+    if above and word in (top := _words_of(TableSpec)) and _meant(place) is None:
+        return f"unknown setting `{word}`; it is a setting of the table: indent it as `{top[0]}`{listed}"
+    near = _did_you_mean(_meant(place))
+    homes = [] if near or above else [home for home, words in _sections().items() if word in words]
+    belongs = f"; write it below `{'` or `'.join(homes)}`" if homes else ""
+    return f"unknown setting `{word}`{near}{belongs}{odd_letter(word)}{listed}"
+
+
+def _meant(place: Place) -> str | None:
+    """The setting that an unknown one probably means."""
+    model, word = _model_at(place[:-1]), str(place[-1])
+    elsewhere = _ELSEWHERE.get(model, {}) if model else {}
+    return elsewhere.get(word.lower().replace("-", "_")) or nearest(word, _words_of(model))
+
+
+def _did_you_mean(near: str | None) -> str:
+    return f" (did you mean `{near}`?)" if near else ""
+
+
+def _as_struct(given: Any) -> str:
+    """The way on where a column of fields was written as YAML writes mappings."""
+    if not isinstance(given, dict) or not given:
+        return ""
+    try:
+        struct = parse_type("struct<" + ", ".join(f"{name}: {type_}" for name, type_ in given.items()) + ">")
+    except TypeSpecError:
+        return ""
+    return f"; a struct is written as one text: '{shortened(str(struct))}'"
+
+
+# -- the settings that a place has ----------------------------------------------------------------------------
+
+
+def _words_of(model: type[BaseModel] | None) -> list[str]:
+    words = [field.alias or name for name, field in model.model_fields.items()] if model else []
+    return ["file", *words] if model is GivenSchema else words
+
+
+def _sections() -> dict[str, list[str]]:
+    """The settings that have settings below them, with those."""
+    named = {field.alias or name: _below(field.annotation) for name, field in TableSpec.model_fields.items()}
+    return {name: _words_of(found[0]) for name, found in named.items() if found and not found[1]}
+
+
+def _model_at(place: Place) -> type[BaseModel] | None:
+    """The model of the settings directly below *place*; None where there are none, or free names."""
+    model, rest = TableSpec, [*place]
+    while rest:
+        field = _field_of(model, rest.pop(0))
+        if field is None or (found := _below(field.annotation)) is None:
+            return None
+        model, has_names = found
+        if has_names and not rest:
+            return None
+        rest = rest[1:] if has_names else rest
+    return model
+
+
+def _field_at(place: Place) -> FieldInfo | None:
+    model = _model_at(place[:-1])
+    return _field_of(model, place[-1]) if model else None
+
+
+def _field_of(model: type[BaseModel], word: str | int) -> FieldInfo | None:
+    return next((field for name, field in model.model_fields.items() if word in (field.alias, name)), None)
+
+
+def _below(annotation: Any) -> tuple[Any, bool] | None:
+    """The model in *annotation*, and whether a name or a position stands before its settings."""
+    if annotation is Column:
+        return ColumnWords, False
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    for inner in get_args(annotation):
+        if found := _below(inner):
+            return found[0], found[1] or getattr(annotation, "__origin__", None) in (tuple, dict)
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -28,15 +28,16 @@ from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFo
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
 from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, UnavailableValue
 from harness_pipelines.spec.transform import Transform, transform_troubles
-from harness_pipelines.spec.types import (
-    DecimalType,
-)
+from harness_pipelines.spec.types import DecimalType
+from harness_pipelines.spec.wording import odd_letter, quote, unknown_name
 
 STREAM_SUFFIX = "__stream"  # of the stream view
 QUARANTINE_SUFFIX = "__quarantine"  # of the Iceberg table with the bytes of records that were quarantined
 PART_MAX = NAME_BYTES_MAX - len(STREAM_SUFFIX)
 TOPICS_MAX = 32  # each has its own consumer
 LEASE_S_MAX = 24 * 3600.0
+DURATION_S_MAX = 36_500 * 86_400  # the ledger keeps moments, and a moment in a thousand years has no use
+COUNT_MAX = 2**63 - 1  # what the ledger's columns hold
 LAYOUT_COLUMNS_MAX = 8
 LAYOUT_COLUMNS_DEFAULT = 3
 LAYOUT_TYPES = ("boolean", "int", "long", "float", "double", "decimal", "date", "timestamp", "timestamptz", "time",
@@ -52,23 +53,35 @@ _BYTES = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 
 def _duration(value: Any) -> float:
+    seconds = value
     if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
-        value = float(found[1]) * _SECONDS[found[2]]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        seconds = float(found[1]) * _SECONDS[found[2]]
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise ValueError(
-            f"{value!r} is not a duration; write a number above 0 and ms, s, m, h or d (60s, 15m), or plain seconds"
+            f"{quote(value)} is not a duration; write a number above 0 and ms, s, m, h or d (60s, 15m), or "
+            "plain seconds"
         )
-    return float(value)
+    if not seconds <= DURATION_S_MAX:
+        raise ValueError(f"{quote(value)} is too long; write at most {DURATION_S_MAX // 86400:g}d")
+    return float(seconds)
 
 
 def _size(value: Any) -> int:
+    size = value
     if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
-        value = int(found[1]) * _BYTES[found[2].upper()]
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        size = int(found[1]) * _BYTES[found[2].upper()]
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < COUNT_MAX:
         raise ValueError(
-            f"{value!r} is not a size; write a whole number above 0 and B, KB, MB, GB or TB (256MB), or plain bytes"
+            f"{quote(value)} is not a size; write a whole number above 0 and B, KB, MB, GB or TB (256MB), "
+            "or plain bytes"
         )
-    return value
+    return size
+
+
+def _lease(seconds: float) -> float:
+    if seconds > LEASE_S_MAX:
+        raise ValueError(f"a lease lasts at most {LEASE_S_MAX // 3600:g}h, not {seconds / 3600:g}h")
+    return seconds
 
 
 def _words(form: str, pattern: str) -> WithJsonSchema:
@@ -77,7 +90,7 @@ def _words(form: str, pattern: str) -> WithJsonSchema:
 
 Seconds = Annotated[float, BeforeValidator(_duration), _words("number", r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$")]
 Bytes = Annotated[int, BeforeValidator(_size), _words("integer", r"^\d+\s*([bB]|[kmgtKMGT][bB])$")]
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=COUNT_MAX, strict=True)]
 
 
 class _Part(BaseModel):
@@ -146,7 +159,7 @@ class Retention(_Part):
     versions: Annotated[Seconds, Field(description="How long old versions of the table can be read.")] = 24 * 3600.0
     snapshots: Annotated[Count, Field(description="Snapshots kept in the current Iceberg metadata.")] = 50
     lease: Annotated[
-        Seconds, Field(le=LEASE_S_MAX, description="Lease of a reader without a renewal; at most 24h.")
+        Seconds, AfterValidator(_lease), Field(description="Lease of a reader without a renewal; at most 24h.")
     ] = 15 * 60.0
     grace: Annotated[Seconds, Field(description="Delay between unreachable and deleted.")] = 10 * 60.0
 
@@ -174,7 +187,7 @@ def _start(value: Any) -> Any:
         return StartAt.model_validate(value)
     if value in ("earliest", "latest"):
         return value
-    raise ValueError(f"{value!r} is not a start; allowed: earliest, latest, {{timestamp: 2026-01-01T00:00:00Z}}")
+    raise ValueError(f"{quote(value)} is not a start; allowed: earliest, latest, {{timestamp: 2026-01-01T00:00:00Z}}")
 
 
 Start = Annotated[Literal["earliest", "latest"] | StartAt, BeforeValidator(_start)]
@@ -325,22 +338,24 @@ class TableSpec(BaseModel):
         given = {word: v for word, v in value.items() if v is not None}
         for why in reserved_words(given).values():
             raise ValueError(why)
-        defaults: dict[str, Any] = {"topic": given["table"]} if "table" in given else {}
-        if (several := given.get("topics")) and isinstance(several, list | tuple):
-            defaults["topic"] = ",".join(map(str, several))
+        table, several = given.get("table"), given.get("topics")
+        defaults: dict[str, Any] = {"topic": table} if isinstance(table, str) and _TABLE.fullmatch(table) else {}
+        if several and isinstance(several, list | tuple | str):
+            defaults["topic"] = several if isinstance(several, str) else ",".join(map(str, several))
         if given.get("key") and isinstance(format_ := given.get("format"), str) and format_ in KEY_FORMATS:
             defaults["key_format"] = KEY_FORMATS[format_]
         return defaults | given
 
-    @field_validator("table")
+    @field_validator("table", mode="before")
     @classmethod
-    def _table_name(cls, value: str) -> str:
-        if not _TABLE.fullmatch(value):
+    def _table_name(cls, value: Any) -> Any:
+        if not isinstance(value, str) or not _TABLE.fullmatch(value):
             raise ValueError(
-                f"{value!r} is not a table name; write namespace.name, each of a-z, 0-9 and _, beginning with a letter"
+                f"{quote(value)} is not a table name; write namespace.name, each of a-z, 0-9 and _, "
+                f"beginning with a letter{odd_letter(value) if isinstance(value, str) else ''}"
             )
-        if max(map(len, value.split("."))) > PART_MAX:
-            raise ValueError(f"{value!r} is too long; each part has at most {PART_MAX} characters")
+        if (longest := max(map(len, value.split(".")))) > PART_MAX:
+            raise ValueError(f"{quote(value)} is too long; each part has at most {PART_MAX} characters, not {longest}")
         if value.endswith(STREAM_SUFFIX):
             raise ValueError(f"{value!r} ends with __stream, which names the stream view of another table")
         if value.endswith(QUARANTINE_SUFFIX):
@@ -349,34 +364,42 @@ class TableSpec(BaseModel):
 
     @model_validator(mode="after")
     def _keys(self) -> TableSpec:
-        troubles = (format_trouble(self), ("topics", self._topics_trouble()),
-                    ("columns", self._default_trouble()),
+        troubles = (format_trouble(self), ("topics" if self.topics else "topic", self._topics_trouble()),
+                    self._default_trouble(),
                     ("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
                     ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
                     ("views", self._views_trouble()), ("stop_above", stop_above_trouble(self)),
                     ("catalogs", catalogs_trouble(self.catalogs, self.views)))  # fmt: skip
         for word, why in filter(None, troubles):
             if why:
-                found = getattr(self, "value_schema" if word == "schema" else word)
-                raise ValidationError.from_exception_data("table", [detail((word,), why, found)])
+                found = getattr(self, "value_schema" if word == "schema" else word.partition(".")[0])
+                raise ValidationError.from_exception_data("table", [detail(tuple(word.split(".", 2)), why, found)])
         return self
 
     def _topics_trouble(self) -> str | None:
         """Of several topics; `topic` then has them all, as no topic is called."""
         found = self.topic.split(",")
         if tuple(found) != self.topics and (self.topics or len(found) > 1):
-            return "write either `topic: a` or `topics: [a, b]`, and a name without a comma"
+            return (
+                f"write either `topic: {found[0]}` or `topics: [{', '.join(self.topics or found)}]`, and names without "
+                "commas"
+            )
         if len(self.topics) == 1:
             return f"one topic is written `topic: {self.topic}`"
         if len(set(found)) != len(found):
-            return f"{max(found, key=found.count)!r} is named twice"
+            return f"{max(found, key=found.count)!r} is named twice; remove one"
         if self.topics and self.key:
             return "a keyed table has one topic: all records of a key must be in one partition"
         return None
 
-    def _default_trouble(self) -> str | None:
+    def _default_trouble(self) -> tuple[str, str] | None:
         named = [c.name for c in self.columns if c.default is not None and c.name in self.key]
-        return f"key column {named[0]!r} has a `default`; each record must have its key" if named else None
+        if not named:
+            return None
+        return (
+            f"columns.{named[0]}",
+            f"key column {named[0]!r} has a `default`; each record must have its key: remove it",
+        )
 
     def _key_format_trouble(self) -> str | None:
         if self.key_format == "text" and len(self.key) > 1:
@@ -385,12 +408,15 @@ class TableSpec(BaseModel):
 
     def _views_trouble(self) -> str | None:
         if self.key and self.views == "batch":
-            return "a keyed table needs its changelog: the stream view has the versions that the batch view folds"
+            return (
+                "a keyed table needs the stream view, its changelog, from which the batch view is made; write `views: "
+                "both` or `views: stream`"
+            )
         return None
 
     def _delete_trouble(self) -> str | None:
         if not self.key and self.delete != "tombstone":
-            return "records can delete only in a table with a `key`"
+            return "records can delete only in a table with a `key`; add one, or remove `delete`"
         return None
 
     @model_validator(mode="after")
@@ -418,11 +444,13 @@ class TableSpec(BaseModel):
         wanted = self.layout.columns
         for name in wanted:
             if name not in types:
-                return f"{name!r} is not a column; columns: {', '.join(types)}"
+                return unknown_name(name, list(types))
             if not isinstance(types[name], DecimalType) and str(types[name]) not in LAYOUT_TYPES:
                 ordered = ", ".join(LAYOUT_TYPES)
-                return f"column {name!r} of type {types[name]} has no order; types that have: {ordered}"
-        return f"{max(wanted, key=wanted.count)!r} is named twice" if len(set(wanted)) != len(wanted) else None
+                return f"column {name!r} of type {types[name]} has no order to cluster by; types that have: {ordered}"
+        return (
+            f"{max(wanted, key=wanted.count)!r} is named twice; remove one" if len(set(wanted)) != len(wanted) else None
+        )
 
     def _queries_trouble(self) -> str | None:
         for together in self.layout.queries:
@@ -430,15 +458,25 @@ class TableSpec(BaseModel):
                 if name not in self.indexed:
                     return f"the view is not clustered by {name!r}, but by {', '.join(self.indexed)}"
             if len(set(together)) != len(together):
-                return f"{max(together, key=together.count)!r} is named twice in [{', '.join(together)}]"
+                return f"{max(together, key=together.count)!r} is named twice in [{', '.join(together)}]; remove one"
         return None
+
+    @field_validator("topic", mode="before")
+    @classmethod
+    def _one_topic(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            raise ValueError(f"one topic is text; several are written `topics: {quote(value)}`")
+        return value
 
     @field_validator("topic")
     @classmethod
     def _topic_name(cls, value: str) -> str:
         for name in value.split(","):
             if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in {".", ".."}:
-                raise ValueError(f"{name!r} is not a topic name; use 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`")
+                raise ValueError(
+                    f"{quote(name)} is not a topic name; use 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`"
+                    f"{odd_letter(name)}"
+                )
         return value
 
     @property

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from harness_pipelines.spec.columns import Column, Columns, alias_troubles
 from harness_pipelines.spec.sources import WHOLE
 from harness_pipelines.spec.types import ListType, MapType, StructType, Type, parse_type
+from harness_pipelines.spec.wording import quote, unknown_name
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
@@ -29,7 +30,7 @@ _SOURCE_WORD = re.compile(rf'(?<!["\w.]){SOURCE}(?!["\w])|"{SOURCE}"', re.IGNORE
 
 def _expression(value: Any) -> Any:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f'write an SQL expression as text, such as "amount > 0", not {value!r}')
+        raise ValueError(f'write an SQL expression as text, such as "amount > 0", not {quote(value)}')
     return value.strip()
 
 
@@ -121,15 +122,18 @@ def transform_troubles(spec: TableSpec) -> Iterator[TransformTrouble]:
 
 def _derived_trouble(spec: TableSpec, column: Column | None, name: str) -> str | None:
     if column is None:
-        return f"{name!r} is not a column; add it with a type to `columns`: {', '.join(c.name for c in spec.columns)}"
+        return f"{unknown_name(name, [c.name for c in spec.columns])}; add it to `columns` with its type"
     if name in spec.key:
-        return "is a key column; a tombstone has only the record's key, so key columns must be fields"
+        return f"{name!r} is a key column; a tombstone has only the record's key, so key columns must be fields"
     if column.source is not None:
-        return f"has `from: {column.source}`, and a derived column is not read from the record"
+        return f"{name!r} has `from: {column.source}`, and a derived column is not read from the record; remove one"
     if column.aliases:
-        return f"has `aliases: [{', '.join(column.aliases)}]`, and a derived column is not read from the record"
+        return (
+            f"{name!r} has `aliases: [{', '.join(column.aliases)}]`, and a derived column is not read from the record; "
+            "remove one"
+        )
     if column.default is not None:
-        return "has a `default`, and a derived column is not read from the record; write coalesce(...)"
+        return f"{name!r} has a `default`, and a derived column is not read from the record; write coalesce(...)"
     return "an expression cannot derive a uuid; store its text" if _has_uuid(column.type) else None
 
 

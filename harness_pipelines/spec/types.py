@@ -21,6 +21,12 @@ DECIMAL_PRECISION_MAX = 38
 NESTING_MAX = 32
 FORMS = (*PRIMITIVES, "decimal(p,s)", "list<type>", "map<key, value>", "struct<name: type, ...>")
 _NESTED = ("decimal", "list", "map", "struct")
+_EXAMPLES = {
+    "decimal": "a decimal names its digits and those behind the point, such as decimal(12,2)",
+    "list": "a list names the type of its elements, such as list<string>",
+    "map": "a map names the types of its keys and values, such as map<string, long>",
+    "struct": "a struct names its fields with their types, such as struct<city: string, zip: string>",
+}
 _PARTS = ("element", "key", "value")  # of Iceberg's lists and maps
 _ELSEWHERE = {  # what other systems call them
     "array": "list<...>", "bigint": "long", "bigserial": "long", "bit": "boolean", "blob": "binary",
@@ -39,6 +45,7 @@ _ELSEWHERE = {  # what other systems call them
     "xml": "string",
 }  # fmt: skip
 
+_ZONES = {"with time zone": "timestamptz", "with local time zone": "timestamptz", "without time zone": "timestamp"}
 INT64_DIGITS = 18  #: decimals of so many digits fit an unscaled 64-bit integer
 
 
@@ -113,7 +120,7 @@ def parse_type(text: str) -> Type:
     parser = _Parser(text, _tokens(text))
     found = parser.type()
     if parser.rest():
-        raise parser.wrong("nothing more")
+        raise parser.more_than(found)
     return found
 
 
@@ -139,15 +146,29 @@ def _tokens(text: str) -> list[_Token]:
 class _Parser:
     def __init__(self, text: str, tokens: list[_Token]) -> None:
         self._text, self._tokens, self._at, self._depth = text, tokens, 0, 0
+        self._inside: list[str] = []  # the nested types around the place, such as list
 
     def rest(self) -> bool:
         return self._at < len(self._tokens)
 
     def wrong(self, expected: str) -> TypeSpecError:
+        if not self._tokens:
+            return TypeSpecError(f"the type is empty; allowed: {', '.join(FORMS)}")
         found = repr(self._tokens[self._at].text) if self.rest() else "the end"
         where = "" if self._text.strip() in found else f"type {self._text!r}: "
-        hint = self._hint() if expected == "a type" else ""
-        return TypeSpecError(f"{where}expected {expected}, found {found}{hint}; allowed: {', '.join(FORMS)}")
+        if expected != "a type" and self._inside:
+            return TypeSpecError(f"{where}expected {expected}, found {found}; {_EXAMPLES[self._inside[-1]]}")
+        return TypeSpecError(f"{where}expected {expected}, found {found}{self._hint()}; allowed: {', '.join(FORMS)}")
+
+    def more_than(self, found: Type) -> TypeSpecError:
+        """Return the error of a text that goes on behind a whole type."""
+        rest = " ".join(token.text for token in self._tokens[self._at :]).lower()
+        meant = ""
+        if rest == "not null":
+            meant = f"; write {{type: {found}, required: true}}"
+        elif (zone := _ZONES.get(rest)) is not None and str(found) == "timestamp":
+            meant = f" (did you mean {zone}?)"
+        return TypeSpecError(f"type {self._text!r}: {str(found)!r} is a whole type, and {rest!r} follows it{meant}")
 
     def _hint(self) -> str:
         word = self._tokens[self._at].text.lower() if self.rest() else ""
@@ -179,13 +200,13 @@ class _Parser:
         self._depth += 1
         if self._depth > NESTING_MAX:
             raise TypeSpecError(f"type {self._text[:60]!r}...: types are nested at most {NESTING_MAX} deep")
+        self._inside.append(word)
         found: Type = getattr(self, f"_{word}")()
+        self._inside.pop()
         self._depth -= 1
         return found
 
     def _decimal(self) -> Type:
-        if not self.rest() or self._tokens[self._at] != _Token("("):
-            raise TypeSpecError(f"type {self._text!r}: a decimal names its digits, such as decimal(12,2)")
         self.take("(")
         precision = self._number()
         self.take(",")
@@ -193,7 +214,8 @@ class _Parser:
         self.take(")")
         if not (1 <= precision <= DECIMAL_PRECISION_MAX and 0 <= scale <= precision):
             raise TypeSpecError(
-                f"type {self._text!r}: the precision is 1 to {DECIMAL_PRECISION_MAX}, the scale 0 to the precision"
+                f"type {self._text!r}: a decimal has 1 to {DECIMAL_PRECISION_MAX} digits, and 0 to all of them behind "
+                "the point, such as decimal(12,2)"
             )
         return DecimalType(precision, scale)
 

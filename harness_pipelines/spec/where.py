@@ -8,7 +8,6 @@ dates, times, timestamps and UUIDs are text. (PyIceberg's own parser reads decim
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.spec import predicate as p
 from harness_pipelines.spec.predicate import Op, Predicate, Ref, Value
 from harness_pipelines.spec.types import DecimalType, Primitive, StructType, Type, unstorable
+from harness_pipelines.spec.wording import unknown_name
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -271,8 +271,10 @@ class _Parser:
         path = [self._identifier()]
         while self._accept("."):
             path.append(self._identifier())
+        if path[0] not in self._columns and self._peek().text == "(":
+            raise WhereError(f"{self.word} {self._text!r}: {path[0]}() is a function, and conditions have none")
         if path[0] not in self._columns:
-            raise WhereError(f"{self.word} {self._text!r}: " + unknown_column(path[0], list(self._columns)))
+            raise WhereError(f"{self.word} {self._text!r}: " + unknown_name(path[0], list(self._columns)))
         found = self._columns[path[0]]
         for i, name in enumerate(path[1:], start=1):
             fields = {f.name: f.type for f in found.fields} if isinstance(found, StructType) else {}
@@ -333,14 +335,6 @@ def _not_comparable(left: Ref, right: Ref) -> str | None:
         return None
     said = f"{_name(left)} is {one}, {_name(right)} is {other}: they cannot be compared exactly"
     return f"{said}; your own pandera schema (`module`) can"
-
-
-def unknown_column(name: str, allowed: Sequence[str]) -> str:
-    """The sentence about a column that is not there."""
-    lower = {a.lower(): a for a in allowed}
-    close = [lower[name.lower()]] if name.lower() in lower else difflib.get_close_matches(name, allowed, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"there is no column {name!r}{hint}; columns: {', '.join(allowed)}"
 
 
 def compared(ref: Ref, op: Op, literal: str | Decimal | bool) -> Predicate:

@@ -45,10 +45,10 @@ def apply_command(settings: Settings, file: str, json_target: str | None) -> Non
         amount: decimal(12,2)
         ordered_at: timestamptz
     """
-    from harness_pipelines.spec.load import load_spec
+    from harness_pipelines.spec.load import load_spec, located
 
     spec = load_spec(file)
-    with opened(settings) as harness:
+    with opened(settings) as harness, located(file):
         before = {t.name: t.spec for t in harness.tables()}.get(spec.table)
         seen = {} if before == spec else _sample(harness, spec)
         made = harness.apply(spec)

@@ -22,17 +22,19 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.extras import MODULES, needs, pip_install
 from harness_pipelines.formats.contract.checks import ArrowRule, Places, RowRule
 from harness_pipelines.protocol.shape import intake_of
-from harness_pipelines.spec.contract import Check, Contract, Severity, TextRule, check_regex, column_check, shown
+from harness_pipelines.spec.contract import Check, Contract, Severity, TextRule, check_regex, column_check
 from harness_pipelines.spec.predicate import Ref
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.spec.where import WhereError
+from harness_pipelines.spec.wording import shown
 
 
 class ContractUnusable(HarnessError):
     """The contract of a table is not there, or says what no single record can be judged by."""
 
     way_on = "install the contract's module where the worker runs, or correct it; the worker looks again by itself"
+    setting = ("contract",)
 
 
 class _Refuses(Exception):

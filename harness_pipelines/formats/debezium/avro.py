@@ -81,7 +81,7 @@ class DebeziumAvroEvents:
             try:
                 self._only = self._events(self._readers.given(spec.value_schema))
             except NoFit as why:
-                raise SchemaUnusable(f"the `schema` of the spec: {why}") from why
+                raise SchemaUnusable(f"the `schema` of the spec: {why}").blaming("schema") from why
 
     def sort(self, records: Records) -> tuple[list[Part], list[Refused]]:
         values, keys = records.values, records.keys

@@ -194,7 +194,7 @@ def _zigzag(count: int) -> bytes:
 
 
 def _unusable(why: str) -> NoFit:
-    return NoFit(f"no Avro schema that can be read: {why}", reason=Reason.UNUSABLE_SCHEMA)
+    return NoFit(f"it is not a readable Avro schema: {why}", reason=Reason.UNUSABLE_SCHEMA)
 
 
 def _parsed(schema: WrittenSchema, *, is_debezium: bool) -> tuple[str, Written, Any]:

@@ -53,9 +53,8 @@ def codec_with_schema(
             return make(Readers(format_, schemas).given(given))
         except NoFit as why:
             path = f"`{why.path.removeprefix('.')}`: " if why.path else ""
-            raise SchemaUnusable(
-                f"the `{'schema' if wrap is None else 'key_schema'}` of the spec: {path}{why.why}"
-            ) from why
+            word = "schema" if wrap is None else "key_schema"
+            raise SchemaUnusable(f"the `{word}` of the spec: {path}{why.why}").blaming(word) from why
     readers, known = Readers(format_, schemas), dict[Named, Codec]()
 
     def find(named: Named) -> Codec:

@@ -169,4 +169,4 @@ def _includes() -> list[str]:
 
 
 def _unusable(why: str) -> NoFit:
-    return NoFit(f"no Protobuf schema that can be read: {why}", reason=Reason.UNUSABLE_SCHEMA)
+    return NoFit(f"it is not a readable Protobuf schema: {why}", reason=Reason.UNUSABLE_SCHEMA)

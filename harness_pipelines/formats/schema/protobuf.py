@@ -108,7 +108,7 @@ class ProtobufFile:
                 self._pool.AddSerializedFile(file.SerializeToString())
             self._main: FileDescriptor = self._pool.FindFileByName(MAIN)
         except (TypeError, ValueError, KeyError, DecodeError) as error:
-            raise NoFit(f"no Protobuf schema that can be read: {error}", reason=Reason.UNUSABLE_SCHEMA) from error
+            raise NoFit(f"it is not a readable Protobuf schema: {error}", reason=Reason.UNUSABLE_SCHEMA) from error
         self._proto = next(file for file in found.file if file.name == MAIN)
 
     def at(self, indexes: Sequence[int]) -> ProtobufReader:

@@ -181,7 +181,7 @@ def _no_match(written: Written, type_: Type) -> str:
     hint = ""
     if written.kind == "int" and str(type_) in _TIMES:
         hint = "; say what the number counts, such as `from: epoch_ms`"
-    return f"the schema's {written.name} gives no {type_}{hint}"
+    return f"the schema's {written.name} cannot be read as {type_}{hint}"
 
 
 def _part(path: str, written: Written, type_: Type, source: Source | None, *, strict_fields: bool = False) -> Convert:

@@ -19,7 +19,8 @@ from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, Predicate, all_of, refs
 from harness_pipelines.spec.types import Primitive, Type, type_from_json
-from harness_pipelines.spec.where import WhereError, parse_where, unknown_column
+from harness_pipelines.spec.where import WhereError, parse_where
+from harness_pipelines.spec.wording import unknown_name
 
 COORDINATE_TYPES: Mapping[str, Type] = {
     "_kafka_partition": Primitive("int"),
@@ -280,7 +281,7 @@ def _chosen(known: Mapping[str, ReadColumn], selection: Selection) -> tuple[Read
             raise UnknownColumn(f"{name!r} is not a coordinate; coordinates: {', '.join(COORDINATES.names)}")
     names = [*asked, *(name for name in coordinates if name not in asked)]
     if unknown := [name for name in names if name not in known]:
-        raise UnknownColumn(unknown_column(unknown[0], list(known)))
+        raise UnknownColumn(unknown_name(unknown[0], list(known)))
     if len(set(names)) != len(names):
         raise UnknownColumn(f"column {max(names, key=names.count)!r} is requested twice")
     return tuple(known[name] for name in names)

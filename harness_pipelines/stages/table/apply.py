@@ -17,7 +17,7 @@ from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.schema.schemas import SpecMoved
 from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.spec.formats import WITH_SCHEMA, GivenSchema
-from harness_pipelines.spec.load import check_rule, load_spec
+from harness_pipelines.spec.load import check_rule, load_spec, located
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 
@@ -35,7 +35,10 @@ def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
     Raises: SpecError, ContractUnusable, SchemaUnusable, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a
     word differs that cannot change), TopicRecreated; SpecMoved, where somebody else changed the spec meanwhile.
     """
-    wanted = spec if isinstance(spec, TableSpec) else load_spec(spec)
+    if not isinstance(spec, TableSpec):
+        with located(spec):
+            return apply_spec(stores, load_spec(spec))
+    wanted = spec
     check_rule(wanted, source=wanted.table)
     RecordCodec(wanted, stores.schemas)  # a contract or schema of the spec that cannot be used makes no table
     identity = stores.log.describe(wanted.topic)
@@ -88,7 +91,7 @@ def check_schemas_known(stores: Ports, spec: TableSpec) -> None:
             f"table {spec.table}: `{word}: {format_}` needs a schema, and there is none: no registry is known, and "
             f"the spec has no `{of_spec}`; nothing was changed. Set HARNESS_REGISTRY, or write `{of_spec}: {{file: "
             "PATH}` where records begin with no schema id"
-        )
+        ).blaming(word)
 
 
 def asks_registry(spec: TableSpec) -> bool:

@@ -201,8 +201,8 @@ def test_a_field_that_counts_and_gives_no_value_is_not_made_up_for_by_another_na
     columns = {"total": {"type": "decimal(6,2)", "aliases": ["amount"]}}
     codec = RecordCodec(spec(columns, format="avro"), GivenSchemas.avro(schema))
     [refused] = codec.decode([framed(avro_bytes(schema, {"total": True, "amount": "1"}))], [None]).refused
-    assert refused.detail == "`total`: the schema's boolean gives no decimal(6, 2) (schema 1)"
-    with pytest.raises(SchemaUnusable, match="`total`: the schema's boolean gives no decimal"):
+    assert refused.detail == "`total`: the schema's boolean cannot be read as decimal(6, 2) (schema 1)"
+    with pytest.raises(SchemaUnusable, match="`total`: the schema's boolean cannot be read as decimal"):
         RecordCodec(spec(columns, format="avro", schema={"text": json.dumps(schema)}))
 
 
@@ -288,7 +288,7 @@ def test_in_protobuf_a_record_has_the_fields_that_its_bytes_have():
     ]  # fmt: skip
     assert [(r.index, r.reason, r.detail) for r in found.refused] == [
         (4, Reason.OUT_OF_RANGE, "`status`: enum Order.State has no name for 5"),
-        (5, Reason.WRONG_TYPE, "`total`: the schema's double gives no decimal(6, 2)"),
+        (5, Reason.WRONG_TYPE, "`total`: the schema's double cannot be read as decimal(6, 2)"),
     ]
 
 
@@ -313,7 +313,7 @@ def test_text_that_cannot_be_stored_is_refused_in_a_column_of_several_fields_too
 def test_a_schema_of_which_no_field_gives_the_column_is_refused_when_it_is_applied():
     columns = {"id": "long", "x": {"type": "date", "aliases": ["amount", "total"]}}
     by_proto(b"", columns=columns)  # the text of one is a date
-    with pytest.raises(SchemaUnusable, match="`x`: the schema's double gives no date"):
+    with pytest.raises(SchemaUnusable, match="`x`: the schema's double cannot be read as date"):
         by_proto(columns={"x": {"type": "date", "aliases": ["amount", "id"]}})
 
 

@@ -107,7 +107,8 @@ def test_a_number_without_a_meaning_has_the_one_that_the_spec_gives_it():
     [(reason, detail)] = column("timestamptz", "long", 1_000)
     assert (reason, detail) == (
         Reason.WRONG_TYPE,
-        "`x`: the schema's long gives no timestamptz; say what the number counts, such as `from: epoch_ms` (schema 1)",
+        "`x`: the schema's long cannot be read as timestamptz; say what the number counts, such as `from: epoch_ms` "
+        "(schema 1)",
     )
 
 
@@ -206,11 +207,14 @@ def test_nested_values_and_what_is_wrong_deep_inside():
     ("schema", "detail"),
     [
         (record(field("x", ["string", "long"])), "`x`: a union of string, long is no column; one type or null is"),
-        (record(field("x", "string")), "`x`: the schema's string gives no long"),
+        (record(field("x", "string")), "`x`: the schema's string cannot be read as long"),
         (record(field("x", "null")), "`x`: null is no column"),
         (record(field("x", "long"), field("next", ["null", "R"])), "R is within itself; recursive types are not read"),
-        (record(field("x", {"type": "array", "items": "null"})), "no Avro schema that can be read: the elements of an"),
-        (record(field("x", "lang")), "no Avro schema that can be read: lang"),
+        (
+            record(field("x", {"type": "array", "items": "null"})),
+            "it is not a readable Avro schema: the elements of",
+        ),
+        (record(field("x", "lang")), "it is not a readable Avro schema: lang"),
         ([record(field("x", "long")), "string"], "a union of record R, string is no column; one type or null is"),
     ],
 )

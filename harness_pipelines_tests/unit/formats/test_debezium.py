@@ -262,7 +262,7 @@ def numbers(**words: Any) -> TableSpec:
         (b'{"id": "x"}', event("d", before={"id": 1}), Reason.WRONG_TYPE, "the record's key: `id`: expected integer"),
         (b'{"id": 1', event("d", before={"id": 1}), Reason.MALFORMED, "the record's key: not JSON"),
         (b'{"schema": {"type": "struct", "fields": [{"type": "string", "field": "id"}]}, "payload": {"id": "x"}}', None,
-         Reason.WRONG_TYPE, "`id`: the event's string gives no int"),
+         Reason.WRONG_TYPE, "`id`: the event's string cannot be read as int"),
         (b"\xff", None, Reason.MALFORMED, "the record's key: not UTF-8"),
         (None, None, Reason.MISSING_KEY, "the record has no key and no `before`"),
     ],

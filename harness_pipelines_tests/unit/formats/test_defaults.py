@@ -12,8 +12,9 @@ import pytest
 
 from harness_pipelines.formats.base import Decoded
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.spec.load import SpecError, dump_spec, load_spec_text
+from harness_pipelines.spec.load import dump_spec, load_spec_text
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.wording import SpecError
 from harness_pipelines_tests.wire import GivenSchemas, avro_bytes, framed, proto_field
 
 UUID = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"

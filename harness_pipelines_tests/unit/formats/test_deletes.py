@@ -10,8 +10,9 @@ import pytest
 
 from harness_pipelines.formats.base import Decoded
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.spec.load import SpecError, load_spec_text
+from harness_pipelines.spec.load import load_spec_text
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.wording import SpecError
 from harness_pipelines_tests.unit.formats.batching import assert_alone_as_together
 
 COLUMNS = {"id": {"type": "long", "required": True}, "total": {"type": "int", "required": True}}

@@ -89,7 +89,9 @@ def test_a_struct_follows_field_by_field_and_loses_none():
     found = RecordCodec(tried(table, changes).spec, schemas, due="raise").decode([sent], [None])
     assert found.rows.to_pylist() == [{"id": 1, "box": [{"b": None, "a": 2**40, "c": "x"}]}]
     [refused] = RecordCodec(table, schemas, due="raise").decode([framed(sent[5:], 2)], [None]).refused
-    assert "field 'box' does not give column 'box': [...].a: the schema's string gives no int" in refused.detail
+    assert (
+        "field 'box' does not give column 'box': [...].a: the schema's string cannot be read as int" in refused.detail
+    )
 
 
 def test_fields_of_protobuf_become_columns_and_optional_ones_make_optional():

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from harness_pipelines.formats.base import Decoded, Reason
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.transform import TransformUnusable, _database, _function_troubles
-from harness_pipelines.spec.load import SpecError, load_spec_text
+from harness_pipelines.spec.load import load_spec_text
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.wording import SpecError
 
 FIELDS = {
     "price": "decimal(9,2)",
@@ -250,8 +251,8 @@ def test_a_delete_goes_through_whatever_the_filter_says():
         ("id)", "syntax error"),
         ("1) FROM (SELECT 1", "no expression"),
         ("id; DROP TABLE x", "syntax error"),
-        ("ratio", "double, which does not fit int64"),
-        ("op", "string, which does not fit int64"),
+        ("ratio", "double, which does not fit long"),
+        ("op", "string, which does not fit long"),
         ("price", "decimal"),
         ("id + 'x'::DATE", "No function matches"),
         ("not_there(id)", "not_there"),

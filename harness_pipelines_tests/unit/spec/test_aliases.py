@@ -8,9 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.load import SpecError, dump_spec, load_spec_text
+from harness_pipelines.spec.load import dump_spec, load_spec_text
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Primitive
+from harness_pipelines.spec.wording import SpecError
 
 HEAD = "table: a.b\ncolumns:\n  id: long\n"
 

@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from harness_pipelines.spec.contract import StopAbove, written_checks
-from harness_pipelines.spec.load import SpecError, dump_spec, load_spec_text
+from harness_pipelines.spec.load import dump_spec, load_spec_text
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.wording import SpecError
 
 COLUMNS = {
     "id": {"type": "long", "required": True}, "amount": "decimal(12,2)", "total": "decimal(38,0)", "state": "string",

@@ -7,8 +7,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from harness_pipelines.spec.load import SpecError, dump_spec, load_spec
+from harness_pipelines.spec.load import dump_spec, load_spec
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.wording import SpecError
 
 AVRO = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
 HEADERS = "list<struct<key: string, value: binary>>"

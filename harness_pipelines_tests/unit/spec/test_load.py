@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from harness_pipelines.errors import Recovery, UsageError
-from harness_pipelines.spec.load import SpecError, dump_spec, load_spec, load_spec_text, load_value
+from harness_pipelines.spec.load import dump_spec, load_spec, load_spec_text, load_value
 from harness_pipelines.spec.table import StartAt, TableSpec
+from harness_pipelines.spec.wording import SpecError
 
 HEAD = "table: shop.orders\ncolumns:\n  order_id: long\n"
 FULL = """\
@@ -94,16 +95,19 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (
             HEAD + "layout:\n  columns: [order_id, amout]",
-            "t.yaml:5: layout.columns: 'amout' is not a column; columns: order_id",
+            "t.yaml:5: layout.columns: there is no column 'amout'; columns: order_id",
         ),
-        (HEAD + "layout: {columns: [order_id, order_id]}", "t.yaml:4: layout.columns: 'order_id' is named twice"),
+        (
+            HEAD + "layout: {columns: [order_id, order_id]}",
+            "t.yaml:4: layout.columns: 'order_id' is named twice; remove one",
+        ),
         (
             HEAD + "layout: {queries: [[order_id], [amout]]}",
             "t.yaml:4: layout.queries: the view is not clustered by 'amout', but by order_id",
         ),
         (
             HEAD + "layout: {queries: [[order_id, order_id]]}",
-            "t.yaml:4: layout.queries: 'order_id' is named twice in [order_id, order_id]",
+            "t.yaml:4: layout.queries: 'order_id' is named twice in [order_id, order_id]; remove one",
         ),
         (
             HEAD + "layout: {column: [order_id]}",
@@ -112,8 +116,9 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (
             "table: a.b\ncolumns: {a: list<int>}\nlayout: {columns: [a]}",
-            "t.yaml:3: layout.columns: column 'a' of type list<int> has no order; types that have: boolean, int, long, "
-            "float, double, decimal, date, timestamp, timestamptz, time, string, uuid",
+            "t.yaml:3: layout.columns: column 'a' of type list<int> has no order to cluster by; types "
+            "that have: boolean, int, long, float, double, decimal, date, timestamp, timestamptz, time, "
+            "string, uuid",
         ),
         (HEAD + "shards: 0", "t.yaml:4: shards: 0 is not allowed; allowed: 1"),
         (
@@ -122,7 +127,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (
             HEAD + "start: {timestamp: 2026-01-01}",
-            "t.yaml:4: start.timestamp: '2026-01-01' has no offset; write it with one, such as 2026-01-01T00:00:00Z",
+            "t.yaml:4: start.timestamp: '2026-01-01' has no time zone; write one such as 2026-01-01T00:00:00Z",
         ),
         (
             HEAD + "start:\n  at: 1",
@@ -130,8 +135,8 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             "t.yaml:5: start.at: unknown setting `at`; allowed: timestamp",
         ),
         (HEAD + "tier: 7", "t.yaml:4: tier: write settings below it, not 7; allowed: max_rows, max_bytes, max_age"),
-        (HEAD + "tier: {max_rows: lots}", "t.yaml:4: tier.max_rows: it should be a valid integer, found 'lots'"),
-        (HEAD + "tier: {max_rows: 0}", "t.yaml:4: tier.max_rows: it should be greater than or equal to 1, found 0"),
+        (HEAD + "tier: {max_rows: lots}", "t.yaml:4: tier.max_rows: write a whole number, not 'lots'"),
+        (HEAD + "tier: {max_rows: 0}", "t.yaml:4: tier.max_rows: write a number of at least 1, not 0"),
         (
             HEAD + "tier: {max_age: 5 parsecs}",
             "t.yaml:4: tier.max_age: '5 parsecs' is not a duration; write a number above 0 "
@@ -144,7 +149,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (
             HEAD + "retention:\n  lease: 25h",
-            "t.yaml:5: retention.lease: it should be less than or equal to 86400, found '25h'",
+            "t.yaml:5: retention.lease: a lease lasts at most 24h, not 25h",
         ),
         (
             HEAD + "topic: a b",
@@ -158,13 +163,12 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (
             HEAD + "  a: {typ: int}",
-            "t.yaml:4: columns.a.type: `type` is missing\n"
-            "t.yaml:4: columns.a.typ: unknown setting `typ` (did you mean `type`?); allowed: type, required, from, "
-            "aliases, default",
+            "t.yaml:4: columns.a.typ: unknown setting `typ` (did you mean `type`?); allowed: type, "
+            "required, from, aliases, default",
         ),
         (
             HEAD + "  a:\n    type: int\n    required: yes",
-            "t.yaml:6: columns.a.required: it should be a valid boolean, found 'yes'",
+            "t.yaml:6: columns.a.required: write true or false, not 'yes'",
         ),
         (
             HEAD + "  a: {type: timestamp, from: epoch}",
@@ -177,7 +181,10 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             "t.yaml:4: columns.a.from: `from` is for date, time, timestamp, timestamptz, decimal and lists of them, "
             "not for int",
         ),
-        (HEAD + "  a: 5", "t.yaml:4: columns.a: write a type, such as `long`, or {type: long, required: true}"),
+        (
+            HEAD + "  a: 5",
+            "t.yaml:4: columns.a: 5 is not a type; write one, such as `long`, or {type: long, required: true}",
+        ),
         (HEAD + "  order_id: int", "t.yaml:4: columns.order_id: `order_id` occurs twice, first in line 3"),
         (
             HEAD + "  ORDER_ID: int",
@@ -186,28 +193,27 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (HEAD + "  ? [a]\n  : int", "t.yaml:4: columns: the name of a setting is text, not a list or a mapping"),
         (
             "table: a.b\ncolumns:\n  - int",
-            "t.yaml:2: columns: write a mapping of names to types, such as `order_id: long`",
+            "t.yaml:2: columns: write names with their types, such as `order_id: long`, not ['int']",
         ),
         ("table: a.b\ncolumns: {}", "t.yaml:2: columns: a table has 1 to 1,500 columns, not 0"),
         ("table: a.b", "t.yaml:1: columns: `columns` is missing"),
         ("columns: {a: int}", "t.yaml:1: table: `table` is missing"),
         (HEAD + "table: a.b", "t.yaml:4: table: `table` occurs twice, first in line 1"),
-        ("- a", "t.yaml:1: a spec is a mapping of settings, starting with `table: namespace.name`"),
+        ("- a", "t.yaml:1: a spec is a mapping of settings, such as `table: namespace.name`, not ['a']"),
         ("", "t.yaml: the spec is empty; it starts with `table: namespace.name`"),
         ("# nothing\n", "t.yaml: the spec is empty; it starts with `table: namespace.name`"),
-        (HEAD + "tier: [", "t.yaml:4: not YAML: expected the node content, but found '<stream end>'"),
+        (HEAD + "tier: [", "t.yaml:4: not YAML: the `[` in this line is never closed"),
         (
             HEAD + "  place: struct<a: long, b: int>",
-            "t.yaml:4: not YAML: mapping values are not allowed here; quote a type that has colons or commas in it: "
-            "'struct<a: long, b: int>'",
+            "t.yaml:4: not YAML: a second `: ` in one value; quote a type that has colons or commas in "
+            "it: 'struct<a: long, b: int>'",
         ),
         (
             HEAD + "topic: %x",
-            "t.yaml:4: not YAML: found character '%' that cannot start any token; quote a text with such characters: "
-            "'...'",
+            "t.yaml:4: not YAML: found character '%' that cannot start any token; quote a text that begins with `%`",
         ),
-        (HEAD + "\ttopic: x", "t.yaml:4: not YAML: found character '\\t' that cannot start any token"),
-        (HEAD + "---\n" + HEAD, "t.yaml:4: not YAML: but found another document"),
+        (HEAD + "\ttopic: x", "t.yaml:4: not YAML: a tab stands where spaces belong; YAML indents with spaces"),
+        (HEAD + "---\n" + HEAD, "t.yaml:4: not YAML: `---` begins a second document; a file holds one spec"),
     ],
 )
 def test_each_mistake_is_named_with_its_line(text, message):

@@ -317,7 +317,7 @@ def test_an_editor_gets_a_schema_that_describes_every_word():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"key": ["nope"]}, "'nope' is not a column; columns: "),
+        ({"key": ["nope"]}, "there is no column 'nope'; columns: "),
         ({"key": ["price"]}, "column 'price' of type double cannot be a key; key types: boolean, int"),
         ({"key": ["id", "id"]}, "'id' is named twice"),
         ({"key": ["id", "day"], "key_format": "text"}, "text holds one value, and the key has 2 columns"),
