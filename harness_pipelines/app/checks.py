@@ -98,7 +98,7 @@ def nothing_is_stuck(stores: Stores, table: TableRow) -> Finding:
 
 
 def kafka_keeps_what_is_not_in_the_lake(stores: Stores, table: TableRow) -> Finding:
-    """What the buffer holds, and what ingest has not read, is still in Kafka too. Raises: what Kafka raises."""
+    """Kafka still has the rows of the buffer and the records that ingest has not read. Raises: what Kafka raises."""
     bounds = {p.partition: p.bounds for p in stores.tables.positions(table) if p.partition >= 0}
     marks = stores.log.watermarks(table.spec.topic, bounds)
     room = {p: b.stream_hi - marks[p].low for p, b in bounds.items()}

@@ -91,7 +91,7 @@ _CLOSED = (
 _opening = threading.RLock()
 
 if TYPE_CHECKING:
-    #: Given how many rows and refused records there are, and who finds one of the refused.
+    #: Takes the number of rows and of refused records, and a function that finds one of the refused.
     once = cached_property
 else:
 
@@ -159,7 +159,7 @@ class Stores:
 
     @once
     def watchers(self) -> Database:
-        """One session of those who watch: it waits for no stage, and no stage for it."""
+        """A session for observers. It waits for no stage, and no stage waits for it."""
         return ledger_database(self.dsn, role=READER, size=1)
 
     @once
@@ -342,7 +342,7 @@ class Stores:
         return Losses(self.database)
 
     def buffer_writer(self, table: TableRow, claim: Callable[[], Claim], *, run_id: str | None = None) -> BufferWriter:
-        """What ingest commits by, under the claim that it has at that moment."""
+        """The port through which ingest commits, under the claim that it holds at that moment."""
         from harness_pipelines.buffers.postgres.writer import SegmentWriter
 
         return SegmentWriter(self.writer_sessions, table, claim, run_id=run_id)
@@ -436,7 +436,7 @@ class Stores:
 
     @once
     def engine(self) -> Engine:
-        """What stages let do the bulk work."""
+        """The engine that does the bulk work of stages."""
         from harness_pipelines.engines.spark.engine import LogAccess, SparkEngine
         from harness_pipelines.sources.joined import open_log
 

@@ -31,7 +31,7 @@ def probes(settings: Settings) -> Mapping[str, Ask]:
     if settings.kafka:
         found["kafka"] = partial(ask_kafka, settings)
     if settings.spark and settings.spark.startswith("sc://") and find_spec("grpc"):
-        # Any other is started by who uses it, and a reader without PySpark asks Spark for nothing.
+        # Its user starts any other Spark; a reader without PySpark never needs one.
         found["spark"] = partial(ask_spark, settings.spark)
     if settings.registry:
         found["registry"] = partial(ask_registry, settings.registry)

@@ -79,7 +79,7 @@ def apply(table: hp.Table) -> str:
 
 
 def reconcile(table: hp.Table) -> str:
-    """What an operator does about a claim of the future while the workers go on, and about lost history after they
+    """What an operator does about a claim of the future while the workers run, and about lost history after they
     stopped."""
     stores = table.harness.stores
     settled = settle(stores, table.row, look(stores, table.row))

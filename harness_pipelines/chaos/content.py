@@ -120,7 +120,7 @@ def key_of(number: Number) -> Number:
 
 
 def is_misfit(number: int) -> bool:
-    """Whether this record must end in quarantine."""
+    """Return whether this record must end in quarantine."""
     return number % _MISFIT_EVERY == _MISFIT_EVERY - 1
 
 

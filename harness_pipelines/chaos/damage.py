@@ -1,4 +1,4 @@
-"""A file of the lake whose bytes change behind everybody's back, for as long as one read takes.
+"""A fault: the bytes of a file in the lake are changed for the duration of one read.
 
 The read is a separate process, so that nothing of the file is in its memory yet. It reads exactly the plan that it is
 given: a right answer, or an error by name. The file is as it was before when this process ends, however it ends.

@@ -46,7 +46,7 @@ class Child:
         self._listener.start()
 
     def told(self) -> list[dict[str, Any]]:
-        """What it told since the last call."""
+        """Return the output since the last call."""
         found = []
         while not self._told.empty():
             found.append(self._told.get())
@@ -58,7 +58,7 @@ class Child:
 
     @property
     def is_stopped(self) -> bool:
-        """By a signal, and nobody continued it yet."""
+        """Return whether a signal has stopped it and it was not continued yet."""
         return state_of(self._process.pid) == "T"
 
     def wake(self) -> None:
@@ -112,7 +112,7 @@ class Worker:
 
     @property
     def broken_stages(self) -> list[str]:
-        """What its stages met that has no name: each was held, the worker went on."""
+        """The errors without a name that its stages met; each stage was held, and the worker continued."""
         return broken_stages(self._log)
 
     def supervise(self) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from harness_pipelines.drivers.postgres_address import at_port, place_of
 
-#: Told each piece that a client sends; True when the connection shall be cut instead of forwarding the piece.
+#: Receives each piece that a client sends; True cuts the connection instead of forwarding the piece.
 Watch = Callable[[bytes], bool]
 
 
@@ -77,7 +77,7 @@ class TcpProxy:
             self._countdown = count
 
     def disarm(self) -> None:
-        """Take back a `cut_after` whose byte did not come."""
+        """Cancel a `cut_after` whose byte did not come."""
         with self._lock:
             self._countdown = None
 
@@ -92,7 +92,7 @@ class TcpProxy:
     # -- for proxies that understand what they carry ----------------------------------------------------------
 
     def watch(self) -> Watch | None:
-        """What looks at the requests of a new connection, if anything does."""
+        """The watch for the requests of a new connection, if there is one."""
         return None
 
     def passed_on(self, data: bytes) -> bytes:
@@ -100,7 +100,7 @@ class TcpProxy:
         return data
 
     def cut_here(self, *, client: socket.socket, server: socket.socket, data: bytes) -> None:
-        """Cut the connection whose request *data* a watch chose."""
+        """Cut the connection if a watch chooses its request *data*."""
         self.forget(client, server)
         end_socket(client)
         end_socket(server)

@@ -1,4 +1,4 @@
-"""A reader, a separate process: whole union reads of every table again and again, each judged by the producer's log.
+"""The reader, a separate process: it reads every table again and again and checks each read against the producer's log.
 
 After each one it reads an explicit version, the head or one before it: the rows must be the same for ever. Sends the
 parent one line per round: what it saw, what was wrong with it, or why there was none.
@@ -35,7 +35,7 @@ from harness_pipelines.read.union import read_arrow
 from harness_pipelines.show.logs import configure_logging
 
 REST_S = {"arrow": 0.4, "spark": 6.0}
-LEASES = {"spark": timedelta(minutes=10)}  #: nobody renews it while Spark reads
+LEASES = {"spark": timedelta(minutes=10)}  #: it is not renewed while Spark reads
 REST_SHARE = 2.0  #: a reader rests twice as long as its read took: the machine has other work
 AWAY_S = 0.3
 COVER_S = 600.0  #: a record may be readable long before the producer hears that it is
@@ -58,7 +58,7 @@ class Cut:
         return cls(version=plan.version, stream={p: b.stream_hi for p, b in plan.bounds.items()}, buffer=ends)
 
     def older_than(self, other: Cut) -> bool:
-        """Whether this state is behind *other*. What a read ends at never falls; `stream_hi` does, in a revert."""
+        """Return whether this state is behind *other*. The end of a read never falls; `stream_hi` falls in a revert."""
         behind = [self.version < other.version]
         behind += [self.buffer.get(p, -1) < high for p, high in other.buffer.items()]
         if self.version == other.version:

@@ -1,4 +1,4 @@
-"""What is asked of a chaos run, and what it found."""
+"""The options of a chaos run, and its result."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ class Outage:
     recovered: float | None = None
 
     def reaches(self, *, since: float, until: float) -> bool:
-        """Whether it, or what it left, went on at some moment of these."""
+        """Return whether it, or its after-effect, was active at any of these moments."""
         over = None if self.healed is None or self.recovered is None else max(self.healed, self.recovered)
         return self.began <= until and (over is None or over >= since)
 
     def excuses(self, engine: str, subject: Subject) -> bool:
-        """Whether a read of *subject* by *engine* may fail by it, by name."""
+        """Return whether it may make a read of *subject* by *engine* fail by name."""
         kind = self.fault.kind
         holds_locks = self.fault.point.endswith("in_transaction")  # until the session's timeouts end it
         by_kafka = kind in KAFKA and not subject.buffered
         return kind in MAY_FAIL_BY[engine] or holds_locks or by_kafka or self.damages(subject)
 
     def damages(self, subject: Subject) -> bool:
-        """Whether files of *subject* are what is broken: trying again does not help while it lasts."""
+        """Return whether it breaks files of *subject*: a retry does not help while it lasts."""
         return self.fault.kind is Kind.DAMAGE and self.fault.subject == subject.suffix
 
     @property
     def ends_history(self) -> bool:
-        """Whether the ledger forgot its last commits: a read that had begun is refused for good, the next is not."""
+        """Return whether the ledger lost its last commits: a running read is refused for good, the next one is not."""
         return self.fault.kind is Kind.PROMOTE
 
     def saw(self, table: str, *, read_began: float, highs: Highs, at: float) -> bool:
@@ -93,7 +93,7 @@ class Outage:
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """What a run found. ``findings`` are sentences; empty means that everything held."""
+    """The result of a run. ``findings`` are sentences; no finding means that every check passed."""
 
     options: Options
     planned: tuple[Fault, ...]

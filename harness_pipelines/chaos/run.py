@@ -26,7 +26,7 @@ TICK_S = 0.05
 LOOK_S = 0.5  #: how often the ledger is asked how far the tables are
 PROGRESS_S = 30.0
 FLOW_S = 600.0  #: for the first records to reach the lake, on a machine that has other work too
-STILL_S = 150.0  #: nothing is broken any more and nothing moves: the table is stuck
+STILL_S = 150.0  #: no fault is active and nothing moves: the table is stuck
 PRODUCER_END_S = 60.0
 READERS = ("arrow", "spark")
 
@@ -38,7 +38,7 @@ class CannotGoOn(HarnessError):
 
 
 def run_chaos(options: Options, say: Callable[[str], None]) -> Result:
-    """Run the schedule of *options* and judge what came of it; everything that it started is ended.
+    """Run the schedule of *options* and check the outcome; every process that it started is ended.
 
     Raises: ServicesError when its services do not start or do not come back, CannotGoOn; with alerts UsageError,
     PrometheusFailed.
@@ -203,7 +203,7 @@ class Storm:
             raise CannotGoOn(f"the producer ended by itself:\n{self._producer.last_words()}")
 
     def _say_progress(self) -> None:
-        """From what the readers said: the ledger may be what is stopped now, and the schedule goes on."""
+        """Taken from the readers' output: the ledger may be stopped now, while the schedule continues."""
         seen = ", ".join(f"{name}: {sum(highs.values())}" for name, highs in self._seen.items())
         self._say(f"{self._result.reads} reads, {len(self._result.outages)} faults so far; records read of {seen}")
 
@@ -233,7 +233,7 @@ class Storm:
                 outage.healed = time.monotonic()
 
     def _drain(self) -> None:
-        """Take what readers and acts told."""
+        """Collect the reports of readers and acts."""
         for name, (engine, child) in self._readers.items():
             for told in child.told():
                 self._hear(name, engine, told)
@@ -289,7 +289,7 @@ class Storm:
             raise CannotGoOn(f"no record reached lake and readers within {FLOW_S:g} s, with nothing broken yet")
 
     def _flows(self) -> bool:
-        """Whether of every table records were read, and moved to the lake."""
+        """Return whether records of every table were read and moved to the lake."""
         there = [p.bounds.stream_hi for table in self._world.tables.values() for p in table.positions()[:1]]
         return all(self._seen.values()) and all(there)
 

@@ -33,7 +33,7 @@ class How(StrEnum):
 
 
 class Kind(StrEnum):
-    """What is done; what ends it by itself after ``lasts_s`` is in brackets."""
+    """What the fault does; in brackets, what ends it after ``lasts_s``."""
 
     WORKER_KILL = "worker_kill"  #: SIGKILL (a new worker)
     WORKER_STOP = "worker_stop"  #: SIGSTOP (SIGCONT)
@@ -135,7 +135,7 @@ class Fault:
     kind: Kind
     lasts_s: float = 0.0  #: until it is healed; 0 for what heals as fast as it can
     worker: int | None = None
-    cuts: tuple[int, ...] = ()  #: one connection after the other is cut when so many bytes went by
+    cuts: tuple[int, ...] = ()  #: bytes after which each connection is cut
     subject: str | None = None  #: the suffix of the table that it is done to
     point: str = ""  #: the crash point at which an act is stopped
     stage: str = ""  #: whose claim it is

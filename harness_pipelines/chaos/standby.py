@@ -40,7 +40,7 @@ class Server:
 
     @property
     def worker_dsn(self) -> str:
-        """As a worker logs in, who may not make the ledger."""
+        """With a worker's login, which may not create the ledger."""
         return self._service.address_of(WORKER_LOGIN, (self.port,))
 
     def start(self, *, fresh: bool = False) -> None:
@@ -75,7 +75,7 @@ class Server:
             return [tuple(row.values()) for row in cursor.fetchall()] if cursor.description else []
 
     def copy_to(self, home: Path, *, standby: bool) -> Server:
-        """A base backup of now as another server, not started; a *standby* goes on to follow this one."""
+        """A base backup taken now, as a second server that is not started; a *standby* follows this one."""
         made = Server(home)
         made.data.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self.home / "secrets", home / "secrets")

@@ -1,4 +1,4 @@
-"""The producer's own log: a file of acknowledged records, and the judgement of one read by it."""
+"""The producer's log, a file of acknowledged records, and the check of a read against it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ENTRY = np.dtype([("partition", "<i8"), ("offset", "<i8"), ("number", "<i8")])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is wrong with a read that says it is the cut at some bounds; counts of records and rows."""
+    """The errors of a read that claims to be the cut at some bounds; counts of records and rows."""
 
     lost: int = 0  #: acknowledged below the bounds, not returned
     doubled: int = 0  #: rows too many of an offset
     foreign: int = 0  #: rows that no acknowledged record below the bounds explains
-    altered: int = 0  #: rows whose values are not the record's
+    altered: int = 0  #: rows whose values differ from their record's
     examples: tuple[str, ...] = ()
 
     @property
@@ -94,7 +94,7 @@ class Truth:
         ]
 
     def covers(self, highs: Mapping[int, int]) -> bool:
-        """Whether every record below *highs* is known to be acknowledged, so that a cut there can be judged."""
+        """Return whether every record below *highs* is known to be acknowledged, so that a cut there can be checked."""
         known = self.highs
         return all(known.get(p, 0) >= high for p, high in highs.items())
 

@@ -69,7 +69,7 @@ class _Judge:
         return rows
 
     def _held(self, rows: pa.Table) -> None:
-        """What is held is what cannot be a row, and what can be one is held or a row."""
+        """Check that a record that cannot be a row is quarantined, and that any other one is a row or quarantined."""
         with self._table.harness.stores.database.session() as connection:
             found = connection.execute(
                 "SELECT partition, \"offset\" FROM harness.quarantine WHERE table_id = %s AND state = 'held'",

@@ -267,7 +267,7 @@ class World:
         return {"hangs" if hangs else "died": f"after {ACT_S:g} s; {child.last_words()}"}
 
     def _put_claim_ahead(self, fault: Fault, began: Began) -> bool:
-        """Whoever held the claim is fenced; until `reconcile` nobody can take it."""
+        """The holder of the claim is fenced; nothing can take the claim before `reconcile`."""
         try:
             row = self.table_of(fault).row
             began()
@@ -393,7 +393,7 @@ class World:
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:
-        """Whether a service may be broken now: one after the other, and none when the run is over."""
+        """Return whether a service may be broken now: one at a time, and none after the run."""
         mine = self._one_service.acquire(timeout=SERVICE_WAIT_S)
         try:
             yield mine and not self._over.is_set()

@@ -43,7 +43,7 @@ REGIONS = StaticPartitionsDefinition(["".join(steps) for steps in product("01", 
 
 
 class OtreeConfig(StageConfig):
-    """How long a run may continue, and what a backfill writes anew."""
+    """How long a run may continue, and what a backfill rewrites."""
 
     rebuild: bool = Field(default=False, description="a backfill rewrites clustered files too")
 
@@ -138,7 +138,7 @@ def _withdrawn_if_cancelled(
 
 
 def covered(paths: Sequence[str], chosen: Sequence[str]) -> list[str]:
-    """What of a tree with regions at *paths* lies in the parts *chosen*: a region above such a part belongs to it."""
+    """The regions of *paths* that lie in the parts *chosen*; a region above such a part belongs to it."""
     found = set()
     for wanted in chosen:
         above = [path for path in paths if wanted.startswith(path)]
@@ -152,7 +152,7 @@ def _paths(stores: Stores, table: TableRow) -> list[str]:
 
 
 def _standing(stores: Stores, table: TableRow) -> Mapping[str, Any]:
-    """What the batch view is now: numbers that Dagster plots over time."""
+    """The state of the batch view as numbers that Dagster plots over time."""
     head = stores.tables.head(table)
     assert head.batch is not None
     shown: dict[str, Any] = {

@@ -83,7 +83,7 @@ def _kind_of(run: DagsterRun, jobs: Collection[str]) -> tuple[str, str] | None:
 
 
 def _is_by_hand(run: DagsterRun, keys: Collection[AssetKey]) -> bool:
-    """Whether a person chose what the run makes, or checks, in Dagster's UI, and all of it is of *keys*."""
+    """Return whether a person chose the run's assets or checks in Dagster's UI, and all of them are in *keys*."""
     chosen = {*(run.asset_selection or ()), *(check.asset_key for check in run.asset_check_selection or ())}
     return run.job_name == IMPLICIT_ASSET_JOB_NAME and bool(chosen) and chosen <= set(keys)
 

@@ -51,14 +51,14 @@ def _beat(instance: DagsterInstance, run_id: str) -> None:
 
 @dataclass(slots=True)
 class Beats:
-    """What the ticks of a sensor saw of the runs that are under way. Its cursor keeps it; a loss costs `SILENT_S`."""
+    """What a sensor's ticks saw of the running runs. Its cursor keeps it; a loss costs `SILENT_S`."""
 
     at: float | None = None  #: of the last tick
     seen: dict[str, tuple[str, float]] = field(default_factory=dict)  #: by run: its last beat, seconds without another
 
     @classmethod
     def of(cls, cursor: str | None) -> "Beats":
-        """What a cursor keeps; one of an older version is as good as none."""
+        """The content of a cursor; the cursor of an older version is ignored."""
         kept: Mapping[str, Any] = json.loads(cursor) if cursor else {}
         if "beats" not in kept:
             return cls()

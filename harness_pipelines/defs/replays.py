@@ -41,7 +41,7 @@ class RecordsWait(TryAgain):
 
 
 class ReplayConfig(Config):
-    """What both jobs are told."""
+    """The settings of both jobs."""
 
     table: str = Field(description="its name, such as shop.orders")
     decoder: str | None = Field(
@@ -160,7 +160,7 @@ def _tag(context: OpExecutionContext, config: ReplayConfig) -> None:
 
 
 def _again(context: OpExecutionContext, error: HarnessError) -> Exception:
-    """What a step raises for *error*: what may be repeated as it is is asked for again, after a pause that doubles."""
+    """Return what a step raises for *error*: a retry with a doubling pause if a repetition is safe."""
     context.log.error(str(error))
     if not isinstance(error, TryAgain):
         return error

@@ -42,7 +42,7 @@ class Report:
         return self.work.name
 
     def events(self) -> list[Event]:
-        """What Dagster is to show."""
+        """The events that Dagster shall show."""
         if self.of == _LAG:
             return [
                 AssetObservation(table_key(self.table), metadata=self.seen, description="offsets between the tiers")
@@ -67,7 +67,7 @@ def shown_until(cursor: str | None) -> float:
 
 
 def kept_of(instance: DagsterInstance, tables: Iterable[str], *, until: float) -> dict[str, Kept]:
-    """What was shown of each of *tables*; a tick after *until* noted it, and then its events were lost."""
+    """What was shown of each of *tables*. A tick after *until* noted it, but its events were lost."""
     found = instance.daemon_cursor_storage.get_cursor_values({_KEY + table for table in tables})
     return {
         key.removeprefix(_KEY): {of: one for of, one in json.loads(text).items() if one["at"] <= until}

@@ -43,7 +43,7 @@ from harness_pipelines.spec.table import TableSpec
 
 AUDIT_AT, FULL_AUDIT_AT, PURGE_AT = "0 3 * * 1-6", "0 3 * * 0", "30 * * * *"  #: cron, UTC
 PURGE, AUDITS, FULL_AUDITS = "harness_purge", "harness_audit", "harness_audit_full"
-AUDIT_S_MAX = 24 * 3600  #: of one table; a run whose process is gone is ended long before
+AUDIT_S_MAX = 24 * 3600  #: of one table; a run whose process is gone is ended long before this
 PRIORITY_TAG, MAX_RUNTIME_TAG = "dagster/priority", "dagster/max_runtime"  #: what moves records goes first
 KEEP_DAYS = 14
 PARTS = ["ingest", "buffer", *(stage.value for stage in CONTINUOUS_STAGES - {Stage.INGEST})]
@@ -132,7 +132,7 @@ def keys_of(specs: Sequence[TableSpec]) -> list[AssetKey]:
 
 
 def purge_job(specs: Sequence[TableSpec]) -> JobDefinition:
-    """Delete what nobody asks for any more from Dagster's history; see `harness_pipelines.defs.history`."""
+    """Delete outdated entries of Dagster's history; see `harness_pipelines.defs.history`."""
     keys = keys_of(specs)
 
     @op

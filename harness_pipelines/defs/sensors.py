@@ -45,7 +45,7 @@ from harness_pipelines.stages.run.due import Due, due_moves, due_upkeep, is_held
 
 WAKE_S, LAG_S, UPKEEP_S, RECONCILE_S = 5, 5, 30, 5
 REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first
-LOOKS_MAX = 25  #: tables whose lake one tick of maintenance looks at
+LOOKS_MAX = 25  #: tables whose lake one tick of maintenance checks
 CHECK_S = 1800.0  #: half of what a run of tier leaves behind is its checks; one that failed is asked again by each run
 STARTED_S = 120.0  #: a process that did not come to its work in so long will not
 WATCHED = frozenset({*(stage.value for stage in CONTINUOUS_STAGES), AUDIT})
@@ -135,7 +135,7 @@ def _upkeep(context: SensorEvaluationContext, harness: Harness, work: TableWork)
 
 
 def _wake_requests(runs: "_Runs", work: TableWork, spec: TableSpec) -> Iterator[RunRequest]:
-    """What is due, and the successor of a run of ingest that is about to end: it stands by until the claim is free."""
+    """Return what is due, and the successor of an ingest run that is about to end, which waits for the claim."""
     yield from _due_requests(runs, work.name, due_moves(spec, work))
     if (ending := runs.ending(work.name, Stage.INGEST)) is not None:
         yield _request(runs, work.name, Stage.INGEST, key=f"after/{ending}", why="hand-over")
@@ -147,7 +147,7 @@ def _request(runs: "_Runs", table: str, stage: Stage, *, key: str, why: str) -> 
         run_key=f"{table}/{stage}/{key}",
         job_name=job_name(stage),
         asset_selection=stage_assets(table, stage),
-        asset_check_keys=checks if runs.want(checks) else [],  # unless told Dagster takes the audit too
+        asset_check_keys=checks if runs.want(checks) else [],  # without a selection Dagster runs the audit too
         tags={TABLE_TAG: table, STAGE_TAG: stage.value, WHY_TAG: why},
     )
 
@@ -259,7 +259,7 @@ def _lag_sensor(tables: Tables, *, declared: bool) -> SensorDefinition:
 
 
 def _apply(context: SensorEvaluationContext, harness: Harness, tables: Tables) -> None:
-    """Make tables that the ledger lacks, take over changed words. What it refuses stays as it is, and is said."""
+    """Create tables that the ledger lacks and apply changed settings. A refused change is reported and not applied."""
     known = {row.name: row.spec for row in harness.stores.tables.tables()}
     for name, spec in tables.items():
         if known.get(name) != spec:
@@ -326,7 +326,7 @@ def _reconcile_sensor(tables: Tables) -> SensorDefinition:
 
 
 def _gone(instance: DagsterInstance, found: Mapping[str, TableWork], beats: Beats) -> Iterator[str]:
-    """Runs of the tables *found* whose process gives no sign of life any more, or did not come to its work in time."""
+    """Runs of the tables *found* whose process is silent for too long, or did not reach its work in time."""
     records = [
         record
         for record in instance.get_run_records(RunsFilter(statuses=BEGUN))

@@ -72,7 +72,7 @@ def table_definitions(spec: TableSpec, shown: Shown = PLAIN) -> Definitions:
 
 
 def topics(specs: Sequence[TableSpec]) -> list[AssetSpec]:
-    """The topics that the tables come from, each once: assets of somebody else."""
+    """The source topics of the tables, each once, as external assets."""
     found = {topic: spec for spec in specs for topic in topics_of(spec.topic)}
     return [
         AssetSpec(topic_key(topic), group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {topic}")
@@ -112,7 +112,7 @@ def stage_assets(table: str, stage: Stage) -> list[AssetKey]:
 
 
 def stage_checks(table: str, stage: Stage) -> list[AssetCheckKey]:
-    """The checks that a run of a stage ends with: of what it made, as far as the ledger tells."""
+    """The checks at the end of a stage's run: of its result, from the ledger alone."""
     logical = table_key(table)
     return [AssetCheckKey(logical, name) for name in CHECKS] if logical in stage_assets(table, stage) else []
 

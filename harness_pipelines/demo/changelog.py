@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 SEED = 1992
 ORDERS_MIN = 100
-RECORDS_PER_ORDER = 4.0  #: about so many; what a life takes is measured by it
+RECORDS_PER_ORDER = 4.0  #: roughly; the length of a life is derived from it
 STEP_SHARE = 0.05  #: of the whole time, from one status to the next on average
 HOT_EXPONENT = 2.2  #: of Zipf's law for the number of corrections: most orders have none
 HOT_MAX = 1_000  #: corrections of one order
@@ -31,7 +31,7 @@ AGAIN_SHARE = 0.3  #: of the deleted orders are inserted again
 
 
 class Event(IntEnum):
-    """What a record says has happened to its order."""
+    """The event of its order that a record reports."""
 
     INSERTED = 0
     PENDING = 1

@@ -32,7 +32,7 @@ def replay(keys: Iterable[int], deletes: Iterable[bool]) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """Keys whose rows are not what they must be."""
+    """Keys whose rows are wrong."""
 
     missing: Sequence[int]
     doubled: Sequence[int]  #: once for each row too many

@@ -165,7 +165,7 @@ def _folder(settings: Settings, scenario: Scenario, *, keep: bool) -> Iterator[P
 
 
 def _fresh_table(harness: Harness, scenario: Scenario, show: Show) -> Table:
-    """Drop what an earlier demo left, wait for a killed worker's lease if need be, and create topic and table anew."""
+    """Drop what an earlier demo left, wait for a killed worker's lease if needed, and re-create topic and table."""
     from harness_pipelines.ledgers.postgres.drop import purge
     from harness_pipelines.sources.kafka.producer import recreate_topic
 

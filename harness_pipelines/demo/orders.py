@@ -38,7 +38,7 @@ COLUMNS = {
 }
 OP, EVENT = "op", "event"
 LATE_SHARE = 0.1  #: of the records are sent when all others are in the batch view
-#: What stands in the field `op`, as capture tools write it: create, update, delete.
+#: Values of the field `op`, as capture tools write them: create, update, delete.
 LETTERS = {Event.INSERTED: "c", Event.INSERTED_AGAIN: "c", Event.DELETED: "d"}
 HASH = np.uint64(0x9E3779B97F4A7C15)  #: Knuth's: 2^64 divided by the golden ratio
 

@@ -18,7 +18,7 @@ TICK_S = 0.01
 class SteadyProducer(Background):
     """Sends the records of *log* in order, and keeps the truth about them.
 
-    Before the late ones it waits in `at_late` until somebody calls `go_on`.
+    Before the late ones it waits in `at_late` until `go_on` is called.
     """
 
     def __init__(self, settings: Settings, scenario: Scenario, log: Log, *, rate: float) -> None:

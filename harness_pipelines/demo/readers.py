@@ -18,7 +18,7 @@ from harness_pipelines.errors import TryAgain
 from harness_pipelines.read.union import read_arrow
 
 REST_MIN_S = 0.05
-REST_SHARE = 2.0  #: a reader rests so many times longer than its read took: the machine has other work
+REST_SHARE = 2.0  #: a reader rests this many times longer than its read took: the machine has other work
 NEWEST_EVERY_S = 0.01
 FAULTS_KEPT = 20
 AWAY_S = 1.0  #: until the next try when a store is away

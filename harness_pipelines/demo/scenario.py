@@ -29,7 +29,7 @@ Record = tuple[bytes | None, bytes | None]  #: key and value
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Log:
-    """What the producer sends, record by record; all of it is known before the first one is sent."""
+    """The records that the producer sends; all of them are known before the first one is sent."""
 
     rows: pa.Table  #: one per record: the user's columns, and what else its scenario needs to write it
     partitions: Ints
@@ -51,7 +51,7 @@ class Log:
 
 
 class Scenario(ABC):
-    """One kind of demo. What is said about it is in English, for people."""
+    """One kind of demo, with its description for people."""
 
     spec: TableSpec
     source: str  #: what the records are made of, as in "10 rows of TPC-H lineitem"
@@ -59,7 +59,7 @@ class Scenario(ABC):
     unit: str  #: what must be there at the end, as in "0 records are missing"
     freshness: str  #: which read ends the time that a record needs
     picture: str  #: name of the file
-    checked: tuple[str, ...]  #: columns whose sums every read is checked by
+    checked: tuple[str, ...]  #: columns whose sums check every read
     numeric: tuple[str, ...]  #: columns whose sums are compared at the end
 
     @property

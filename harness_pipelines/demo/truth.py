@@ -61,7 +61,7 @@ class SeenPartition:
 
 @dataclass(slots=True)
 class Truth:
-    """All partitions. Written by the producer's thread, read by those who check."""
+    """All partitions. The producer's thread writes it, the checks read it."""
 
     partitions: dict[int, PartitionTruth] = field(default_factory=dict)
 
@@ -100,11 +100,11 @@ class Truth:
         return {"_kafka_partition": partitions, "_kafka_offset": offsets}
 
     def covers(self, bounds: Mapping[int, int]) -> bool:
-        """True once a cut at *bounds* (partition -> offset) can be judged."""
+        """True once a cut at *bounds* (partition -> offset) can be checked."""
         return all(self.partitions[p].covers(high) for p, high in bounds.items())
 
     def faults(self, bounds: Mapping[int, int], seen: Mapping[int, SeenPartition]) -> list[str]:
-        """What is wrong with a read that says it is the cut at *bounds*; empty when it is exactly that."""
+        """Return the errors of a read that claims to be the cut at *bounds*; empty if it is exactly that."""
         found = []
         for p, high in sorted(bounds.items()):
             truth, got = self.partitions[p], seen.get(p)

@@ -54,7 +54,7 @@ def verify_rows(table: Table, log: Log, truth: Truth, *, numeric: Sequence[str],
 
 
 def unequal_sums(found: Mapping[str, Sums], expected: Sums, *, judge: str) -> tuple[str, ...]:
-    """Sentences about the sums that a reader *found* and that *judge* has not."""
+    """Sentences about the sums that a reader *found* and that differ from those of *judge*."""
     return tuple(
         f"{reader}: sum of {name} is {sums[name]}, in {judge} {sum_}"
         for reader, sums in found.items()

@@ -45,7 +45,7 @@ class WorkerProcess:
         return self
 
     def check(self) -> None:
-        """Raises: WorkerFailed when it is not running any more."""
+        """Raises: WorkerFailed if it no longer runs."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise WorkerFailed(f"the demo's worker ended with code {self._process.returncode}:\n{self._tail()}")

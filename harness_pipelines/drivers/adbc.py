@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class NoAnswer(adbc_driver_manager.OperationalError):
-    """Postgres is there and does not answer. The session is still waiting: nobody may touch or close it."""
+    """Postgres runs but does not answer. The session still waits: it must not be used or closed."""
 
     def __init__(self, waited_s: float) -> None:
         super().__init__(

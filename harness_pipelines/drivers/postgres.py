@@ -66,7 +66,7 @@ class Connection(psycopg.Connection[DictRow]):
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """Wait for an answer, and not for ever: a stopped server's kernel continues to acknowledge what it is sent."""
-        if timeout is not None:  # somebody waits for news, or has a reason
+        if timeout is not None:  # a caller waits for news, or has a reason
             return super().wait(gen, interval, timeout)
         try:
             return super().wait(gen, interval, None if isinf(self.deadline_s) else self.deadline_s)
@@ -179,7 +179,7 @@ class SegmentMissing(HarnessError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What was asked of Postgres, for the message that tells why it was not done."""
+    """The request to Postgres, for the message that explains why it failed."""
 
     dsn: str
     table: str | None = None
@@ -234,7 +234,7 @@ def _flags(options: Mapping[str, str]) -> str:
 def deadline_s(dsn: str) -> float:
     """How long an answer over a session of *dsn* is waited for: a little longer than Postgres lets a statement run."""
     own_s = _limit_s(dsn, "statement_timeout")
-    return own_s + LATE_S if own_s else inf  # 0: without a limit, as somebody wished
+    return own_s + LATE_S if own_s else inf  # 0: without a limit, as configured
 
 
 def pulse_s(dsn: str) -> float:
@@ -496,7 +496,7 @@ class Database:
 
 
 def _give_up(connection: Connection) -> None:
-    """Undo what was begun. A session that cannot is closed, so that what ended its use is told and nothing else.
+    """Roll back. A session that cannot is closed, so that the first error is reported and no later one.
 
     It cannot where a Ctrl-C came between a statement and its answer.
     """

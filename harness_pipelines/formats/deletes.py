@@ -37,14 +37,14 @@ from harness_pipelines.spec.keys import DeleteRule
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.transform import input_columns
 
-Rule = Callable[[Records], NDArray[np.bool_]]  #: which of some records delete by their values
+Rule = Callable[[Records], NDArray[np.bool_]]  #: tells which records are deletes by their values
 OfValue = Callable[[bytes], bool]  #: whether a value says that it deletes
 Path = tuple[str, ...]  #: a field, or one inside of another
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def delete_rule(spec: TableSpec, schemas: Schemas, transformer: Transformer | None = None) -> Rule | None:
-    """What of *spec* tells deletes; none: only tombstones do.
+    """Return the delete rule of *spec*; None: only tombstones delete.
 
     *transformer*: of *spec*, where it has a transform. Raises: SchemaUnusable.
     """
@@ -83,15 +83,15 @@ def _each(of_value: OfValue) -> Rule:
 
 
 def says(rule: DeleteRule) -> Callable[[Any], bool]:
-    """Whether the value of the rule's field is one that deletes."""
+    """Return whether the value of the rule's field deletes."""
     values = {(type(value), value) for value in rule.values}  # true is not 1
     return lambda told: isinstance(told, str | int | bool) and (type(told), told) in values
 
 
 class JsonRule:
-    """Whether a value says that it deletes.
+    """Return whether a value is a delete.
 
-    What is no JSON object or nested too deep says nothing; it is refused as a put.
+    A value that is not a JSON object, or is nested too deep, is no delete; it is refused as a put.
     """
 
     def __init__(self, rule: DeleteRule, paths: Sequence[Path]) -> None:
@@ -166,7 +166,7 @@ class DerivedRule:
 
 
 def rule_with_schema(spec: TableSpec, rule: DeleteRule, paths: Sequence[Path], schemas: Schemas) -> OfValue:
-    """Whether a value says that it deletes; what cannot be read says nothing, and is refused as a put.
+    """Return whether a value is a delete. An unreadable value is not; it is refused as a put.
 
     *paths*: of the rule's field, in the order in which they count.
     """

@@ -100,7 +100,7 @@ class Others:
         )
 
     def _of_others(self, records: Records, places: Sequence[int]) -> set[int]:
-        """Those of *places* whose records are of others."""
+        """Return those of *places* whose records belong to other tables."""
         with_value = [i for i in places if records.values[i] is not None]
         without = [i for i in places if records.values[i] is None]
         found: set[int] = set()
@@ -133,7 +133,7 @@ class Others:
 
 
 def _key_codec(spec: TableSpec, asked: TableSpec, schemas: Schemas) -> Codec | None:
-    """What reads the filter's fields in record keys; none: they are not there."""
+    """Return the decoder of the filter's fields in record keys; None: the keys do not have them."""
     fields = fields_of(asked)
     columns = spec.model_copy(update={"columns": input_columns(spec), "transform": None})
     if spec.key_format == "raw":

@@ -1,7 +1,7 @@
 """Kafka records to rows: the codec decodes the value; for keyed tables also puts and deletes.
 
 In a keyed table a record without a value (Kafka's tombstone) deletes the key that the record's key tells; a record
-whose value says so by the spec's rule deletes the key that its value tells. Change events say themselves what they do
+whose value matches the spec's rule deletes the key in its value. Change events state their own operation
 (`DebeziumEvents`). The row of a delete has its key columns and coordinates, all else is NULL. Like the codecs below
 it, a record's verdict never depends on others.
 """
@@ -33,18 +33,18 @@ from harness_pipelines.spec.transform import input_columns, source_column
 
 
 class RecordCodec:
-    """Decodes the records of one table, transforms them and judges them by its contract: no reader can forget it."""
+    """Decodes the records of one table, transforms them and checks them by its contract, for every reader alike."""
 
     def __init__(self, spec: TableSpec, schemas: Schemas | None = None, *, due: Due = "take") -> None:
         """*schemas*: the registry that knows the schemas by the ids that records begin with.
 
-        *due*: what is done with a record whose schema changes the table first.
+        *due*: the treatment of a record whose schema first has to change the table.
         Raises: ContractUnusable, TransformUnusable; SchemaUnusable for a `schema` of the spec that cannot be read or
         does not give the fields.
         """
         self._judge = judge_of(spec)
         self._transformer = transformer_of(spec)
-        # What is decoded are the fields; only what comes after knows the columns that are made of them.
+        # The codec decodes fields; only the transform behind it knows the columns that are derived from them.
         columns = tuple(replace(c, exact=c.name in spec.key) for c in input_columns(spec))
         known = schemas or NoSchemas()
         rule = delete_rule(spec, known, self._transformer) if spec.key else None
@@ -94,7 +94,7 @@ class RecordCodec:
 
 
 def _sources(spec: TableSpec, sorter: Sorter | None) -> Sources | None:
-    """What tells where change events are from, where an expression of *spec* asks."""
+    """Return the decoder of the events' source if an expression of *spec* reads it."""
     if (column := source_column(spec)) is None:
         return None
     if isinstance(sorter, DebeziumEvents):
@@ -116,7 +116,7 @@ def _sorter(spec: TableSpec, values: Codec, schemas: Schemas, rule: Rule | None,
 
 
 class _Keyed:
-    """`Sorter` of plain values: one that is missing deletes, and so does one that the spec's rule speaks of."""
+    """`Sorter` of plain values: a missing value deletes, and so does a value that matches the spec's rule."""
 
     def __init__(self, spec: TableSpec, values: Codec, schemas: Schemas, rule: Rule | None) -> None:
         self._values = values

@@ -16,7 +16,7 @@ NESTING_MAX = 400  #: deeper is refused; far below what Python's stack takes, so
 DETAIL_CHARS = 300
 _ANY_JSON = msgspec.json.Decoder(msgspec.Raw)
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
-#: What a backslash begins; a pair of surrogates is one.
+#: Escapes that begin with a backslash; a pair of surrogates is one.
 _ESCAPES = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
     re.DOTALL,
@@ -32,7 +32,7 @@ def refusal(index: int, why: Unfit) -> Refused:
 
 
 def unsound(values: Sequence[bytes | None], value_bytes_max: int = VALUE_BYTES_MAX) -> dict[int, Unfit]:
-    """What is wrong with some of *values* before they are parsed, by position."""
+    """Return why some of *values* are refused before they are parsed, by position."""
     if _surely_sound(values, value_bytes_max):
         return {}
     return {i: why for i, value in enumerate(values) if (why := _unsound(value, value_bytes_max))}
@@ -73,7 +73,7 @@ def _bad_utf8(value: bytes) -> int | None:
 
 
 def too_deep(value: bytes) -> bool:
-    """Whether a parser of *value* would go deeper than `NESTING_MAX`: ask before each, it may end by RecursionError."""
+    """Whether *value* is nested deeper than `NESTING_MAX`: ask before each parser, which may raise RecursionError."""
     return len(value) > NESTING_MAX and _depth(value) > NESTING_MAX
 
 
@@ -87,7 +87,7 @@ def _depth(value: bytes) -> int:
 
 
 def malformed(value: bytes) -> Unfit | None:
-    """Whether *value* is JSON to its end: a wrong type further in front would hide that it is not."""
+    """Return whether *value* is JSON to its end: a wrong type near its start would hide a later syntax error."""
     try:
         _ANY_JSON.decode(value)
     except msgspec.DecodeError as error:
@@ -101,7 +101,7 @@ def _byte_order_mark(value: bytes) -> str | None:
 
 
 def _surrogate(value: bytes) -> str | None:
-    """Whether half of a pair of surrogates is all that keeps *value* from being JSON, and which."""
+    """Return the half of a surrogate pair that is the only reason why *value* is not JSON, if so."""
     lone = [found for found in _ESCAPES.finditer(value) if found["lone"]]
     if not lone:
         return None

@@ -53,7 +53,7 @@ _OF_THE_SESSION = frozenset({"age", "current_localtime", "current_localtimestamp
 
 
 class TransformUnusable(HarnessError):
-    """An expression of a table's transform cannot be evaluated, or says what no single record can be judged by."""
+    """An expression of a table's transform cannot be evaluated, or depends on more than one record."""
 
     way_on = "correct the spec's `transform`"
 
@@ -117,7 +117,7 @@ class Transformer:
     def _filtered(
         self, rows: pa.Table, places: NDArray[np.int64], accepted: NDArray[np.int64], failed: dict[int, Refused]
     ) -> NDArray[np.int64]:
-        """Those of *places* whose records the filter takes."""
+        """Return those of *places* whose records pass the filter."""
         if self._filter is None or not len(places):
             return places
         [verdict], wrong = self._evaluated([self._filter], rows)
@@ -151,7 +151,7 @@ class Transformer:
         return next(one.reads for one in self._derive if one.name == name)
 
     def made(self, name: str, rows: pa.Table, count: int) -> pa.ChunkedArray:
-        """The column *name* of *count* records whose fields are *rows*; NULL where its expression fails."""
+        """Return the column *name* of *count* records whose fields are *rows*; NULL where its expression fails."""
         [one] = [one for one in self._derive if one.name == name]
         [column], _ = self._evaluated([one], _some(rows, count))
         return column
@@ -162,7 +162,7 @@ class Transformer:
         return () if self._filter is None else self._filter.reads
 
     def verdicts(self, rows: pa.Table, count: int) -> list[bool | None]:
-        """What the filter says of *count* records of which *rows* are some fields; the others are NULL."""
+        """Return the filter's verdict on *count* records. *rows* has some of their fields; the others are NULL."""
         assert self._filter is not None
         given = {name: rows.column(name) for name in rows.column_names}
         given |= {n: pa.nulls(count, self._fields[n]) for n in self._filter.reads if n not in given}
@@ -209,7 +209,7 @@ class Transformer:
         import duckdb
 
         if isinstance(error, duckdb.FatalException | duckdb.InternalException):
-            self._database = _database(self._table)  # it answers nothing any more
+            self._database = _database(self._table)  # it no longer answers
         if rows.num_rows == 1:
             said = (
                 f"more than {MEMORY_MAX} of memory" if isinstance(error, duckdb.OutOfMemoryException) else "what fails"
@@ -316,7 +316,7 @@ def _at(column: pa.ChunkedArray, places: NDArray[np.int64], length: int) -> pa.C
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether each value of *found* is one of *wanted*, or too large for it, which the cast finds."""
+    """Return whether each value of *found* fits *wanted*, or is too large for it, which the cast detects."""
     t = pa.types
     fits: bool = found == wanted or t.is_null(found)
     if t.is_timestamp(found) and t.is_timestamp(wanted):
@@ -393,7 +393,7 @@ def _database(table: str) -> DuckDBPyConnection:
 def _troubles(
     database: DuckDBPyConnection, sql: str, names: Collection[str], inside: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """Why *sql* is no expression over one record whose fields are *names* (in small letters).
+    """Yield why *sql* is not an expression over one record whose fields are *names* (in lower case).
 
     *inside*: the macros whose definition it is; some of DuckDB's macros call a function of the same name.
     """
@@ -423,7 +423,7 @@ def _fields_of(database: DuckDBPyConnection, sql: str) -> frozenset[str]:
 
 
 def _quote_them(database: DuckDBPyConnection, sql: str, names: Collection[str]) -> str:
-    """What to do if *sql*, which cannot be read, has *names* that are words of SQL."""
+    """Return the hint for an unreadable *sql* with *names* that are keywords of SQL."""
     bare = [name for name in names if re.search(rf'(?<!["\w]){re.escape(name)}(?!["\w])', sql, re.IGNORECASE)]
     words = {word for [word] in database.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()}
     said = ", ".join(f'"{name}"' for name in sorted(bare) if name in words)

@@ -91,7 +91,7 @@ class WholeColumns:
 def _column(
     column: Column, records: Records, wanted: NDArray[np.int64]
 ) -> tuple[pa.Array, NDArray[np.int64], list[Refused]]:
-    """The column of the records at *wanted*: an array, which of *wanted* it has, and the records that are refused."""
+    """Return the column of the records at *wanted*, the ones of *wanted* that it covers, and the refused records."""
     if column.source == "headers":
         return _headers(column, records, wanted)
     source = records.keys if column.source == "raw_key" else records.values

@@ -19,12 +19,12 @@ Clustered = Mapping[str, int]  #: per region the data sequence number up to whic
 
 
 def depth_max(regions: int) -> int:
-    """The depth above which a tree of so many regions is balanced: twice what is needed, and room for few regions."""
+    """The depth above which a tree of this many regions is rebalanced: twice the minimum, with room for few regions."""
     return 2 * max(regions - 1, 1).bit_length() + 8
 
 
 def from_files(files: Sequence[FileStats], columns: Sequence[IndexedColumn]) -> tuple[RegionTree, dict[str, int]]:
-    """A tree of *files* of which nothing else is known, and which of its regions may pass for clustered.
+    """Build a tree from *files* alone, and mark the regions that may count as clustered.
 
     That is a region with one file, and newer ones that wait beside it and are smaller. Files that overlap otherwise are
     to be clustered.

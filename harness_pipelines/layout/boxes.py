@@ -47,7 +47,7 @@ class Span:
         return self.values and (self.low is None or self.low <= value) and (self.high is None or value < self.high)
 
     def is_single(self, column: IndexedColumn) -> bool:
-        """True if all rows here are equal in this column, whatever may still come: it cannot be cut any more."""
+        """True if all rows here are equal in this column, later ones included: it cannot be cut further."""
         nan = self.nan and column.is_float
         if not self.values:
             return self.null != nan

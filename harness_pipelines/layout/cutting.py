@@ -12,7 +12,7 @@ from harness_pipelines.layout.histogram import CellHistogram, Cells, Counts
 from harness_pipelines.layout.queries import Queries, Weights
 
 UNEVEN_MAX = 0.12  #: how far the mean region of a cut's side may be from the target, where some cut allows it
-_TRIED = 3  # places per column that are judged by tight boxes
+_TRIED = 3  # cuts per column that are rated by tight boxes
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 

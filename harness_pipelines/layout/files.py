@@ -23,7 +23,7 @@ CROSSING_MAX = 0.1  #: share of a part's bytes in files that a cut of `rebuild` 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a file says of one column. None: it does not say."""
+    """A file's statistics of one column. None: it has none."""
 
     lower: Value | None = None  #: no value of the file is below
     upper: Value | None = None  #: no value of the file is above
@@ -86,7 +86,7 @@ def side_of(file: FileStats, column: IndexedColumn, extent: Extent, cut: Cut) ->
 
 
 def might_hold(file: FileStats, box: Sequence[Extent]) -> bool:
-    """False if certainly no row of *file* lies in *box*, both told by the same columns."""
+    """False if certainly no row of *file* lies in *box*; both use the same columns."""
     return all(_might_share(file.rows, there, wanted) for there, wanted in zip(file.extents, box, strict=True))
 
 

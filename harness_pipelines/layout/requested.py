@@ -18,7 +18,7 @@ from harness_pipelines.layout.tree import RegionTree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Write anew what lies below *paths*: the files that are not clustered, or with *rebuild* all of them."""
+    """Rewrite the files below *paths* that are not clustered, or with *rebuild* all of them."""
 
     request_id: int
     paths: tuple[str, ...]  #: of regions or inner nodes; the tree may have changed there since

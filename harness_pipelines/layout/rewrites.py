@@ -96,7 +96,7 @@ def due(
     budget_bytes: int,
     left_out: Collection[Collection[str]] = (),
 ) -> list[Due]:
-    """What one move writes anew: disjoint, most staged first, within *budget_bytes* but always at least one part.
+    """The parts that one move rewrites: disjoint, most staged first, within *budget_bytes*, at least one.
 
     *clustered* has, per region, the data sequence number up to which its files are as its last rewrite left them.
     A part is as large as can be: one rewrite of ten regions is no dearer than ten, and takes the files between them.
@@ -126,7 +126,7 @@ def not_all_of(left_out: Collection[Collection[str]], chosen: Sequence[Due]) -> 
 
 
 def has_all_of(left_out: Collection[Collection[str]], files: Sequence[FileStats]) -> bool:
-    """Whether one of *left_out*, which are sets of paths, is all among *files*."""
+    """Return whether *files* contain all paths of one of the sets *left_out*."""
     if not left_out:
         return False
     paths = {file.path for file in files}
@@ -178,7 +178,7 @@ def _is_due(part: _Part, target_bytes: int, staged_ratio: float) -> bool:
     if part.staged and part.staged >= staged_ratio * part.clustered:
         return True
     if part.children is None:
-        # What was clustered and is too large all the same could not be cut: equal keys. That is not tried each time.
+        # A clustered file that is still too large could not be cut (equal keys), and is not tried each time.
         return part.clustered <= OVERSIZE * target_bytes < part.bytes
     regions = not part.apart and all(child.children is None for child in part.children)
     return regions and len(part.files) > 1 and part.bytes < UNDERSIZE * target_bytes
@@ -187,7 +187,7 @@ def _is_due(part: _Part, target_bytes: int, staged_ratio: float) -> bool:
 def taken_along(
     tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str, int], touched: Collection[str]
 ) -> tuple[list[FileStats], list[str]]:
-    """What is rewritten where the files at the paths *touched* are, and the regions that this clusters again.
+    """Return what is rewritten around the files at the paths *touched*, and the regions that this clusters again.
 
     Where clustered files of a region are touched, what waits in it goes along: it is less than they are, and without
     it the region would not be clustered afterwards.

@@ -22,11 +22,11 @@ ROWS = range(50_000, 500_000)  #: how many are drawn, at least and at most
 ROWS_PER_FILE = 1_000  #: sizes of files are then even to some 5 %
 PIECE_SHARE = 1 / 8  #: of a target file: smaller pieces that wait share a file with their neighbours
 TELLING_BYTES = 2**20  #: of a file: some KB more or less are less than a percent
-PIECE_ROWS = 20_000  #: so few rows are one row group or two, whose order does not matter
+PIECE_ROWS = 20_000  #: up to this many rows are one or two row groups, whose order does not matter
 
 
 def is_telling(predicted: Sequence[FileStats]) -> bool:
-    """Whether predicted sizes are true enough to judge by: what a file takes beside its rows they do not know."""
+    """Return whether predicted sizes are accurate enough: they leave out a file's bytes beside its rows."""
     return sum(file.bytes for file in predicted) >= TELLING_BYTES * len(predicted)
 
 
@@ -37,7 +37,7 @@ def share_to_draw(rows: int, *, target_rows: float) -> float:
 
 
 def is_one_piece(rows: int, *, target_rows: float) -> bool:
-    """Whether *rows* that wait are one file for certain, wherever they lie, and nothing is gained by ordering them."""
+    """Return whether the waiting *rows* certainly make one file anywhere, so that ordering them gains nothing."""
     return rows <= min(PIECE_ROWS, 2 * PIECE_SHARE * target_rows)
 
 

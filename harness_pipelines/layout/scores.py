@@ -46,7 +46,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a layout is judged by: the same for both when two are compared."""
+    """The measures of a layout; two layouts are compared by the same ones."""
 
     queries: Queries
     shares: npt.NDArray[np.float64]  #: (q,) of all rows, what each query finds
@@ -182,7 +182,7 @@ class _Ranked:
         )
 
     def meets(self, some: slice) -> Mask:
-        """(queries, files): the file may hold a match, as far as this column tells."""
+        """(queries, files): by this column, the file may hold a match."""
         inside = (self.lower <= self.high[some, None]) & (self.upper >= self.low[some, None])
         return np.asarray(inside | self.unfiltered[some, None])
 

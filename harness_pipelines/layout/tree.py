@@ -169,7 +169,7 @@ class RegionTree:
         return deepest
 
     def descend(self, side: Callable[[int, Cut], str | None]) -> str:
-        """The path from the root as far as *side* (of column and cut) answers '0' or '1'; None ends it."""
+        """Follow the path from the root while *side* (of column and cut) answers '0' or '1'; None ends it."""
         node, path = 0, ""
         while (cut := self.cuts[node]) is not None and (step := side(self.axes[node], cut)) is not None:
             node, path = self._child(node, step), path + step
@@ -329,7 +329,7 @@ def _node(columns: Sequence[IndexedColumn], stored: Any) -> Node:
 
 
 def is_layered(columns: Sequence[IndexedColumn]) -> bool:
-    """Whether a view that is clustered by *columns* has a sample layer."""
+    """Return whether a view that is clustered by *columns* has a sample layer."""
     return bool(columns) and columns[0] == LAYER
 
 

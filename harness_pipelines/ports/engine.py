@@ -1,4 +1,4 @@
-"""What stages ask of an engine: bulk work over the rows of a move, whose result is staged as files.
+"""The port to an engine: bulk work over the rows of a move, with a result staged as files.
 
 An engine writes to the branch of the move's attempt and publishes nothing. What it wrote, the lake says
 (`Lake.staged`). Rows that an engine will compute are opaque to stages: only the engine that made them looks inside.

@@ -242,7 +242,7 @@ class MoveDraft:
     trigger: str
     run_id: str | None = None
     parent_move: int | None = None
-    parts: Sequence[str] = ()  #: of the batch view that somebody asked to have rewritten
+    parts: Sequence[str] = ()  #: of the batch view, by path: a request to rewrite them
     recall: int | None = None  #: the request to recall or release rows that it answers
 
 

@@ -15,7 +15,7 @@ from harness_pipelines.protocol.moves import Move
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallRequest:
-    """What a person asked for, and what became of it."""
+    """Requests of people, and their outcome."""
 
     recall_id: int
     act: Act

@@ -46,7 +46,7 @@ def table_row(row: Row) -> TableRow:
 
 
 def damaged(name: str, why: str) -> TableDamaged:
-    """What a table is told as whose spec or schemas cannot be understood."""
+    """The report of a table whose spec or schemas cannot be read."""
     return TableDamaged(
         f"the spec of {name} in harness.tables cannot be read: {why}. No worker runs it; all other tables continue. "
         "Bring the row back from a backup, or as the owner of the database: the newest row of harness.schemas has the "

@@ -1,4 +1,4 @@
-"""What stages have to do, what expire removes, and what workers note about the log and about stages that stall."""
+"""The work of stages, what expire removes, and what workers record about the log and about stalled stages."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class QuarantineMover(Protocol):
 
 
 class LogNotes(Protocol):
-    """What workers note about the log, for those who only ask the ledger."""
+    """What workers record about the log, for readers of the ledger alone."""
 
     def record_ends(self, seen: Mapping[int, Mapping[int, Watermark]]) -> None: ...
     def record_held(self, table_id: int, partitions: Collection[int], held: Mapping[int, OpenTransaction]) -> None: ...
 
 
 class StallNotes(Protocol):
-    """What workers note about stages that do not get on."""
+    """What workers record about stages that make no progress."""
 
     def note(self, tables: Collection[str]) -> None: ...
     def note_small_files(self, table_id: int, *, worth_it: bool) -> None: ...
@@ -82,16 +82,16 @@ class TableWork:
 
     name: str
     stopped: str | None
-    unread: int | None  #: offsets of the log above the buffer, as last seen; None: nobody has looked yet
+    unread: int | None  #: offsets of the log above the buffer, as last seen; None: never looked at
     unseen_s: float | None  #: since the oldest of these looks
     buffered: int  #: offsets above the stream view
     unmerged: int  #: offsets of the stream view above the batch view
     buffered_bytes: int
     since_tier_s: float
-    since_expire_s: float | None  #: since somebody held expire; None: nobody has yet
+    since_expire_s: float | None  #: since expire was last held; None: never
     buffer_at: int  #: sum of `buffer_hi`
     stream_at: int  #: sum of `stream_hi`
-    busy: frozenset[str]  #: stages that somebody holds
+    busy: frozenset[str]  #: stages whose claim is held
     open: Mapping[str, Mapping[str, Any]]  #: stage -> attempt and state of its open or stuck move
     last: Mapping[str, Mapping[str, Any]]  #: stage -> move, rows and `by_a_run` (of Dagster) of its newest commit
 
@@ -109,7 +109,7 @@ class SeenEnds:
 class ClaimState:
     """The claim of one stage."""
 
-    lease_s: float  #: until its lease ends; 0: nobody holds it
+    lease_s: float  #: until its lease ends; 0: it is free
     own: bool  #: it is held by whoever asks
 
 

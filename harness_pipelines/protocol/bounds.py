@@ -79,12 +79,12 @@ class Bounds:
 
 
 def buffered(bounds: Mapping[int, Bounds]) -> dict[int, OffsetRange]:
-    """What only the buffer (or Kafka) has: tier's work."""
+    """The offsets that only the buffer (or Kafka) has: tier's work."""
     return {p: OffsetRange(partition=p, low=b.stream_hi, high=b.buffer_hi) for p, b in bounds.items()}
 
 
 def unmerged(bounds: Mapping[int, Bounds]) -> dict[int, OffsetRange]:
-    """What the stream view has and the batch view has not: otree's work."""
+    """The offsets that the stream view has and the batch view lacks: otree's work."""
     return {p: OffsetRange(partition=p, low=b.batch_hi, high=b.stream_hi) for p, b in bounds.items()}
 
 

@@ -58,7 +58,7 @@ class Claim:
 
 
 def may_take(current: Claim | None, *, now: datetime) -> bool:
-    """A claim may be taken when nobody has it or its lease has ended."""
+    """A claim may be taken if it is free or its lease has ended."""
     return current is None or current.lease_until <= now
 
 
@@ -74,7 +74,7 @@ def is_ahead(lease_until: datetime, *, now: datetime) -> bool:
 
 
 def ahead(table: str, claim: Claim, *, now: datetime) -> ClaimAhead:
-    """What a claim that `is_ahead` is told as."""
+    """The message about a claim that `is_ahead`."""
     return ClaimAhead(
         f"{table}: {claim.stage} is claimed by {claim.holder} (epoch {claim.epoch}) until "
         f"{claim.lease_until:%Y-%m-%d %H:%M:%S %Z}, and it is {now:%Y-%m-%d %H:%M:%S %Z}: no lease is longer than "

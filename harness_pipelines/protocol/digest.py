@@ -90,7 +90,7 @@ class Evolving(Protocol):
 def as_first(rows: pa.Table, table: Evolving) -> pa.Table:
     """*rows* as digests are made of them: a rename, and a field that is added inside of a struct, change none.
 
-    Columns have the names that they had first; those whose structs were changed are the text that they would be.
+    Columns have their first names; a column whose struct was changed is digested as text of its first form.
     """
     names = table.first_names
     return as_first_written(rows.rename_columns([names.get(n, n) for n in rows.column_names]) if names else rows, table)

@@ -36,7 +36,7 @@ def key_in_two_partitions(
 def on_all_versions(where: Predicate, key: Collection[str]) -> Predicate:
     """What of *where* holds for all versions of a key or for none: the part that a scan may be asked before the fold.
 
-    That is what speaks of the columns of *key* and of the partition. Anything else could leave out the newest version
+    These are the predicates on the columns of *key* and on the partition. Any other one could drop the newest version
     and let an older one through.
     """
     same = {*key, PARTITION}

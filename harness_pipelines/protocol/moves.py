@@ -50,7 +50,7 @@ class Move:
     attempt: int
     epoch: int
     rows: int | None = None
-    parts: tuple[str, ...] = ()  #: of the batch view, by path in its tree: somebody asked that they be rewritten
+    parts: tuple[str, ...] = ()  #: of the batch view, by path in its tree: a request to rewrite them
     recall: int | None = None  #: the request to recall or release rows that it answers
     nonce: str = ""  #: no other move has it, one of the same number neither; "": the move is older than nonces
 
@@ -78,7 +78,7 @@ _BRANCH = re.compile(r"move_(\d{1,18})_\d+")
 
 
 def move_of(branch: str) -> int | None:
-    """The move that *branch* is an attempt of; ``None`` for a branch or tag that somebody else made."""
+    """The move that *branch* is an attempt of; ``None`` for a branch or tag of another writer."""
     named = _BRANCH.fullmatch(branch)
     return int(named[1]) if named else None
 
@@ -105,7 +105,7 @@ def halve(lo: Vector, hi: Vector) -> dict[int, int]:
 
 
 def can_halve(move: Move) -> bool:
-    """Whether half of a move is less than all of it."""
+    """Return whether half of a move is less than all of it."""
     return any(taken.span > 1 for taken in move.ranges)
 
 
@@ -145,7 +145,7 @@ def check_open(move: Move, current: Move | None) -> None:
 
 
 def closed_by(why: str, noted: str | None) -> str:
-    """What a closed move's row says: *why*, and the error that was *noted* last."""
+    """The text of a closed move's row: *why*, and the error that was *noted* last."""
     return f"{why}; its last error: {noted}" if noted else why
 
 
@@ -161,6 +161,6 @@ def took_effect(move: Move, current: Move | None) -> bool:
 
 
 def dead_branches(branches: Iterable[str], moves: Iterable[tuple[int, int, str]]) -> list[str]:
-    """Of *branches* those of attempts that nobody may publish any more; *moves* are (id, newest attempt, state)."""
+    """Those of *branches* whose attempt can no longer be published; *moves* are (id, newest attempt, state)."""
     alive = {branch_of(move_id, attempt) for move_id, attempt, state in moves if state == MoveState.PLANNED}
     return sorted({name for name in branches if move_of(name) is not None} - alive)

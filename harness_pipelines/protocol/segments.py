@@ -18,7 +18,7 @@ class SegmentClosed(HarnessError):
 
 
 class HasMaxHi(Protocol):
-    """A segment, as far as these rules look at it."""
+    """The attributes of a segment that these rules need."""
 
     @property
     def state(self) -> str: ...  #: open, closed or retired
@@ -80,7 +80,7 @@ def needed(segments: Iterable[Segment], low: Vector) -> list[Segment]:
 
 
 def retirable(segments: Iterable[Segment], floor: Vector) -> list[Segment]:
-    """The closed segments of which nobody needs a row."""
+    """The closed segments of which no row is needed."""
     return [s for s in segments if s.state == "closed" and may_retire(s.max_hi, floor)]
 
 

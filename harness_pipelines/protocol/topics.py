@@ -48,6 +48,6 @@ def place(topic: str, number: int) -> tuple[str, int]:
 
 
 def label(topic: str, number: int) -> int | str:
-    """What people are shown of a partition: its number, of several topics with its topic (``b 1``)."""
+    """The name of a partition in output: its number, with its topic if there are several (``b 1``)."""
     name, partition = place(topic, number)
     return number if name == topic else f"{name} {partition}"

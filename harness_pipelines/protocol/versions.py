@@ -33,7 +33,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What a move of a stage changes: the view that it writes, and the bound that it moves."""
+    """The effect of a stage's moves: the view that they write, and the bound that they advance."""
 
     view: ViewName
     bounds: tuple[BoundName, ...]  #: none: its moves have no ranges
@@ -169,7 +169,7 @@ def answering_version(old: Version, later: Iterable[Version]) -> Version | None:
     wanted = old.buffer_hi
     if covers(old.stream_hi, wanted):
         return old
-    # What is written after a drop lacks the column that *old* has: then the buffer answers for as long as it is needed.
+    # Files written after a drop lack a column that *old* has: then the buffer answers as long as needed.
     fitting = (v for v in later if v.version > old.version and v.narrowed == old.narrowed)
     candidates = sorted(fitting, key=lambda v: v.version)
     return next((v for v in candidates if covers(v.stream_hi, wanted)), None)

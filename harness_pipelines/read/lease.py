@@ -28,13 +28,13 @@ class Hold:
         _RENEWALS.add(self, every_s=lease.total_seconds() / 3)
 
     def renew(self) -> None:
-        """What the thread does now and then."""
+        """The periodic work of the thread."""
         try:
             self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
         except TryAgain:
             pass  # the next renewal, or the check at the end, decides
         except BaseException as error:
-            # LeaseEnded, or what nobody foresaw: it ends this read alone, for the thread renews those of all others.
+            # LeaseEnded or a defect: it ends this read alone, for the thread renews those of all others.
             self._failed = error
             _RENEWALS.remove(self)
 

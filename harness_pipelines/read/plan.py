@@ -103,7 +103,7 @@ def _plan(stores: Ports, table: TableRow, state: ReadState, *, to_end: bool) -> 
 
 
 def _lake(state: ReadState) -> Iterator[LakePart]:
-    """The pinned views, and for an old version the one that has its buffered rows by now."""
+    """The pinned views, and for an old version the view that now has its buffered rows."""
     start, batch_hi = ({p: getattr(b, word) for p, b in state.bounds.items()} for word in ("start", "batch_hi"))
     stream_hi, buffer_hi = _vectors(state.bounds)
     version = state.version
@@ -138,7 +138,7 @@ def _buffer(table: TableRow, state: ReadState) -> BufferPart | None:
 
 
 def _tail(stores: Ports, table: TableRow, state: ReadState, *, to_end: bool) -> TailPart | None:
-    """What only Kafka has: without a buffer all above ``stream_hi``, which a revert may set below ``buffer_hi``."""
+    """The offsets that only Kafka has: without a buffer, all above ``stream_hi``, which a revert may lower."""
     _, high = _vectors(state.bounds)
     low = table.intake.ends(state.bounds) if state.answered_by is None else dict(high)
     if to_end or low != high:  # the same offsets of another topic are other records

@@ -42,7 +42,7 @@ from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.spec.where import WhereError, compared
 
 LOOKS_MAX = 3  #: for what is asked from the buffer alone
-KEYS_PER_READ = 200  #: more than so many values no file is ruled out by, and a filter of composite keys grows deep
+KEYS_PER_READ = 200  #: with more values no file is ruled out, and a filter of composite keys grows deep
 Key = tuple[Value | None, ...]  #: physical values of the key's columns, in the key's order
 _NUMBERS = (Primitive("int"), Primitive("long"))
 
@@ -85,7 +85,7 @@ class KeyForm:
         return any_of(*(all_of(*self._parts(key)) for key in keys))
 
     def below(self, given: Any) -> Predicate:
-        """What holds for the rows whose key begins with *given*: values of its first columns. Raises: KeyUnfit."""
+        """The predicate for rows whose key begins with *given*, the values of its first columns. Raises: KeyUnfit."""
         names = [column.name for column in self.columns]
         values = tuple(given.values()) if isinstance(given, Mapping) else _several(given)
         first = self.columns[: len(values)]
@@ -240,7 +240,7 @@ class _Asked:
         self._note(reader.read(older, self._wanted(names, keys), check_lease=lambda: None))
 
     def answers(self) -> list[dict[str, Any] | None]:
-        """What was found, in the order in which it was asked for."""
+        """The rows, in the order of the requested keys."""
         return [None if key is None else self._found.get(key) for key in self._keys]
 
     def _wanted(self, columns: Sequence[str], keys: Sequence[Key]) -> Selection:

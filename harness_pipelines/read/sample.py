@@ -42,6 +42,6 @@ def layer_suffices(spec: TableSpec, fraction: float) -> bool:
 
 
 def shown_and_needed(spec: TableSpec, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """What a sample shows, and what is read for it: the coordinate chooses its rows."""
+    """The columns of a sample, and those that are read for it: the coordinate selects its rows."""
     shown = names_of(columns) if columns is not None else [column.name for column in spec.columns]
     return shown, list(dict.fromkeys([*shown, *COORDINATE]))

@@ -42,7 +42,7 @@ def read_tail(stores: Ports, table: TableRow, part: TailPart) -> pa.Table:
     heard = time.monotonic()
     with stores.log.reader(part.topic, part.low, identity=table.identity) as reader:
         while left:
-            # What a partition has beyond its end is not waited for, and no sign of those that lack records.
+            # Records beyond a partition's end are not waited for, and do not show that others are missing.
             batches = [batch for batch in reader.poll(POLL_RECORDS, 0.5) if batch.partition in left]
             if batches:
                 heard = time.monotonic()

@@ -59,7 +59,7 @@ def _has_more(table: TableRow, schema_version: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """What replays made of one record: digests, None where there is no row."""
+    """The effects of replays on one record: digests; None: no row."""
 
     was: int | None  #: of the row that was brought
     digest: int | None  #: of the row that is there

@@ -31,7 +31,7 @@ class Waits:
     def for_offset(self, table: TableRow, partition: int, offset: int, *, timeout_s: float) -> None:
         """Return as soon as a read shows the record at *offset*. Raises: NotInTime, PostgresUnreachable."""
         deadline = time.monotonic() + timeout_s
-        if self._look(table).get(partition, -1) > offset:  # most often it is there: nobody needs to listen
+        if self._look(table).get(partition, -1) > offset:  # usually it is there at once, and no listener is needed
             return
         while True:
             heard = self._news.heard(table.table_id)

@@ -47,7 +47,7 @@ class ControlRoom:
         self.environment = self._prepare()
 
     def _prepare(self) -> dict[str, str]:
-        """Make Dagster's home and its database; returns what its processes need to be told."""
+        """Create Dagster's home and its database; return the environment of its processes."""
         from harness_pipelines.services.dagster_database import ensure_database
 
         require("dagster", "Dagster's UI", "dagster_webserver")

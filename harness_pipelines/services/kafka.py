@@ -80,7 +80,7 @@ _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # length, api 18 versio
 
 
 class Kafka:
-    """A broker for one machine, and only for who knows its password. Ports: (broker, controller)."""
+    """A broker for one machine, with a password. Ports: (broker, controller)."""
 
     name: ServiceName = "kafka"
     port_count = 2
@@ -235,7 +235,7 @@ class Kafka:
 
 
 def _kept(data: Path) -> list[str]:
-    """What *data* holds beside what a format that was cut off leaves: records, topics without any, or a stranger's."""
+    """Return what *data* holds beyond an interrupted format's traces: records, empty topics, or foreign files."""
     if not data.exists():
         return []
     return sorted(found.name for found in data.iterdir() if not found.name.startswith(LEFT_BY_A_FORMAT))

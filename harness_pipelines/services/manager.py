@@ -182,7 +182,7 @@ class Services:
         )
 
     def takes_anybody(self) -> bool:
-        """Whether the embedded Kafka runs as an older harness started it: without a login."""
+        """Return whether the embedded Kafka runs as an older harness started it: without a login."""
         return any(
             one.name == "kafka" and one.state is ServiceState.RUNNING and self._kafka.is_outdated()
             for one in self.status()
@@ -301,6 +301,6 @@ class Services:
             self._state.write(name, Record(ports=record.ports, process=None))
 
     def _sweep(self, service: Service) -> None:
-        """End processes that nobody remembers: started by a call that crashed, or children of a killed service."""
+        """End forgotten processes: started by a call that crashed, or children of a killed service."""
         for stray in strays(service.owns):
             end(stray, polite=signal.SIGTERM, timeout_s=5)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 POLL_S = 0.02
 MARKER = "HARNESS_SERVICE_OF"  #: environment variable of every service process; its value is home#service
-# Settings of somebody else's Spark, Java or Postgres must not leak into ours, nor our secrets into a service.
+# Settings of another Spark, Java or Postgres must not leak into ours, nor our secrets into a service.
 _NOT_INHERITED = (
     "SPARK_",
     "PYSPARK_",

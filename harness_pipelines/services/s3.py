@@ -29,7 +29,7 @@ PROGRAM = "versitygw"
 
 
 class S3:
-    """A store for one machine, and only for who knows its key."""
+    """A store for one machine, with an access key."""
 
     name: ServiceName = "s3"
     port_count = 1

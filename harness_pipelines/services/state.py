@@ -26,7 +26,7 @@ _LOCK = "services.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is remembered of one service; it outlives the process so that a restart finds the same port."""
+    """The saved state of a service; it outlives the process so that a restart finds the same port."""
 
     ports: tuple[int, ...]
     process: ProcessId | None  #: ``None`` once it was stopped on purpose
@@ -125,7 +125,7 @@ def make_home(home: Path) -> None:
 def make_private(folder: Path) -> None:
     """Have *folder*, which its user alone may enter, whatever the umask, and whoever could enter it before.
 
-    So nobody else reads what is in it, whatever the modes of the files.
+    So no other user can read its content, whatever the modes of the files.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()

@@ -51,7 +51,7 @@ class Endpoints:
 
 
 class ServiceState(StrEnum):
-    """What is known of a service without asking it anything."""
+    """What is known of a service without a request to it."""
 
     RUNNING = "running"
     STARTING = "starting"  #: its process lives and does not answer yet

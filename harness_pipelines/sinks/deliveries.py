@@ -87,7 +87,7 @@ def openlineage(tell: Callable[[str, Event], Iterable[Any]]) -> Iterator[Deliver
         from openlineage.client import OpenLineageClient
     client = OpenLineageClient()
     kind = client.transport.kind
-    if kind in {"noop", "console"} and not client.config.transport:  # they stand for what nobody has configured
+    if kind in {"noop", "console"} and not client.config.transport:  # they are the defaults of unset settings
         raise UsageError("where is the lineage server? Set OPENLINEAGE_URL, or write an openlineage.yml")
     if kind not in {"noop", "console", "http"}:  # others return before it is known whether the event has arrived
         raise UsageError(f"OpenLineage's {kind} transport does not say whether an event has arrived: use http")

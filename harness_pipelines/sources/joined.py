@@ -156,7 +156,7 @@ class _JoinedReader:
             wait_s = min(left_s, _ROUND_S) / max(1, len(readers))
 
     def _round(self, readers: list[int], max_records: int, max_bytes: int, wait_s: float) -> list[PartitionBatch]:
-        """Ask each reader once, another one first than the time before; who is asked after a batch does not wait."""
+        """Poll each reader once, starting with another one each time; after the first batch, none waits."""
         self._turn += 1
         first = self._turn % max(1, len(readers))
         taken: list[tuple[int, PartitionBatch]] = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ABSENT_S = 5.0  #: how long a schema that the registry does not know is not asked for again
 REFERENCES_MAX = 1_000
-_DEFAULTS: Mapping[str, float] = {"timeout": 5.0, "max.retries": 0}  # who waits between the tries is the worker
+_DEFAULTS: Mapping[str, float] = {"timeout": 5.0, "max.retries": 0}  # the worker waits between the attempts
 _NUMBERS = frozenset({"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity"})
 _NOT_THERE = frozenset({40401, 40402, 40403})  #: the registry's codes for subject, version and schema
 
@@ -43,7 +43,7 @@ class RegistryAway(TryAgain):
 
 
 class RegistryLoginFailed(HarnessError):
-    """The registry refused who we say we are."""
+    """The registry refused the login."""
 
     way_on = "`HARNESS_REGISTRY_*`; then start the worker again"
 
@@ -70,7 +70,7 @@ class RegistryAddress:
         return cls(url=settings.registry, properties=dict(settings.registry_properties))
 
     def open(self) -> Schemas:
-        """The registry; nobody is asked anything yet."""
+        """The registry's client; it sends no request yet."""
         return Registry(self.url, self.properties) if self.url else NoSchemas()
 
 
@@ -143,7 +143,7 @@ class Registry:
         return None if found is None else found.schema
 
     def _answer(self, doing: str, ask: Callable[[], Any]) -> Any:
-        """What the registry answers; None: it has no such thing."""
+        """The registry's answer; None: not found."""
         import httpx2
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 

@@ -170,7 +170,7 @@ def alias_troubles(column: Column, others: Mapping[str, str]) -> Iterator[tuple[
 
 
 class _Misfit(Exception):
-    """What is wrong with one column; `place` is the word, if it is one."""
+    """The error of one column; `place` is the setting, if one is to blame."""
 
     def __init__(self, place: tuple[str, ...], why: str) -> None:
         super().__init__(why)
@@ -257,7 +257,7 @@ def _letter_trouble(name: str) -> str | None:
 
 
 def _type_trouble(type_: Type) -> str | None:
-    """What JSON cannot hold: keys of a map that are no text, and names that are not written as they are."""
+    """Return why JSON cannot hold *type_*: map keys that are not text, and names that JSON escapes."""
     match type_:
         case ListType(element):
             return _type_trouble(element)

@@ -192,7 +192,7 @@ class StopAbove(_Part):
 
     @property
     def records_max(self) -> int:
-        """So many refused records among `of_last` offsets are not too many yet."""
+        """The highest allowed number of refused records among `of_last` offsets."""
         return math.floor(Decimal(str(self.refused)) * self.of_last)
 
 
@@ -309,7 +309,7 @@ def _of_row(contract: Contract, row: RowCheck, types: Mapping[str, Type]) -> Che
 
 
 def contract_troubles(spec: TableSpec) -> list[Trouble]:
-    """What is wrong with the contract of *spec*, as far as can be said without the user's code."""
+    """Return the errors of *spec*'s contract that show without the user's code."""
     contract = spec.contract
     if contract is None:
         return []
@@ -350,7 +350,7 @@ def _wording(contract: Contract) -> Iterator[Trouble]:
 
 
 def _without_buffer(contract: Contract, checks: Sequence[Check]) -> Iterator[Trouble]:
-    """Spark decodes in separate tasks, and nobody adds up there what they would count, nor stops at a record."""
+    """Spark decodes in separate tasks: no place adds up their counts or stops at one record."""
     said = {check.severity for check in checks} | ({contract.severity} if contract.is_code else set())
     for severity in sorted((said | set(contract.severities.values())) - {"quarantine"}):
         yield Trouble(

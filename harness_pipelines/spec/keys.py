@@ -62,7 +62,7 @@ Delete = Annotated[Literal["tombstone"] | DeleteRule, BeforeValidator(_delete)]
 
 
 def key_trouble(key: tuple[str, ...], types: Mapping[str, Type]) -> str | None:
-    """What is wrong with *key* in a table whose columns have *types*."""
+    """Return the error of *key* in a table whose columns have *types*."""
     if len(set(key)) != len(key):
         return f"{max(key, key=key.count)!r} is named twice; remove one"
     for name in key:

@@ -126,7 +126,7 @@ class _Unreadable(Exception):
 
 
 def _read_text(path: Path, bytes_max: int) -> str:
-    """Read a file that somebody else wrote; one without an end (a device) is not read on for ever."""
+    """Read a file of unknown origin; a file without an end (a device) is refused."""
     try:
         with path.open("rb") as file:
             found = file.read(bytes_max + 1)

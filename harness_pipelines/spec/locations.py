@@ -37,7 +37,7 @@ def normal(location: str) -> str:
 
 
 def is_below(location: str, folder: str) -> bool:
-    """Whether *location* lies below *folder*; both are in their normal form."""
+    """Return whether *location* lies below *folder*; both are in their normal form."""
     return location.startswith(f"{folder.rstrip('/')}/")
 
 

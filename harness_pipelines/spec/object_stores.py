@@ -13,7 +13,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 #: Spellings of other systems that the harness does not take, and what is meant.
 _OTHERWISE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
-#: Stores whose place in the code is there and which nobody has run a warehouse on.
+#: Stores that the code has a place for and no test has run on.
 _UNTESTED = {"gs": "Google Cloud Storage", "abfss": "Azure Data Lake Storage"}
 
 

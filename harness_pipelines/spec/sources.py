@@ -35,7 +35,7 @@ UnavailableValue = Annotated[
         description="`format: debezium`: the connector's unavailable.value.placeholder, which stands for a value that "
         "the event does not have.",
     ),
-]  # of letters that JSON writes as they are, and long enough to be nobody's value
+]  # of letters that JSON does not escape, and long enough to be no real value
 
 
 def source_trouble(source: Source, type_: Type) -> str | None:
@@ -55,7 +55,7 @@ def source_trouble(source: Source, type_: Type) -> str | None:
 
 
 def decimal_trouble(type_: Type, source: Source | None) -> str | None:
-    """Why it cannot be told which decimal is meant: a base64 text may look like a number (1234)."""
+    """Return why a decimal is ambiguous: a base64 text may look like a number (1234)."""
     match type_:
         case ListType(element):
             return decimal_trouble(element, source)

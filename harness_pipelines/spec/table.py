@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -56,7 +57,7 @@ def _duration(value: Any) -> float:
     seconds = value
     if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
         seconds = float(found[1]) * _SECONDS[found[2]]
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise ValueError(
             f"{quote(value)} is not a duration; write a number above 0 and ms, s, m, h or d (60s, 15m), or "
             "plain seconds"
@@ -380,10 +381,8 @@ class TableSpec(BaseModel):
         """Of several topics; `topic` then has them all, as no topic is called."""
         found = self.topic.split(",")
         if tuple(found) != self.topics and (self.topics or len(found) > 1):
-            return (
-                f"write either `topic: {found[0]}` or `topics: [{', '.join(self.topics or found)}]`, and names without "
-                "commas"
-            )
+            listed = ", ".join(",".join(self.topics or found).split(","))
+            return f"write either `topic: {found[0]}` or `topics: [{listed}]`, and names without commas"
         if len(self.topics) == 1:
             return f"one topic is written `topic: {self.topic}`"
         if len(set(found)) != len(found):

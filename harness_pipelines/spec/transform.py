@@ -92,7 +92,7 @@ def source_column(spec: TableSpec) -> Column | None:
 
 
 def transform_troubles(spec: TableSpec) -> Iterator[TransformTrouble]:
-    """What of the transform does not fit the rest of *spec*."""
+    """Yield the parts of the transform that do not fit the rest of *spec*."""
     transform = spec.transform
     if transform is None:
         return

@@ -46,7 +46,7 @@ _ELSEWHERE = {  # what other systems call them
 }  # fmt: skip
 
 _ZONES = {"with time zone": "timestamptz", "with local time zone": "timestamptz", "without time zone": "timestamp"}
-INT64_DIGITS = 18  #: decimals of so many digits fit an unscaled 64-bit integer
+INT64_DIGITS = 18  #: decimals of this many digits fit an unscaled 64-bit integer
 
 
 class TypeSpecError(UsageError):

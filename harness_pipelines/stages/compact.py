@@ -44,7 +44,7 @@ class Attempt:
 def trigger(stores: Ports, table: TableRow, *, judged: str | None = None) -> str | None:
     """Why compact should move now: ``recovery`` of an open move, or ``files``; ``None`` if it need not.
 
-    *judged* is a metadata file of the stream view in which nothing was worth it.
+    *judged* is a metadata file of the stream view in which no rewrite was worth its cost.
     """
     if stores.tables.open_move(table, Stage.COMPACT, shard=0) is not None:
         return "recovery"
@@ -102,7 +102,7 @@ def plan(stores: Ports, table: TableRow, claim: Claim, *, trigger: str, run_id: 
 
 
 def due(table: TableRow, version: Version, *, budget_bytes: int | None = None) -> tuple[Run, ...]:
-    """The small files of *version* that one move writes anew, and into which files. Raises: LakeAway."""
+    """The small files of *version* that one move rewrites, and their new files. Raises: LakeAway."""
     return plan_runs(
         stream_files(table, version.stream.metadata),
         stream_hi=version.stream_hi,

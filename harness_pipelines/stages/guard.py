@@ -34,7 +34,7 @@ class _Compared:
 
 
 class Standing:
-    """The two questions: whose the warehouse is, and whether the ledger knows all that was published there."""
+    """Two checks: the owner of the warehouse, and whether the ledger knows all versions published there."""
 
     def __init__(self, ownership: WarehouseMark, histories: Histories, named: NamedByFiles) -> None:
         """*named* reads the newest metadata files of a view."""

@@ -16,7 +16,7 @@ from harness_pipelines.protocol.versions import ViewName, answering_version
 
 
 def named_versions(books: Books) -> dict[int, VersionRow]:
-    """The versions whose files must be there.
+    """The versions whose files must exist.
 
     They are retained, leased, in a named snapshot, base of an open move, or answer for one of these: for a snapshot up
     to the bounds that it was made at, which may lie above its version's.
@@ -145,7 +145,7 @@ def _made_by(
 
 
 def _writes(look: Look, move: MoveRow, view: ViewName) -> bool:
-    """Whether *move* made the snapshot of *view*. One that reconcile took over stands for all that was lost."""
+    """Return whether *move* made the snapshot of *view*; a move that reconcile took over covers all lost ones."""
     effects = {str(stage): effect.view for stage, effect in view_set_of(look.books.spec).effects.items()}
     return effects.get(move.stage) == view and adopted_in(move) is None
 

@@ -77,7 +77,7 @@ class ViewSeen:
 
 @dataclass(kw_only=True)
 class Look:
-    """One look at one table: the ledger at one instant, then the lake and the log. What is ``None`` was not reached."""
+    """One observation of a table: the ledger at one instant, then lake and log. ``None``: not reached."""
 
     books: Books
     surveys: Mapping[ViewName, Survey] | None
@@ -110,7 +110,7 @@ class Look:
 
     @cached_property
     def lineage(self) -> frozenset[int]:
-        """The versions whose moves make up the head: those that a revert undid are not among them."""
+        """The versions whose moves make up the head, without those that a revert undid."""
         known: dict[int, int | None] = {v.version: v.revert_of for v in self.books.versions}
         return in_effect(known, max(known, default=0))
 
@@ -133,7 +133,7 @@ class Look:
 
     @cached_property
     def taken_over(self) -> frozenset[int]:
-        """The versions that reconcile published: it took bounds from the lake, or began the batch view anew."""
+        """The versions that reconcile published: it took bounds from the lake, or started a new batch view."""
         return frozenset(v for m in self.books.moves if _published(m) and (v := adopted_in(m)) is not None)
 
     @cached_property

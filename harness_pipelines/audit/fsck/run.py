@@ -54,7 +54,7 @@ __all__ = [
 Progress = Callable[[str, int, int], None]  #: table, files read, files to read as far as known
 #: Kafka does not say; anything else that it raises is about the topic.
 _NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, CertificateRefused, KafkaFailed, TopicForbidden)
-#: What rows that nobody of ours wrote raise where they are read.
+#: Errors of reading rows that another writer wrote.
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
@@ -206,7 +206,7 @@ class _Looks:
             return error
 
     def _recalled(self, books: Books) -> Iterator[tuple[str, tuple[int, str]]]:
-        """What is in the tables of recalled rows; one that is gone or cannot be read is another rule's finding."""
+        """Return the content of the tables of recalled rows. Another rule reports a missing or unreadable table."""
 
         there = {row.name for row in books.overlays if row.stored}
         named = {one.segment: one for version in books.retained for one in version.overlays}

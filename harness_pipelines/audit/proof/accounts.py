@@ -52,7 +52,7 @@ def _straddling(move: TakenMove, signed: Mapping[int, Sequence[SignOff]]) -> lis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """Moves that do not agree with the tiers, and ranges whose rows have the digest that ingest recorded."""
+    """Return the moves that disagree with the tiers, and the ranges whose rows have the digest that ingest recorded."""
 
     wrong: tuple[Account, ...]
     vouched: Mapping[int, Sequence[tuple[int, int]]]
@@ -70,7 +70,7 @@ class Accounts:
 
 
 def settle(moves: Sequence[TakenMove], known: Known) -> Accounts:
-    """Compare every move that can be judged by itself with what the tiers hold in its ranges."""
+    """Compare each move that can be checked alone with the rows that the tiers hold in its ranges."""
     wrong: list[Account] = []
     vouched: dict[int, list[tuple[int, int]]] = {}
     bounds = {p: job.bounds for p, (job, _) in known.items()}
@@ -79,7 +79,7 @@ def settle(moves: Sequence[TakenMove], known: Known) -> Accounts:
         if not move.ends_below(bounds):
             continue  # it goes on above what the lease shows
         if _straddling(move, signed) or all(covered(low, move.hi[p], signed[p]) for p, low in move.lo.items()):
-            continue  # judged by the audit that signed it off; Kafka vouches for the rest
+            continue  # the audit that signed it off has checked it; Kafka is the reference for the rest
         rows, changed = 0, []
         for p, low in sorted(move.lo.items()):
             found, digest = known[p][1].tally.within(low, move.hi[p])

@@ -220,7 +220,7 @@ def _name(job: BatchJob, batch: PinnedView, two: TwoViews, findings: Findings, s
 
 
 def differences(stream: Rows, batch: Rows) -> Iterator[tuple[Kind, list[int], str]]:
-    """What *batch* has otherwise than *stream*: kind, offsets, in words."""
+    """Return the differences of *batch* from *stream*: kind, offsets and a sentence."""
     (ours, our_counts), (theirs, their_counts) = distinct(stream.offsets), distinct(batch.offsets)
     yield Kind.MISSING, ours[~among(ours, theirs)].tolist(), "the stream view has the row, the batch view has not"
     yield Kind.UNEXPLAINED, theirs[~among(theirs, ours)].tolist(), "the batch view has a row, the stream view has not"

@@ -222,7 +222,7 @@ def _leased(stores: Ports, table: TableRow) -> Iterator[tuple[ReadPlan, Callable
 
 
 def _judged_head(stores: Ports, table: TableRow, plan: ReadPlan, view: ViewName) -> tuple[str, str | None]:
-    """The metadata to judge: the version's, or the catalog's when a foreign writer moved it away from the ledger's.
+    """The metadata to check: the version's, or the catalog's if a foreign writer moved the pointer.
 
     Other engines read the catalog's head, and the next move builds on it.
     """
@@ -238,7 +238,7 @@ def _judged_head(stores: Ports, table: TableRow, plan: ReadPlan, view: ViewName)
 
 
 def _overlays(stores: Ports, table: TableRow, plan: ReadPlan) -> tuple[Overlay, ...]:
-    """What the judged version says of the rows of its batch view that lie in Postgres."""
+    """Return what the checked version records about the rows of its batch view that are in Postgres."""
     return next((v.overlays for v in stores.tables.versions(table) if v.version == plan.version), ())
 
 
@@ -352,7 +352,7 @@ def _judge_alone(opener: Callable[[], Ports], job: Job) -> PartitionAudit:
 
 
 def judge_partition(stores: Ports, job: Job, *, step: Callable[[int], None]) -> PartitionAudit:
-    """Judge all ranges of one partition; *step* is told of the offsets of each window that was read."""
+    """Check all ranges of one partition; *step* receives the number of offsets of each window that was read."""
     table, partition, bounds = job.table, job.partition, job.bounds
     held = QuarantineSide(stores.proof, stores.lake_bytes, table, partition)
     first = max(bounds.start, job.log_start)
@@ -370,7 +370,7 @@ def judge_partition(stores: Ports, job: Job, *, step: Callable[[int], None]) -> 
             if piece.signed is not None:
                 part = taken_over(piece, partition)
                 result.tally.add_signed(piece.low, rows=part.rows, digest=part.found)
-                lake.below(piece.high)  # of a file that also holds offsets which are judged
+                lake.below(piece.high)  # of a file that also holds offsets to check
             else:
                 part = RangeAudit(
                     partition=partition,
@@ -402,7 +402,7 @@ class _Sides:
     corrected: Mapping[int, int | None]
 
     def records(self, low: int, high: int) -> Records:
-        """What Kafka has, and what replays made of it."""
+        """Return what Kafka has, and what replays made of it."""
         return self.kafka.window(low, high).corrected(self.corrected, below=high)
 
 
@@ -525,7 +525,7 @@ def _signed(
     accounts: Accounts,
     signature: Signature,
 ) -> list[SignOff]:
-    """Let the recorded digests speak where Kafka is silent, and say what is signed off."""
+    """Use the recorded digests where Kafka has no records, and report what is signed off."""
     found: list[SignOff] = []
     for job, part in zip(jobs, done, strict=True):
         for r in part.ranges:

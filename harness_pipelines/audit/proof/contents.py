@@ -63,7 +63,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Records:
-    """What Kafka has of ``[known_from, high)``: the rows its records decode to, and the records that do not fit."""
+    """Read ``[known_from, high)`` from Kafka: the rows its records decode to, and the records that do not fit."""
 
     rows: Rows
     refused: Mapping[int, str]  #: offset -> reason and detail

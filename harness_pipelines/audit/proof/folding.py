@@ -1,6 +1,6 @@
 """Fold a changelog to the newest version of each key, with 25 bytes per key.
 
-A key is told by its 64-bit digest, so among a billion keys two may be taken for one (with a chance of some percent).
+A key is identified by its 64-bit digest: among a billion keys, two collide with a chance of some percent.
 Then an audit finds a difference that is none; it never overlooks one for that.
 """
 

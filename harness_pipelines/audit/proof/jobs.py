@@ -19,7 +19,7 @@ from harness_pipelines.read.digested import Offsets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A run of offsets that is answered from one tier and judged in one way."""
+    """A range of offsets that one tier answers and one method checks."""
 
     tier: Tier
     low: int
@@ -31,11 +31,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One partition of an audit: all that another process needs to judge it."""
+    """One partition of an audit, with everything that another process needs to check it."""
 
     table: TableRow
     plan: ReadPlan
-    metadata: str  #: of the stream view that is judged
+    metadata: str  #: of the stream view to check
     partition: int
     pieces: tuple[Piece, ...]
     again: tuple[SignOff, ...]  #: signed off once, read and compared now

@@ -33,13 +33,13 @@ class Tier(StrEnum):
 
 
 class Status(StrEnum):
-    """How far Kafka could judge the content of a range."""
+    """How much of a range's content could be compared with Kafka."""
 
     VERIFIED = "verified"
     PARTLY = "verified in part: retention"  #: Kafka dropped some of it while the audit read
     RETENTION = "unverifiable: retention"  #: below Kafka's log start: others may vouch for it, see `Witness`
     ACCEPTED = "accepted loss"
-    LOST = "lost"  #: Kafka dropped it before it was read, and nobody accepted that yet
+    LOST = "lost"  #: Kafka dropped it before it was read, and the loss is not accepted yet
 
 
 class Witness(StrEnum):
@@ -48,7 +48,7 @@ class Witness(StrEnum):
     KAFKA = "kafka"  #: each record was compared
     INGEST = "ingest"  #: the digest that ingest recorded when it took the records
     AUDIT = "audit"  #: the digest that an earlier audit kept
-    NOBODY = "nobody"  #: only counts and doubles were judged
+    NOBODY = "nobody"  #: only counts and duplicates were checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class RangeAudit:
 
     @property
     def judged(self) -> str:
-        """The status in words, with who vouched where Kafka could not."""
+        """The status in words, with the reference that was used where Kafka had no records."""
         if self.status is Status.RETENTION and self.witness is not Witness.NOBODY:
             return f"verified by {self.witness}'s digest: retention"
         return str(self.status)
@@ -167,7 +167,7 @@ def joined(ranges: Iterable[RangeAudit]) -> tuple[RangeAudit, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A move whose rows are not the ones that the tiers hold in its ranges."""
+    """A move whose rows differ from those that the tiers hold in its ranges."""
 
     move_id: int
     stage: str
@@ -176,7 +176,7 @@ class Account:
     lo: dict[int, int]
     hi: dict[int, int]
     holes: Sequence[tuple[int, int, int]]  #: (partition, low, high): offsets without a row or a quarantined record
-    changed: Sequence[int] = ()  #: partitions whose rows do not have the digest that ingest recorded
+    changed: Sequence[int] = ()  #: partitions whose rows differ from the digest that ingest recorded
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -288,12 +288,12 @@ class AuditReport:
 
     @property
     def records(self) -> int:
-        """Records of Kafka that were judged, now or by the audits whose word is taken."""
+        """Records of Kafka that were checked, now or by the earlier audits that are trusted."""
         return sum(r.records for r in self.ranges)
 
     @property
     def taken_over(self) -> int:
-        """Those of `records` that an earlier audit judged."""
+        """Those of `records` that an earlier audit checked."""
         return sum(r.records for r in self.ranges if r.signed_off is not None)
 
     @property

@@ -33,7 +33,7 @@ class Ports(HasFiles, HasLakeBytes, HasProof, HasSignOffs, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What of one partition need not be read, what is read again and why, and what answers for the lake's part now."""
+    """What an audit of one partition skips, what it reads again and why, and the reference for the lake's part."""
 
     answering: Answering
     taken: tuple[SignOff, ...] = ()
@@ -189,7 +189,7 @@ def _inside(part: PartitionAudit, signed: SignOff) -> list[RangeAudit]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """Which state was judged, and when the audit began."""
+    """The state that was checked, and when the audit began."""
 
     version: int
     audited_at: datetime
@@ -198,7 +198,7 @@ class Signature:
 def signed_now(
     job: Job, part: PartitionAudit, standing: Standing, *, same: set[SignOff], accounts: Accounts, signature: Signature
 ) -> Iterator[SignOff]:
-    """What of *part* is signed off by this audit.
+    """Return what this audit signs off of *part*.
 
     A range that is not what was kept is signed again only if Kafka vouches for all of it; else the kept digest stays,
     and every later audit says so.

@@ -17,7 +17,7 @@ from harness_pipelines.read.digested import Offsets, Rows
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
-    """What lies in ``[low, high)`` of a range. *records* is None where Kafka cannot say."""
+    """The content of ``[low, high)`` of a range. *records* is None where Kafka has dropped them."""
 
     low: int
     high: int
@@ -56,7 +56,7 @@ def judge(
 
 
 Note = Callable[..., None]
-_BY_THE_SPEC_OF_THEN = (Reason.UNKNOWN_FIELD, Reason.CONTRACT)  #: it may have changed since, so nobody can say now
+_BY_THE_SPEC_OF_THEN = (Reason.UNKNOWN_FIELD, Reason.CONTRACT)  #: it may have changed since, so the answer is unknown
 
 
 def _compare(part: RangeAudit, window: Window, records: Records, found: Offsets, note: Note) -> None:

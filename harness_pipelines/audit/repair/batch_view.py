@@ -37,7 +37,7 @@ class Ports(HasCatalog, HasLake, HasProof, HasTables, HasWarehouse, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """What the next version has for a batch view in place of what the catalog names."""
+    """The batch view of the next version, in place of the one that the catalog names."""
 
     pointer: str  #: what the catalog names now
     view: View | None  #: a state of the lake; None: an empty view is begun
@@ -54,7 +54,7 @@ class BatchPlan:
 
 
 def plan_batch(stores: Ports, table: TableRow, stream_hi: Vector, *, kept: Vector | None = None) -> BatchPlan | None:
-    """What becomes of the batch view of *table*, whose stream view reaches to *stream_hi*.
+    """Decide what becomes of the batch view of *table*, whose stream view reaches to *stream_hi*.
 
     ``None`` if nothing does: there is none beside it, or the one that the catalog names is whole and reaches to *kept*.
     """
@@ -71,7 +71,7 @@ def plan_batch(stores: Ports, table: TableRow, stream_hi: Vector, *, kept: Vecto
 
 
 def made(stores: Ports, table: TableRow, plan: BatchPlan) -> NewBatch:
-    """What *plan* names; an empty view is written now, and nobody sees it until it is published. Raises: LakeAway."""
+    """Return the view that *plan* names; an empty one is written now and visible once published. Raises: LakeAway."""
     if plan.view is not None:
         return NewBatch(pointer=plan.pointer, view=plan.view, batch_hi=plan.batch_hi, keeps_layout=True)
     starts = {p.partition: p.bounds.start for p in stores.tables.positions(table)}

@@ -34,7 +34,7 @@ class ForeignRefused(HarnessError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignRows:
-    """What another writer appended, and where it goes."""
+    """The files that another writer appended, and their destination."""
 
     table: str
     rows: int

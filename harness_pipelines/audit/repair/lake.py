@@ -74,7 +74,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakePlan:
-    """What is to be done about a ledger that is older than the lake."""
+    """The plan to repair a ledger that is older than the lake."""
 
     way: Way
     why: str = ""

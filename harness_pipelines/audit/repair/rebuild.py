@@ -220,7 +220,7 @@ def _check_topic(state: LakeState, identity: TopicIdentity) -> list[str]:
 
 
 def _starts(state: LakeState, marks: Mapping[int, Watermark]) -> dict[int, int]:
-    """Where each partition began: as the view was told, else at its first move or row, else where Kafka begins."""
+    """The start of each partition: the view's record of it, else its first move or row, else Kafka's start."""
     told = state.view.metadata.properties.get(STARTS, "")
     starts = {int(p): int(o) for p, _, o in (part.partition(":") for part in told.split(",") if part)}
     for partition in sorted({*marks, *state.extents, *(p for m in state.moves for p in m.lo)}):

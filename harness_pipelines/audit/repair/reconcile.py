@@ -131,7 +131,7 @@ def look(stores: Ports, table: TableRow, *, take_over: bool = False) -> Report:
 
 
 def settle(stores: Ports, table: TableRow, report: Report, *, take_over: bool = False) -> Report:
-    """Do what *report* says. What somebody began to work on meanwhile is left alone, by name.
+    """Carry out *report*. It skips, by name, what another worker has started on meanwhile.
 
     Raises: TableHeld, PointerMoved, FencedOut, HistoryBroken; an act is done wholly or not at all.
     """

@@ -90,7 +90,7 @@ def _text(json: sql.Composable) -> sql.Composable:
 
 
 def _same(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether the text of both is written alike: numbers and decimals are, whatever their width."""
+    """Return whether both types write the same text: numbers and decimals do, whatever their width."""
     if not pa.types.is_nested(want):
         return True
     if pa.types.is_struct(want):

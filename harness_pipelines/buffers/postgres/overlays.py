@@ -44,7 +44,7 @@ class Overlays:
         self._database, self._sessions, self._reader = database, sessions, reader
 
     def write(self, table: TableRow, move: Move, rows: pa.Table) -> Written:
-        """Put *rows*, in the types of `schema_of`, into a table of this attempt's own; nobody sees them yet.
+        """Write *rows*, in the types of `schema_of`, to this attempt's own table; no reader sees them yet.
 
         Raises: PostgresUnreachable.
         """
@@ -106,7 +106,7 @@ class Overlays:
 def rows_of(
     reader: BufferReader, spec: TableSpec, overlays: Iterable[SegmentRef], partitions: Iterable[int]
 ) -> pa.Table:
-    """What `Overlays.read` gives, for who is a reader only."""
+    """What `Overlays.read` returns, for the login of a reader."""
     schema, segments = schema_of(spec), tuple(overlays)
     if not segments:
         return schema.empty_table()

@@ -49,7 +49,7 @@ class BufferReader:
                 yield table
 
     def _fetched(self, session: Any, cursor: Any, query: BufferQuery) -> Iterator[pa.RecordBatch]:
-        """What the stream brings. A connection lost in the middle of it is Arrow's error, not the driver's."""
+        """Read the stream. If the connection is lost in the middle, Arrow raises the error, not the driver."""
         try:
             found = cursor.fetch_record_batch()
             while (batch := self._sessions.asked(session, cursor, lambda: next(found, None))) is not None:

@@ -59,7 +59,7 @@ _REFUSAL = (
     "partition", "offset", "reason", "detail", "key", "value", "headers", "kafka_ms", "whole", "key_bytes",
     "value_bytes", "key_sha256", "value_sha256",
 )  # fmt: skip
-MOVE_ROWS_MAX = 1_000_000  #: an accounting row is closed and the next begun after so many rows
+MOVE_ROWS_MAX = 1_000_000  #: rows per accounting row; then the next one is begun
 
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class SegmentWriter:
         return int(batch.num_rows)
 
     def _asked(self, connection: Any, ask: Callable[[], T], cursor: Any = None) -> T:
-        """What *ask* returns. Raises: NoAnswer, after which the session is not this writer's any more."""
+        """Return the result of *ask*. Raises: NoAnswer, after which this writer has given the session up."""
         try:
             return self._sessions.asked(connection, cursor, ask)
         except NoAnswer:
@@ -167,7 +167,7 @@ class SegmentWriter:
                 self._asked(connection, connection.rollback)
 
     def _refuse(self, cursor: Any, refused: Sequence[RefusedRecord]) -> None:
-        """Set records aside: the usual small ones many at a time, for one by one they cost ten times as much."""
+        """Quarantine records: small ones in batches, because one by one they cost ten times as much."""
         table_id, records = self._table.table_id, [kept(record) for record in refused]
         small = [r for r in records if r.bytes <= REFUSED_BYTES_MAX]
         for first in range(0, len(small), REFUSED_TOGETHER):
@@ -242,7 +242,7 @@ class SegmentWriter:
             raise OutcomeUnknown(f"{self._table.name}: COMMIT was sent, its answer was lost: {error}") from error
 
     def _tell(self, connection: Any) -> None:
-        """Let those know who wait for the table. In its own transaction, see `News`; what fails they find out."""
+        """Notify those that wait for the table, in a separate transaction (see `News`); if it fails, they poll."""
         try:
             with cursor_of(connection) as cursor:
                 tell = partial(cursor.execute, sql("buffer/tell"), (str(self._table.table_id),))
@@ -367,7 +367,7 @@ def make_segment(
 
 
 def _unfit(error: Exception, table: str) -> RowsUnfit | None:
-    """Whether *error* is about the values of a row (SQLSTATE class 22), or about their size."""
+    """Return whether *error* is about the values of a row (SQLSTATE class 22), or about their size."""
     state = (getattr(error, "sqlstate", None) or "").strip("\0")
     if not (state.startswith("22") or state == _PROGRAM_LIMIT):
         return None

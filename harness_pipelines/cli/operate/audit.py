@@ -139,7 +139,7 @@ def _show(report: AuditReport) -> None:
     from harness_pipelines.audit.proof.report import FINDINGS_MAX, Kind, Status, Witness
 
     plain = Console()
-    # A digest that is cut off is of no use to anybody who compares it.
+    # A digest that is cut off cannot be compared.
     console = Console(soft_wrap=True, highlight=False, width=max(plain.width, WIDTH_MIN))
     table = Table("partition", "tier", box=None, pad_edge=False)
     for name in ("from", "to", "records", "rows", "quarantined"):

@@ -70,7 +70,7 @@ def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: 
             room.check()
             if producer is not None:
                 producer.check()
-                # What the first merge finds it clusters; only what comes later is left lying, however slow the machine.
+                # The first merge clusters what it finds; only later rows stay unclustered, however slow the machine.
                 if producer.at_late and producer.truth.is_merged(harness.table(producer.scenario.spec.table)):
                     producer.go_on()
             time.sleep(LOOK_S)

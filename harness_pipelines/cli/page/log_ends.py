@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.source import Log, OpenTransaction
 
 PAUSE_S = 0.5  #: between two rounds
-EVERY_S = 3.0  #: a table that nobody has opened is asked about
+EVERY_S = 3.0  #: a table that is not open in a browser is polled
 AWAY_PAUSE_S = 3.0
 END_S = 2.0
-OLD_S = 10.0  #: an end that was seen so long ago is not known any more
+OLD_S = 10.0  #: an end that was seen longer ago counts as unknown
 
 
 @dataclass(frozen=True, slots=True)

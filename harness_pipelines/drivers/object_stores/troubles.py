@@ -64,7 +64,7 @@ def refusal(text: str) -> str | None:
 
 
 def is_away(text: str) -> bool:
-    """Whether an error of the store ends by itself: it is away, or asks to be asked less."""
+    """Return whether an error of the store ends by itself: it is away, or asks to be asked less."""
     return any(word in text for word in OUTAGES)
 
 

@@ -210,7 +210,7 @@ class TableStreamReader(DataSourceStreamReader):
 
     def __init__(self, lazy: Lazy, *, max_offsets: int | None) -> None:
         self._lazy, self._max_offsets = lazy, max_offsets
-        self._at: dict[int, int] | None = None  #: what was told last
+        self._at: dict[int, int] | None = None  #: the last report
 
     def initialOffset(self) -> dict[str, int]:
         return vector_to_json(self._lazy.reads.begin())

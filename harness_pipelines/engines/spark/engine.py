@@ -38,7 +38,7 @@ TASK_OFFSETS_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAccess:
-    """What executors decode records with; both can be sent to them."""
+    """The codec's parts that are sent to executors."""
 
     registry: SchemaSource
     open_log: OpenLog

@@ -45,7 +45,7 @@ def newest_puts(hot: DataFrame, table: str, key: Sequence[str], *, columns: Sequ
 
 
 def uncovered(cold: DataFrame, hot: DataFrame, table: str, key: Mapping[str, bool], *, is_small: bool) -> DataFrame:
-    """The rows of *cold* whose key no row of *hot* has, deletes among them.
+    """Return the rows of *cold* whose key no row of *hot* has; *hot* includes deletes.
 
     *key*: per column whether it is never NULL. *is_small*: so few rows are hot that each task gets all their keys. Its
     use fails as that of `newest_puts`.

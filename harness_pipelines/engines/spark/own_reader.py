@@ -36,7 +36,7 @@ _POLL_RECORDS, _POLL_S, _SILENT_POLLS_MAX = 16_384, 0.5, 60
 
 
 def time_overflows(error: Exception) -> bool:
-    """Whether Spark's Kafka source met a record whose time it cannot make microseconds of."""
+    """Return whether Spark's Kafka source met a record whose timestamp does not fit into microseconds."""
     said = str(error)
     return "ArithmeticException" in said and "overflow" in said
 
@@ -59,7 +59,7 @@ def read_log(
     schema = _RECORDS.append(pa.field("headers", _HEADERS)) if headers else _RECORDS
     frame = spark.createDataFrame([(r.partition, r.low, r.high) for r in ranges], "partition int, low long, high long")
     spread = frame.repartitionByRange(len(ranges), "partition")
-    # Executors need no ledger, so they are not told of it.
+    # Executors need no ledger, so they get no address of it.
     work = _reader(open_log, replace(settings, dsn=None), table.spec.topic, table.identity, schema)
     return spread.mapInArrow(standing(work), spark_struct(schema))
 

@@ -48,7 +48,7 @@ def _explained(run: Callable[[], Result]) -> Result:
 
 
 def short_reason(text: str) -> str:
-    """What Spark says, without the plan and the stack that follow it."""
+    """Return Spark's message without the plan and the stack trace behind it."""
     for end in ("JVM stacktrace", "\n\tat ", ";\n'", ";\n+-"):
         text = text.partition(end)[0]
     return text.strip()

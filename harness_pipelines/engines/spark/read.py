@@ -44,7 +44,7 @@ TASK_OFFSETS_MAX = 250_000  #: a JDBC task reads no more offsets; small ranges s
 class GuardedJdbc:
     """The buffer's address, and the lease without which nothing is read from it.
 
-    The guard runs in each task's session before its query, so that even a dropped segment is told by the lease's name.
+    The guard runs in each task's session before its query, so even a dropped segment is reported as an ended lease.
     """
 
     options: JdbcOptions
@@ -112,7 +112,7 @@ def _as_asked(value: SparkColumn, kind: IcebergType, wanted: Type | None) -> Spa
 
 
 def _is_other(kind: IcebergType, wanted: Type) -> bool:
-    """Whether a view has *kind* where the type of then is *wanted*."""
+    """Return whether a view has *kind* where the type of then is *wanted*."""
     match kind, wanted:
         case StructType(), Struct(parts):
             if [part.name for part in kind.fields] != [part.name for part in parts]:

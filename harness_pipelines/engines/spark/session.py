@@ -131,7 +131,7 @@ def jdbc_options(dsn: str, *, role: str | None) -> JdbcOptions:
     properties = {jdbc: given[libpq] for libpq, jdbc in _JDBC_NAMES.items() if given.get(libpq)}
     if algorithm := _key_algorithm(given.get("sslkey")):
         properties["pemKeyAlgorithm"] = algorithm
-    # A Postgres that hangs goes on to acknowledge what it is sent: an answer is not waited for beyond its own limit.
+    # A Postgres that hangs still acknowledges TCP segments, so each answer has a timeout of its own here.
     answer_s = deadline_s(make_conninfo("", options=given["options"]))
     within = {} if isinf(answer_s) else {"socketTimeout": str(ceil(answer_s))}
     properties |= {**within, "driver": DRIVER, "tcpKeepAlive": "true"}
@@ -212,13 +212,13 @@ def prepare_connect() -> None:
 
 
 def _drop(session: Any) -> None:
-    with suppress(Exception):  # half-made ones among them; nobody hears what a collector raises
+    with suppress(Exception):  # half-made ones among them; what a collector raises is lost
         atexit.unregister(session.client._cleanup_ml_cache)  # which would ask the server, and wait for one that is gone
         session.client._channel.close()
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Whether *spark* is a Connect session that was stopped here; one that its server forgot is not known by this."""
+    """Return whether this process stopped the Connect session *spark*; a session that its server lost is not seen."""
     return bool(getattr(spark, "is_stopped", False))
 
 
@@ -231,7 +231,7 @@ def hang_up(spark: SparkSession, settings: Settings) -> None:
     """End all calls of a Connect session at once, also those that its server will never answer."""
     if settings.spark and settings.spark.startswith("sc://"):
         connected: Any = spark  # whose type is that of a master's session, which has no `client`
-        connected.release_session_on_close = False  # nobody would hear it
+        connected.release_session_on_close = False  # the error would be lost
         connected.client._channel.close()  # its own `close` waits for calls on it first
 
 

@@ -1,7 +1,7 @@
 """Spark sessions of one installation: opened on first use, discarded when lost.
 
-Stages share one that nobody else has, in which `spark_stage.settle` holds what they rely on. Who asks for Spark by
-`Stores.spark` has another one, and may set in it whatever he likes.
+Stages share a separate session, in which `spark_stage.settle` keeps the settings that they rely on. A caller of
+`Stores.spark` gets another one and may change any setting of it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SparkSessions:
                 self._staging = None
             if self._working[session]:
                 return
-        close_spark(session, self._settings)  # or PySpark would hand it out again to those who ask for the active one
+        close_spark(session, self._settings)  # or PySpark would return it again as the active session
 
     @contextmanager
     def working(self) -> Iterator[SparkSession]:
@@ -123,13 +123,13 @@ class SparkSessions:
             self._end(session)
 
     def interrupt(self) -> None:
-        """End what stages of this process do on Spark, for good: for those who stop and do not want to wait.
+        """End the work of this process's stages on Spark for good, for a worker that stops and does not wait.
 
         Work that was about to begin may not have been met: call it until the threads have ended. It never waits for
         Spark: one that does not answer within `DEAF_S` is hung up on, which ends the calls that wait for it.
         """
         self._interrupted.set()
-        # Not under the lock: who opens one may be waiting for a server that hangs.
+        # Not under the lock: the thread that opens a session may wait for a server that hangs.
         sessions = {*list(self._working), *([] if self._staging is None else [self._staging])}
         if not sessions:
             return
@@ -150,7 +150,7 @@ class SparkSessions:
                 session.interruptTag(self._tag)
 
     def close(self) -> None:
-        """End the sessions; what they were made beside is somebody else's, and continues."""
+        """End these sessions; other sessions of the process continue."""
         with self._lock:
             (session, self._session), (staging, self._staging) = (self._session, None), (self._staging, None)
         if session is not None:
@@ -165,7 +165,7 @@ class SparkSessions:
 
 
 def _settled(session: SparkSession) -> None:
-    """`settle` *session*; raises SessionLost where its server does not answer any more."""
+    """`settle` *session*. Raises: SessionLost if its server no longer answers."""
     import grpc
     from pyspark.errors import PySparkException
 

@@ -109,7 +109,7 @@ def settle(spark: SparkSession) -> None:
 
 
 def _held(spark: SparkSession, names: Sequence[str]) -> dict[str, str | None]:
-    """What was set of *names* in *spark*, its server's settings among it; of Connect by one question."""
+    """Return the values of *names* in *spark*, its server's settings included; one request on Connect."""
     connected: Any = spark
     if client := getattr(connected, "_client", None):
         from pyspark.sql.connect.proto import ConfigRequest, KeyValue

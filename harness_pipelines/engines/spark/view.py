@@ -105,7 +105,7 @@ def rows_in_pieces(spark: SparkSession, metadata: str, runs: Sequence[Run], pins
 
 
 def _rows(spark: SparkSession, metadata: str, runs: Sequence[Run], pins: Pins) -> DataFrame:
-    # Iceberg prunes files by the ranges; which of the files that are left are meant, their names say.
+    # Iceberg prunes files by the ranges; of the remaining ones, the names select the wanted files.
     paths = [file.path for run in runs for file in run.files]
     view = view_frame(spark, metadata, files_of(metadata, paths), pins)
     return view.where(reduce(or_, (_inside(run.hull) for run in runs))).where(f.col("_file").isin(paths))

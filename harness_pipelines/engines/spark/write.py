@@ -85,7 +85,7 @@ def append_counted(frame: DataFrame, target: BranchTarget) -> tuple[int, int] | 
 
     None: Spark did not say. A server of Spark Connect waits a tenth of a second for what a write has counted and then
     answers without it, which on a busy machine may be so each time. Nor is it there where the connection was lost under
-    the last part of the answer. What was written is not written once more for that.
+    the last part of the answer. The files are not written again for that.
     """
     seen = Observation()
     append_to_branch(frame.observe(seen, *_counts()).where(~f.col("_refused")).drop("_refused"), target)

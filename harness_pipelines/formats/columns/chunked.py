@@ -36,7 +36,7 @@ class ColumnCodec(ABC):
 
     @abstractmethod
     def _unsound(self, values: Sequence[bytes | None]) -> dict[int, Unfit]:
-        """What is wrong with some of *values* before they are read, by position."""
+        """Return why some of *values* are refused before they are read, by position."""
 
     @abstractmethod
     def _records(self, values: Sequence[bytes | None], refused: dict[int, Unfit]) -> list[Any]:

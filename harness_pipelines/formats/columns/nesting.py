@@ -63,7 +63,7 @@ def list_of(kind: pa.DataType, inner: Convert) -> Convert:
 
 
 def refuse_twins(names: pa.Array, ends: NDArray[np.int32], key: Type) -> None:
-    """Two texts may be one key (1.0 and 1.00); engines refuse such a map only when they read it."""
+    """Two texts may be one key (1.0 and 1.00). Engines refuse a map with both only when they read it."""
     if key not in (Primitive("string"), Primitive("int"), Primitive("long")):  # a dict has each of these once
         refuse_same(names, ends)
 

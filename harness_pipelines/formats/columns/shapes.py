@@ -92,7 +92,7 @@ def _failing(convert: Convert, cells: Cells, first: int) -> Iterator[int]:
 
 
 def complete(convert: Convert) -> Convert:
-    """*convert* whose `Misfits` names every row that fails any check, each with the first one that it fails."""
+    """Wrap *convert*: its `Misfits` names every row that fails a check, with the first check that it fails."""
 
     def run(cells: Cells) -> pa.Array:
         found: dict[int, Unfit] = {}

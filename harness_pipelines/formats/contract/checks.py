@@ -86,7 +86,7 @@ class ContractJudge:
     def judged(self, decoded: Decoded) -> Decoded:
         """*decoded* without the rows that break a check; what breaks one that only warns stays and is counted.
 
-        A delete of a keyed table is not judged: it has no values but its key, and what it deletes must go.
+        A delete of a keyed table is not checked: it has no values but its key, and it must take effect.
         """
         puts = _puts(decoded.rows)
         rows = decoded.rows if puts is None else decoded.rows.take(pa.array(puts))
@@ -99,7 +99,7 @@ class ContractJudge:
             else:
                 for at in broken.tolist():
                     first.setdefault(at, rule)
-        warned = +warned  # without those that nobody broke
+        warned = +warned  # without the checks that every record passed
         if not first:
             return replace(decoded, warned=warned)
         at_rows = np.array(sorted(first), np.int64)
@@ -118,7 +118,7 @@ class ContractJudge:
 
 
 def judge_of(spec: TableSpec) -> ContractJudge | None:
-    """The judge of *spec*; None where it has no contract.
+    """Return the judge of *spec*'s contract; None without a contract.
 
     Raises: ContractUnusable when its Python code is not there, or is no contract.
     """

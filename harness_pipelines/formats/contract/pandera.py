@@ -1,7 +1,7 @@
 """A pandera schema as a contract: checks of one value or one row; other checks are refused.
 
 Of the schema its columns and checks are read, whichever of pandera's backends it was written for; pandera's own
-``validate`` is not called, because it says that a batch is wrong and not, for each backend, which of its rows.
+``validate`` is not called: not every backend reports which rows of a batch are wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from harness_pipelines.spec.wording import shown
 
 
 class ContractUnusable(HarnessError):
-    """The contract of a table is not there, or says what no single record can be judged by."""
+    """A table's contract is not installed, or has a check that one record alone cannot answer."""
 
     way_on = "install the contract's module where the worker runs, or correct it; the worker looks again by itself"
     setting = ("contract",)

@@ -100,7 +100,7 @@ class DebeziumAvroEvents:
         return parts, [refusal(i, why) for i, why in sorted(refused.items())]
 
     def sources_of(self, column: Column) -> Callable[[Sequence[bytes | None]], pa.Array]:
-        """What gives the `source` of some events; *column* has its fields."""
+        """Return the decoder of the events' `source`; *column* has its fields."""
         nullable = replace(column, required=False)
 
         def sources(values: Sequence[bytes | None]) -> pa.Array:

@@ -44,7 +44,7 @@ def _body(value: bytes | None) -> bytes | None:
 
 
 def spread(decoded: Decoded, places: Sequence[int] | np.ndarray, count: int) -> pa.Array:
-    """The only column of *decoded*, whose records have these *places* among *count*; NULL elsewhere."""
+    """Return the only column of *decoded* spread over *count* rows: its records go to *places*, the others are NULL."""
     of = np.full(count, -1, np.int64)
     of[np.asarray(places, np.int64)[decoded.accepted]] = np.arange(len(decoded.accepted))
     return decoded.rows.column(0).combine_chunks().take(pa.array(of, mask=of < 0))

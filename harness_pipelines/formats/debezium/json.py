@@ -239,7 +239,7 @@ class _Opener:
         return self._whole(value)
 
     def form(self, value: bytes) -> tuple[bytes, bytes | None]:
-        """The schema block of an event, and what events like it have in front of their payload, if that is told."""
+        """Return the schema block of an event, and the text before the payload of similar events, if it is constant."""
         schema, _ = self(value)
         front = self._front
         return schema, front if front is not None and value.startswith(front) else None

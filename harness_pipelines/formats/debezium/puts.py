@@ -48,7 +48,7 @@ class OnePass:
 
 
 def read_each(decode: Callable[[Any], Any], texts: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """What *decode* makes of *texts*, and the positions of those that it does not take."""
+    """Return what *decode* makes of *texts*, and the positions of the texts that it refuses."""
     found: list[Any] = []
     others: list[int] = []
     rest = map(decode, texts)

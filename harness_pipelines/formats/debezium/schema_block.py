@@ -130,8 +130,8 @@ class Readings:
             if column.name in fields and not _gives(fields[column.name], column.type, column.source):
                 return Unfit(
                     Reason.WRONG_TYPE,
-                    f"`{column.name}`: the event's {fields[column.name]} gives no {column.type}; give the column "
-                    "another type, or the connector another handling mode",
+                    f"`{column.name}`: the event's {fields[column.name]} cannot be read as {column.type}; give the "
+                    "column another type, or the connector another handling mode",
                 )
         return self._reading(fields)
 
@@ -162,7 +162,7 @@ def _as_told(columns: Sequence[Column], fields: Mapping[str, Field]) -> tuple[li
 
 
 def _gives(field: Field, type_: Type, source: Source | None) -> bool:
-    """Whether a value as *field* describes it can be one of *type_*."""
+    """Return whether a value as *field* describes it can be one of *type_*."""
     match type_:
         case ListType(element):
             return field.type == "array" and field.items is not None and _gives(field.items, element, source)

@@ -102,7 +102,7 @@ class Unavailable:
         return False
 
     def _is_told(self, given: msgspec.Raw, field: Field | None) -> bool:
-        """Whether *given* is a value that the row had, and not what the connector fills a hole of `before` with.
+        """Return whether *given* is a real value of the row, not the connector's filler in `before`.
 
         Unless the replica identity is FULL, `before` has nulls, zeros, empty texts and the defaults of the columns
         for all that is not of the identity; only the schema block tells the defaults. A value out of line is long.

@@ -17,7 +17,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Aliased:
     """Reads objects by all names of their columns.
 
-    All names are fields of one type, so that most records are decoded once. What that type does not take is renamed
+    All names are fields of one type, so that most records are decoded once. A record that this type refuses is renamed
     and decoded by the columns' own names, which settles it: a field that does not count may hold anything, and what is
     wrong is said of the column.
     """
@@ -43,7 +43,7 @@ class Aliased:
         return self._getters[column]
 
     def complete(self, records: Sequence[Any]) -> bool:
-        """Whether all decoded *records* have the columns that are required."""
+        """Return whether all decoded *records* have the columns that are required."""
         return not any(lacks(record) for lacks in self._lacking for record in records)
 
     def read(self, value: bytes) -> Any:

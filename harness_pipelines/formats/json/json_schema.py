@@ -61,7 +61,7 @@ class JsonSchemaCodec:
                 return None
             error = next(iter(self._validator.iter_errors(found)))
         except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as wrong:
-            # Of a number beyond 64 bits, or a pattern that takes too long: nobody can say that the schema allows it.
+            # A number beyond 64 bits, or a pattern that takes too long: it is unknown whether the schema allows it.
             why = " ".join(str(wrong).split()) or type(wrong).__name__
             return refusal(index, Unfit(Reason.SCHEMA_VIOLATION, f"the schema cannot be asked: {why}"))
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)

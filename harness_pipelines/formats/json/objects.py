@@ -74,7 +74,7 @@ class JsonCodec(ColumnCodec):
         super().__init__(arrow_schema(columns), makers)
 
     def complete(self, records: Sequence[Any]) -> bool:
-        """Whether all *records*, decoded to the type `record`, are what the codec makes of their text."""
+        """Return whether all *records*, decoded to the type `record`, equal what the codec makes of their text."""
         return self._aliased is None or self._aliased.complete(records)
 
     def _unsound(self, values: Sequence[bytes | None]) -> dict[int, Unfit]:

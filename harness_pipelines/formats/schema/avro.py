@@ -145,7 +145,7 @@ class AvroReader:
         return found if list(map(itemgetter(_END), found)) == _MARKS[: len(payloads)] else None
 
     def _fit(self, records: Sequence[Any], payloads: Sequence[bytes]) -> bool:
-        """Whether all numbers fit into 64 bits. Mostly nothing looks otherwise; then what it was read as says it."""
+        """Whether all numbers fit into 64 bits. Most records have no suspect bytes; else the decoded value decides."""
         if not may_be_suspect(b"\0".join(payloads)):
             return True
         return all(
@@ -336,7 +336,7 @@ class _Walk:
         if (known := self._known.get(schema["name"])) is not None:
             return known
         names = [field["name"] for field in schema["fields"]]
-        if len(set(names)) != len(names):  # of both values one would be left, and nobody could say which
+        if len(set(names)) != len(names):  # one of the two values would be lost, and which one is undefined
             raise _unusable(f"{schema['name']} has two fields of the same name")
         deeper = (*inside, schema["name"])
         fields = tuple(self._field(one, deeper) for one in schema["fields"])
@@ -356,7 +356,7 @@ class _Walk:
         )
 
     def _is_empty(self, schema: Any) -> bool:
-        """Whether a value may take no bytes."""
+        """Return whether a value may take no bytes."""
         if isinstance(schema, str):
             return schema == "null" or (schema in self._names and self._is_empty(self._names[schema]))
         if isinstance(schema, list):

@@ -44,7 +44,7 @@ class Numbers:
         except _TooLong:
             return "a number has more than 64 bits"
         except IndexError:
-            pass  # who reads it says why
+            pass  # the reader reports the reason
         return None
 
     def _after(self, schema: Any, payload: bytes, at: int) -> int:

@@ -106,7 +106,7 @@ class _Codecs:
         return SchemaCodec(self.columns, schema, unknown_fields=self.unknown_fields)
 
     def named(self, schema: Reader) -> Reader:
-        """What is no record has the name of the only column. Raises: NoFit."""
+        """A schema that is not a record gets the name of the only column. Raises: NoFit."""
         if not _is_bare(schema.written):
             return schema
         if len(self.columns) != 1:
@@ -142,7 +142,7 @@ class Readers:
         return self._read(written)
 
     def of(self, named: Named) -> Reader | WrittenSchema | Unfit:
-        """What reads the records of a schema, or why nothing does. Raises: what `Schemas.by_id` does."""
+        """Return the reader of a schema's records, or the reason why there is none. Raises: as `Schemas.by_id`."""
         number = named.schema_id
         try:
             if (file := self._files.get(number)) is not None:

@@ -162,7 +162,7 @@ def _refusing(why: NoFit) -> Convert:
 
 
 def _each_by_its_own(converts: Sequence[Convert], kind: pa.DataType) -> Convert:
-    """The column of cells that say which of *converts* is theirs."""
+    """Return a column of cells, each converted by the one of *converts* that it names."""
 
     def convert(cells: Cells) -> pa.Array:
         arrays, order, wrong = [pa.nulls(0, kind)], list[int](), dict[int, Unfit]()

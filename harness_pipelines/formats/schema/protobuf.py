@@ -238,7 +238,7 @@ class _Walk:
         return WrittenField(name=name, written=written, get=get, has=_is_written(name))
 
     def _is_checked(self, file: FileDescriptor) -> bool:
-        """Whether text that is not UTF-8 is refused where a message is parsed, as it is in proto3 alone."""
+        """Return whether text that is not UTF-8 is refused where a message is parsed, as it is in proto3 alone."""
         if file.name not in self._checked:
             parsed = descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb)
             self._checked[file.name] = parsed.syntax == "proto3"
@@ -292,7 +292,7 @@ def _is_written(name: str) -> Callable[[Any], bool]:
 
 
 def _has(field: FieldDescriptor) -> Callable[[Any], bool]:
-    """Whether a message has *field*. Asked of the class: a field of the message may be called HasField."""
+    """Return whether a message has *field*. Asked of the class: a field of the message may be called HasField."""
     of, name = message_factory.GetMessageClass(field.containing_type).HasField, field.name
     return lambda message: of(message, name)
 

@@ -1,6 +1,6 @@
 """A language-neutral description of a writer's schema, and its values as columns.
 
-Avro and Protobuf differ in how schemas are written and bytes are read. What comes out is much the same: numbers, text,
+Avro and Protobuf differ in how schemas are written and bytes are read. Their values are much the same: numbers, text,
 bytes, lists, maps and records, each with a meaning that its type tells. A schema that cannot give a column is found
 before a record is read (`NoFit`); a value that does not fit is found by its record (`Misfits`).
 """
@@ -108,7 +108,7 @@ class NoFit(Exception):
 
 
 def field_of(fields: tuple[WrittenField, ...], name: str) -> WrittenField | None:
-    """The field called *name*, else the one that says that it was called so. Raises: NoFit when two say so."""
+    """Return the field *name*, else the field with this alias. Raises: NoFit if two fields have it."""
     for field in fields:
         if field.name == name:
             return field
@@ -441,6 +441,6 @@ def absent(kind: pa.DataType, *, required: bool) -> Convert:
 
 
 def malformed(name: str, error: BaseException | str) -> Unfit:
-    """What a library said of bytes that it cannot read."""
+    """A library's message about bytes that it cannot read."""
     said = error if isinstance(error, str) else f"{error}" or type(error).__name__
     return Unfit(Reason.MALFORMED, f"not {shown(name)[1:-1]}: {said}")

@@ -100,7 +100,7 @@ class SharedCatalog:
         return None if row is None else str(row["metadata_location"])
 
     def put_back(self, connection: Connection, table: TableRow, iceberg_name: str, *, old: str, new: str) -> bool:
-        """Name *new* for a row that another engine dropped; False: somebody has made one meanwhile."""
+        """Name *new* for a row that another engine dropped; False: the row exists again meanwhile."""
         key = {**self.key(table, iceberg_name), "old": old, "new": new}
         return connection.execute(sql("revert/put_back"), key).rowcount == 1
 
@@ -169,7 +169,7 @@ class BoundaryFrame:
         return [*self.connection.execute(sql("ledger/lock_positions"), self._key)]
 
     def lock_trim(self) -> None:
-        """From now on no read begins, and what may be read is judged by statements begun after this."""
+        """Block new reads; only statements begun after this decide what may still be read."""
         self._takes("trim")
         self.connection.execute(sql("reads/take_trim_lock"), self._key)
 
@@ -184,7 +184,7 @@ class BoundaryFrame:
         check_held(self.connection, claim)
 
     def fence_stages(self) -> None:
-        """End all claims but that of ingest, whoever holds them: what their holders planned does not fit any more."""
+        """End all claims but that of ingest, for every holder: their plans no longer fit."""
         self._takes("claims")
         self.connection.execute(sql("revert/lock_claims"), self._key)
         self.connection.execute(sql("revert/fence_claims"), self._key)
@@ -232,14 +232,14 @@ class BoundaryFrame:
         return now
 
     def check_kept(self, swaps: Iterable[Swap]) -> None:
-        """What was built for *swaps* may be published now; the trim lock is held. Raises: BuiltGone."""
+        """Check that the files built for *swaps* may be published now; the trim lock is held. Raises: BuiltGone."""
         assert "trim" in self._held
         check_kept(self.connection, self.table, [file for swap in swaps for file in swap.built])
 
     # -- what is written ------------------------------------------------------------------------------------
 
     def swap(self, swap: Swap) -> None:
-        """Let the catalog name the new metadata of a view whose row is locked."""
+        """Set the catalog's pointer of a view to its new metadata; its row is locked."""
         name = self.table.views[swap.view]
         self.catalog.swap(self.connection, self.table, name, old=swap.old, new=swap.new.metadata)
 
@@ -363,7 +363,7 @@ def claim_key(claim: Claim) -> dict[str, Any]:
 
 
 def check_pointer(old: str, locked: str) -> None:
-    """What was built on is what the catalog names. Raises: PointerMoved."""
+    """Check that the catalog still names the metadata that was built on. Raises: PointerMoved."""
     if locked != old:
         raise PointerMoved(f"built on {old.rsplit('/', 1)[-1]}, the catalog is at {locked.rsplit('/', 1)[-1]}")
 
@@ -375,7 +375,7 @@ def same_base(swap: Swap, locked: str) -> Swap:
 
 
 def gone(statement: str) -> RowGone:
-    """What is said of a row that this process knows and that is not there."""
+    """The error for a row that this process knows and that is gone."""
     return RowGone(
         f"{statement} found no row where this process knows one: the database was restored, a stand-by was "
         "promoted that lacked it, or the table was dropped; nothing was written, look again"

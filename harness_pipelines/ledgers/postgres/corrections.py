@@ -168,14 +168,14 @@ class Corrections:
 
     @staticmethod
     def _hold(frame: BoundaryFrame) -> dict[ViewName, str]:
-        """Lock the table and its views, so that nobody else publishes; reads begin all the same."""
+        """Lock the table and its views, so that nothing else publishes; reads continue."""
         frame.lock_table()
         pointers = frame.lock_views()
         frame.lock_positions()
         return pointers
 
     def _stand(self, frame: BoundaryFrame, wanted: Sequence[Coordinate], pointers: Mapping[ViewName, str]) -> Standing:
-        """What may be read is judged in statements begun after the trim lock was granted."""
+        """Statements begun after the trim lock was granted decide what may be read."""
         connection = frame.connection
         frame.lock_trim()
         connection.execute(sql("upkeep/delete_expired_leases"), self._key)
@@ -290,7 +290,7 @@ def readable_versions(connection: Connection, table_id: int) -> tuple[list[Versi
 
 
 def restored_corrections(connection: Connection, table_id: int, target: int, *, among: Vectors) -> list[Coordinate]:
-    """The records of the offsets *among* whose row version *target* has otherwise than the log brought it, or not."""
+    """Return the records of the offsets *among* whose row in version *target* differs from the log, or is missing."""
     lineage = connection.execute(sql("revert/lineage"), {"table_id": table_id}).fetchall()
     has = in_effect({row["version"]: row["revert_of"] for row in lineage}, target)
     low, high = among

@@ -28,7 +28,7 @@ class TableInUse(TryAgain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Droppable:
-    """What a drop has to know of a table; also known of a table whose spec cannot be parsed."""
+    """What a drop needs of a table; a table whose spec cannot be parsed has it too."""
 
     table_id: int
     name: str  #: with its namespace
@@ -204,7 +204,7 @@ def files_below(location: str) -> LakeFiles:
 
 
 def to_purge(database: Database, name: str) -> list[str]:
-    """Folders of dropped tables called *name* whose files are to go, and have not all gone."""
+    """Folders of dropped tables *name* with files that are still to be deleted."""
     return [row["folder"] for row in database.rows("drop/to_purge", {"name": name})]
 
 

@@ -33,7 +33,7 @@ class Outbox:
     def subscription(
         self, held: Held, table: TableRow, *, last: StateCommit | None, after: int, follow: bool
     ) -> Iterator[Subscription]:
-        """The events behind those that the subscriber whose state is *held* has dealt with, at first behind *after*.
+        """The events that the subscriber with state *held* has not processed; a new one starts behind *after*.
 
         Raises: UsageError when the state is not of a subscriber to this table.
         """

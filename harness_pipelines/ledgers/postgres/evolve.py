@@ -126,7 +126,7 @@ class Evolutions:
         return following
 
     def _check_none_corrected(self, connection: Connection) -> None:
-        """What replays put there is proved by digests of the columns that there were. Raises: EvolutionRefused."""
+        """Digests of the former columns prove the rows of replays. Raises: EvolutionRefused."""
         if count := len(connection.execute(sql("corrections/in_effect"), self._key).fetchall()):
             raise EvolutionRefused(
                 f"{self._table.name}: {count:,} records were corrected by replays, and audits prove their rows with "

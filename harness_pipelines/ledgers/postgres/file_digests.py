@@ -53,6 +53,6 @@ class Digests:
         KNOWN.keep(dict(written))
 
     def ask(self, paths: Sequence[str]) -> dict[str, Digest]:
-        """What the ledger has noted of *paths*."""
+        """The ledger's notes of *paths*."""
         found = self._readers().rows("digests/of", {"paths": list(paths)})
         return {row["path"]: Digest(row["bytes"], row["tail"], bytes(row["digest"])) for row in found}

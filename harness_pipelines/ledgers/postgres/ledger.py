@@ -143,7 +143,7 @@ class PostgresLedger:
         return self.survey()[0]
 
     def survey(self) -> tuple[list[TableRow], list[SickTable]]:
-        """All tables. One whose row cannot be understood takes no other with it."""
+        """All tables; one unreadable row does not hide the others."""
         found: list[TableRow] = []
         sick: list[SickTable] = []
         for row in self.database.rows("ledger/tables", {"namespace": None, "name": None}):
@@ -181,7 +181,7 @@ class PostgresLedger:
         return drop.drop_table(self._owner(), table, catalog=self.catalog, dry_run=dry_run, purge=purge)
 
     def stop_table(self, table: TableRow, reason: str | None, *, stage: str | None = None) -> None:
-        """Say what stops a table, in which *stage*; ``None``: nothing does any more."""
+        """Record what stops a table, and in which *stage*; ``None``: nothing stops it."""
         said = {"stopped": reason, "stage": None if reason is None else stage}
         self.database.run("ledger/stop_table", {"table_id": table.table_id, **said})
 
@@ -191,7 +191,7 @@ class PostgresLedger:
         return Stopped(found[0]["stopped"], found[0]["stopped_stage"]) if found else None
 
     def start_table(self, table: TableRow, was: str) -> bool:
-        """Say that *was* does not stop the table any more; False: it is stopped by something else, or by nothing."""
+        """Record that *was* no longer stops the table; False: something else stops it, or nothing."""
         return self.database.run("ledger/start_table", {"table_id": table.table_id, "was": was}) == 1
 
     def add_partitions(self, claim: Claim, starts: Vector) -> None:
@@ -219,7 +219,7 @@ class PostgresLedger:
     # -- claims ---------------------------------------------------------------------------------------------
 
     def claim(self, table: TableRow, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim | None:
-        """Take the claim if nobody holds it; ``None`` if somebody does. Locks nothing but the claim."""
+        """Take the claim if it is free; else ``None``. Locks nothing but the claim."""
         key = {"table_id": table.table_id, "stage": stage, "shard": shard}
         with self.database.transaction() as connection:
             seen = connection.execute(sql("ledger/claim"), key).fetchone()
@@ -490,7 +490,7 @@ def insert_refused(connection: Connection, table_id: int, boundary: Boundary) ->
 
 
 def _check_schema(table: TableRow, move: Move, head: Version) -> None:
-    """What was staged with one schema is not published on another. Raises: SchemaMoved."""
+    """Check that files staged with one schema are not published on another. Raises: SchemaMoved."""
     what = f"{move.stage} move {move.move_id} was staged"
     check_schema(table.name, planned=move.schema_version, found=head.schema_version, what=what)
 

@@ -51,7 +51,7 @@ class Pinned:
 
     table: str
     version: int
-    buffer_hi: Mapping[int, int]  #: empty where somebody changed it by hand
+    buffer_hi: Mapping[int, int]  #: empty after a change by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Snapshots:
 def versions_named(connection: Connection, table_id: int, *, sound: bool = False) -> list[Version]:
     """The versions of a table that snapshots pin, each with the bounds that it is read with.
 
-    *sound*: without those that somebody changed since they were made, whose bounds may be none.
+    *sound*: without those that were changed by hand since, which may have no bounds.
     """
     found = connection.execute(sql("snapshots/of_table"), {"table_id": table_id, "sound": sound}).fetchall()
     return [replace(rows.version(row), bounds=_bounds(row["named_bounds"])) for row in found]

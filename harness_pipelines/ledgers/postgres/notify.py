@@ -21,7 +21,7 @@ from harness_pipelines.secret import redact
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY_S = 0.5  #: without news: what was not told, a connection that takes no LISTEN (a pooler's)
+LOOK_EVERY_S = 0.5  #: without notifications: one was lost, or the connection takes no LISTEN (a pooler's)
 LOST_S_MAX = 5.0  #: between two tries to listen again
 TICK_S = 0.2  #: how long closing may take
 CLOSE_S = 2.0
@@ -62,7 +62,7 @@ class News:
             thread.join(CLOSE_S)  # it may wait for a server that does not answer
 
     def _listen(self) -> None:
-        """Have somebody listen. The lock is held."""
+        """Start a listener if there is none. The lock is held."""
         self._waited_at = time.monotonic()
         if not self._ends and (self._thread is None or not self._thread.is_alive()):  # a forked process has none
             self._thread = threading.Thread(target=self._run, name="news", daemon=True)
@@ -75,7 +75,7 @@ class News:
                 self._follow(pauses)
             except psycopg.Error as error:
                 log.info("news.lost", error=redact(str(error)))
-                self._tell(None)  # those who wait look for themselves, and see what is wrong
+                self._tell(None)  # the waiting threads poll, and meet the error themselves
                 with self._changed:
                     self._changed.wait_for(lambda: self._ends, pauses.next_s())
 

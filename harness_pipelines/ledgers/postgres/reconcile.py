@@ -203,7 +203,7 @@ class Reconciler:
 
     @contextmanager
     def _locked(self, table: TableRow, found: Sequence[str] = (), *, compared: bool = False) -> Iterator[BoundaryFrame]:
-        """A boundary commit of the owner, while nobody holds a claim; late holders are fenced.
+        """A boundary commit of the owner while no claim is held; late holders are fenced.
 
         *compared*: the table has to have been compared with its lake since a promotion. The commit publishes the
         metadata files *found*, of which all files have to be there; what was condemned of the table is so no more.

@@ -254,7 +254,7 @@ class Upkeep:
             )
 
     def _look(self, table: TableRow) -> _Seen:
-        """What is reached, then what is there: a file that is written in between is young, and none goes meanwhile.
+        """List what is reachable, then what exists: a file written in between is young, and none is deleted meanwhile.
 
         Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
         """

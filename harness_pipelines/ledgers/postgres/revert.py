@@ -27,10 +27,10 @@ from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Locked:
-    """What a revert has locked and read."""
+    """The rows that a revert has locked and read."""
 
     pointers: Mapping[ViewName, str]  #: what is built on
-    dropped: frozenset[ViewName]  #: views that the catalog does not have any more
+    dropped: frozenset[ViewName]  #: views that the catalog no longer has
     starts: Vector
     plan: RevertPlan
 

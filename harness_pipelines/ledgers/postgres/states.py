@@ -56,7 +56,7 @@ _REFUSALS: Mapping[str, type[HarnessError]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateCommit:
-    """What a consumer recorded: it has all records of *sources* below their offsets, and none else."""
+    """A consumer's position: it has exactly the records of *sources* below their offsets."""
 
     name: str
     seq: int
@@ -79,7 +79,7 @@ class StateCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateStatus:
-    """A state, who may commit to it, and what was committed last."""
+    """A state, its holder, and the last commit."""
 
     name: str
     held_until: datetime | None  #: None: nobody holds it

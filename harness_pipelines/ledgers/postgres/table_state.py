@@ -141,7 +141,7 @@ class TableStates:
             )
 
     def changed(self, table_id: int) -> Iterator[Coordinate]:
-        """Records of quarantine that are not as they were written: somebody changed them beside the harness.
+        """Quarantined records that were changed outside of the harness.
 
         Page by page, each at its own instant: however many records there are, no statement takes long.
         """

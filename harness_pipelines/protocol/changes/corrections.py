@@ -83,7 +83,7 @@ class Change:
 
 
 def change_of(was: str | None, now: str | None, *, refused: bool) -> Change | None:
-    """What makes the record of the row *was* the row *now*, None being no row; *refused*: it is held if it is none.
+    """Return the correction that turns the row *was* into *now* (None: no row); *refused*: no row means held.
 
     None: nothing has to be done.
     """
@@ -107,7 +107,7 @@ class Recorded:
 def net(recorded: Iterable[Recorded], *, since: Set[int], to: Set[int]) -> dict[Coordinate, Kind]:
     """What became of each record between two versions, which *since* and *to* (`in_effect`) make up.
 
-    *recorded* are all corrections of these records. What a revert undid is told the other way round.
+    *recorded* are all corrections of these records. Corrections that a revert undid are reported inverted.
     """
     of: dict[Coordinate, list[Recorded]] = {}
     for one in sorted(recorded, key=lambda one: one.version):
@@ -165,7 +165,7 @@ def waiting(
 def restoring_waits(
     restored: Iterable[Coordinate], *, table: str, readable: Iterable[Version], versions: Sequence[Version]
 ) -> Waiting | None:
-    """Why a version whose lake has *restored* records otherwise than the hot tier cannot be made the head now.
+    """Return why a version cannot become the head: its lake has the *restored* records otherwise than the hot tier.
 
     It would answer for what *readable* versions had buffered, or whatever is moved on top of it would; those show the
     records as the hot tier has them. *readable* and *versions* are as of `waiting`, but for the head, which is an old

@@ -91,7 +91,7 @@ def rollback_floor(head: Version, versions: Iterable[Version], held: Held, *, st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevertPlan:
-    """What a revert of *head* to *target* does, or what keeps it from it."""
+    """Return what a revert of *head* to *target* does, or why it is refused."""
 
     head: Version
     target: Version
@@ -180,7 +180,7 @@ def reverted(
 
 
 def fenced(claim: Claim, *, now: datetime) -> Claim:
-    """*claim* as a revert leaves it: nobody holds it, and whoever did is late for ever (S5).
+    """Return *claim* as a revert leaves it: free, with its former holder fenced for good (S5).
 
     Ingest continues: a revert does not touch ``buffer_hi``.
     """

@@ -16,7 +16,7 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 
 FILES_MIN = 4  #: a shorter run is left alone
-FILES_MAX = 1_000  #: that one move takes: Spark is told each by name
+FILES_MAX = 1_000  #: that one move takes: Spark receives each name
 
 
 class CompactedWrong(HarnessError):
@@ -35,7 +35,7 @@ class StreamFile:
     high: int  #: one above the last offset in it
     rows: int  #: that are not hidden
     bytes: int
-    deletes: str | None = None  #: the file that says which of its rows are hidden
+    deletes: str | None = None  #: the delete file that hides rows of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Run:
         return sum(file.rows for file in self.files)
 
     def is_hull(self, found: OffsetRange) -> bool:
-        """May its rows reach over *found*? Those at its ends may be hidden."""
+        """Return whether its rows may reach over *found*. Rows at its ends may be hidden."""
         hull = self.hull
         if any(file.deletes for file in self.files):
             return hull.low <= found.low and found.high <= hull.high
@@ -68,7 +68,7 @@ class Run:
 def plan_runs(
     files: Iterable[StreamFile], *, stream_hi: Vector, target_bytes: int, budget_bytes: int
 ) -> tuple[Run, ...]:
-    """The runs that one move writes anew, those of most files first; none when nothing is worth it.
+    """The runs that one move rewrites, those of most files first; none if no rewrite is worth its cost.
 
     They hold at most *budget_bytes*, but always as much as two files of *target_bytes*; no two of them overlap. Files
     of partitions that *stream_hi* does not name, or that reach above it, are not the table's and are never touched.

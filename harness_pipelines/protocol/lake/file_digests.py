@@ -25,7 +25,7 @@ class FileDamaged(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a file was when it was written."""
+    """The state of a file when it was written."""
 
     length: int
     tail: int  #: how many bytes at its end the digest is of

@@ -16,7 +16,7 @@ class FilesGone(HarnessError):
 
 
 def check_untouched(seen: Mapping[str, str | None], live: Mapping[str, str | None]) -> None:
-    """What a change replaces, or hides rows of, must be as it was seen: live, and with the same delete file.
+    """A file that a change replaces or hides rows of must be unchanged: live, with the same delete file.
 
     Both map the paths of data files to those of their delete files, `None` where no row is hidden.
     Raises: FilesGone (REFRESH).

@@ -60,11 +60,11 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continued:
-    """How the ledger goes on when it takes the lake's newest metadata over."""
+    """How the ledger continues after it takes over the lake's newest metadata."""
 
     stream_hi: Mapping[int, int]  #: of every partition that ledger or lake know
     moves: tuple[PastMove, ...]  #: that the ledger does not count as published, oldest first
-    unnamed: Mapping[int, tuple[int, int]]  #: ranges whose snapshots were expired: no move tells of them
+    unnamed: Mapping[int, tuple[int, int]]  #: ranges whose snapshots have expired: no move names them
 
 
 def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
@@ -78,7 +78,7 @@ def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
 
 
 def continue_from(stream_hi: Vector, moves: Sequence[PastMove], extents: Mapping[int, Extent]) -> Continued:
-    """What follows the ledger's *stream_hi* in a lake whose main branch was made by *moves* (oldest first).
+    """Return what follows the ledger's *stream_hi* in a lake whose main branch *moves* made (oldest first).
 
     A partition of which no kept snapshot tells ends behind its last row: what lies above it up to the true position
     were records without a row, and taking them from Kafka again is right.
@@ -120,13 +120,13 @@ def continue_from(stream_hi: Vector, moves: Sequence[PastMove], extents: Mapping
 def floor_after(trim_floor: int, *, buffer_hi: int, stream_hi: int) -> int:
     """From where on the buffer has every record of a partition once the ledger has taken over a lake up to *stream_hi*.
 
-    What the lake has above *buffer_hi*, the buffer never held: no revert may give it back to the buffer.
+    The buffer never held the lake's rows above *buffer_hi*: no revert may return them to the buffer.
     """
     return max(trim_floor, stream_hi) if stream_hi > buffer_hi else trim_floor
 
 
 def check_not_shorter(stream_hi: Vector, moves: Iterable[PastMove]) -> None:
-    """The lake must reach at least as far as the ledger, as far as it tells.
+    """The lake must reach at least as far as the ledger, where it records its reach.
 
     Raises: HistoryBroken.
     """

@@ -1,4 +1,4 @@
-"""What lineage is asked for, and what is known of a record's place before any file is opened."""
+"""The question of lineage, and what is known of a record's place before any file is opened."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange
 from harness_pipelines.spec.locations import local_path, normal
 
-Place = Literal["batch", "stream", "buffer", "kafka", "quarantine"]  #: who answers for a record
-_NUMBER = re.compile(r"[0-9]{1,18}")  #: of so many digits it fits what Postgres counts with
+Place = Literal["batch", "stream", "buffer", "kafka", "quarantine"]  #: the tier that has the record
+_NUMBER = re.compile(r"[0-9]{1,18}")  #: this many digits fit Postgres's integers
 _COORDINATE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})")
 
 
@@ -28,7 +28,7 @@ class FileAsked:
         return self.path.rsplit("/", 1)[-1]
 
     def fits(self, path: str) -> bool:
-        """Whether *path*, as a manifest spells it, is meant."""
+        """Return whether it selects *path*, as a manifest spells it."""
         asked, found = (local_path(normal(spelled)) or spelled for spelled in (self.path, path))
         return found == asked or found.endswith("/" + asked.removeprefix("/"))
 
@@ -85,9 +85,9 @@ class FileMade:
 
 
 def may_hold(made: FileMade, asked: RecordAsked, *, since: int | None, keyed: bool) -> bool:
-    """Whether a file of the batch view whose hull of offsets has the record may hold it.
+    """Return whether a file of the batch view whose hull of offsets has the record may hold it.
 
-    *since* is the version by which the record came to the view, as far as it is known. Files that are older do not have
+    *since* is the version that brought the record to the view, if known. Older files do not have
     it, and what a merge added to an append table are the rows of its ranges; a merge of a keyed table may
     rewrite others.
     """
@@ -97,5 +97,5 @@ def may_hold(made: FileMade, asked: RecordAsked, *, since: int | None, keyed: bo
 
 
 def covering(ranges: Iterable[OffsetRange], asked: RecordAsked) -> bool:
-    """Whether one of *ranges* has the record."""
+    """Return whether one of *ranges* has the record."""
     return any(r.partition == asked.partition and r.low <= asked.offset < r.high for r in ranges)

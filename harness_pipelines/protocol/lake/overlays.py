@@ -75,7 +75,7 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayChange:
-    """What a move does to the overlays of a table: from those that it was built on to those of the next version."""
+    """The change that a move makes to the overlays: from those that it was built on to those of the next version."""
 
     on: tuple[Overlay, ...]
     then: tuple[Overlay, ...]
@@ -106,7 +106,7 @@ def next_generation(held: Sequence[Overlay], made: Overlay | None) -> OverlayCha
 
 
 def told(overlays: Iterable[Overlay]) -> str:
-    """What a snapshot of the lake says of the rows that it lacks: table and number, empty where it lacks none."""
+    """A snapshot's record of the rows that it lacks: table and number; empty if it lacks none."""
     return ",".join(f"{one.segment}:{one.rows}" for one in overlays)
 
 
@@ -140,7 +140,7 @@ def check_size(table: str, *, rows: int, held: int, rows_max: int) -> None:
 
 
 def check_same(table: str, what: str, *, rows: tuple[int, int], digests: tuple[str, str]) -> None:
-    """What is there is what must be there: count and digest as (expected, found) (S32). Raises: OverlayWrong."""
+    """Compare the overlay's count and digest, as (expected, found) (S32). Raises: OverlayWrong."""
     if rows[0] != rows[1] or digests[0] != digests[1]:
         raise OverlayWrong(
             f"{table}: {what}: expected {rows[0]:,} rows with digest {digests[0]}, found {rows[1]:,} with {digests[1]}"
@@ -151,10 +151,10 @@ def check_same(table: str, what: str, *, rows: tuple[int, int], digests: tuple[s
 def needless(
     made: Mapping[str, int], *, in_reach: Iterable[Sequence[Overlay]], open_moves: Collection[int]
 ) -> list[str]:
-    """Of the overlays *made* (by name, with the move that made each) those that nothing needs any more (S10, S11).
+    """Return those of the overlays *made* (by name, with their move) that nothing needs (S10, S11).
 
     *in_reach* are the overlays of every version that can be read or gone back to, that a lease, a snapshot, or (as its
-    base) an open move names. What an open move has made may be published yet.
+    base) an open move names. An overlay of an open move may still be published.
     """
     kept = {one.segment for overlays in in_reach for one in overlays}
     return sorted(name for name, move in made.items() if name not in kept and move not in open_moves)

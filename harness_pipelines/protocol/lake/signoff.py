@@ -19,9 +19,9 @@ class SignOff:
     refused: int  #: records in quarantine
     digest: str  #: of the rows in any order, in the text form that names its definition
     evidence: str  #: of the files and quarantined records that answered for the range, see `evidence`
-    status: str  #: how far it could be judged then
-    witness: str  #: who vouched for the content then
-    version: int  #: that was judged
+    status: str  #: how much of it could be checked then
+    witness: str  #: the reference for the content then
+    version: int  #: that was checked
     audited_at: datetime  #: the ledger's clock before anything was looked at
 
     def overlaps(self, low: int, high: int) -> bool:

@@ -23,8 +23,8 @@ from harness_pipelines.spec.predicate import OFFSET, PARTITION
 Numbers = NDArray[np.int64]
 SIEVE_SLOTS_MIN, SIEVE_SLOTS_PER_KEY = 2**15, 8  #: next power of two above: at most an eighth is taken
 _WHOLE = (pa.int32(), pa.int64())
-COLD_ROWS_MIN = 65_536  #: cold rows are looked up so many at a time, while the next ones are read
-COLD_ROWS_PER_KEY = 8  #: and so many per hot key, because each look-up begins by hashing all of these
+COLD_ROWS_MIN = 65_536  #: cold rows per look-up, while the next ones are read
+COLD_ROWS_PER_KEY = 8  #: and per hot key, because each look-up begins by hashing all hot keys
 
 
 class Sieve:
@@ -126,7 +126,7 @@ class Folded:
     def uncovered(self, cold: Iterable[pa.Table], *, at_once: bool = False) -> Iterator[pa.Table]:
         """The rows of *cold* whose key no hot row has. Raises: KeyInTwoPartitions.
 
-        Several tables are looked up together; *at_once* each by itself, for who may stop early.
+        Several tables are looked up together; *at_once*: each alone, for a caller that may stop early.
         """
         if self.numbers is None:
             yield from cold

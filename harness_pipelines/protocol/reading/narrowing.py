@@ -27,7 +27,7 @@ def narrowed(ranges: Ranges, predicate: Predicate) -> dict[int, tuple[int, int]]
 
 
 def _hull(predicate: Predicate, partition: int, low: int, high: int) -> tuple[int, int]:
-    """The smallest run of offsets in [low, high) of *partition* that holds all matches, as far as offsets tell."""
+    """The smallest run of offsets in [low, high) of *partition* that can hold all matches."""
     match predicate:
         case Constant(value):
             return (low, high) if value else (low, low)

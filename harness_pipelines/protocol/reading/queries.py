@@ -26,7 +26,7 @@ class LakeColumn:
 
 @dataclass(slots=True, kw_only=True)
 class LakeStats:
-    """What a scan opened. Bytes are those of delete files and of the column chunks read, compressed, from manifests."""
+    """The work of a scan. Bytes are those of delete files and column chunks read, compressed, from manifests."""
 
     files: int = 0
     files_opened: int = 0
@@ -53,7 +53,7 @@ class LakeQuery:
 
 @dataclass(slots=True, kw_only=True)
 class BufferStats:
-    """What came out of Postgres, before the last filter. Bytes are those of the Arrow tables."""
+    """The rows from Postgres before the last filter. Bytes are those of the Arrow tables."""
 
     segments: int = 0
     rows_read: int = 0

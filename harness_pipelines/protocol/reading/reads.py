@@ -41,7 +41,7 @@ class Cut(Generic[Segment]):
 
     bounds: Mapping[int, Bounds]
     segments: tuple[Segment, ...]
-    answered_by: Version | None  #: the version whose stream view has by now what this one had buffered
+    answered_by: Version | None  #: the version whose stream view now has the rows that were buffered in this one
 
 
 def cut_now(version: Version, positions: Mapping[int, Bounds], segments: Sequence[Segment]) -> Cut[Segment]:

@@ -173,16 +173,16 @@ class Work:
 
     @property
     def hot(self) -> tuple[LakeWork, ...]:
-        """What of the lake is folded by key: nothing in an append table."""
+        """The part of the lake that is folded by key: none in an append table."""
         return tuple(part for part in self.lake if self.key and part.view == "stream")
 
     @property
     def cold(self) -> tuple[LakeWork, ...]:
-        """What of the lake comes as it is, less what the hot side hides."""
+        """The part of the lake that is returned unfolded, less the rows that the hot side hides."""
         return tuple(part for part in self.lake if not self.key or part.view == "batch")
 
     def query(self, part: LakeWork) -> LakeQuery:
-        """What the lake is asked for *part*."""
+        """The filter for the lake's scan of *part*."""
         return LakeQuery(
             table=self.table,
             version=self.version,

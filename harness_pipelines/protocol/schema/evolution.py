@@ -1,7 +1,7 @@
 """Accepted changes of a table's columns, and the resulting spec.
 
 A column is its Iceberg field id: names and places change, the id does not. The compatible changes are those of
-Iceberg's specification (schema evolution) as far as every older row, segment and record keeps its meaning.
+Iceberg's specification (schema evolution), limited so that each older row, segment and record keeps its meaning.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Changes:
     drop: tuple[str, ...] = ()
     widen: tuple[tuple[str, Type], ...] = ()  #: (name, type)
     optional: tuple[str, ...] = ()
-    default: tuple[tuple[str, Default | None], ...] = ()  #: (name, value); None: no default any more
+    default: tuple[tuple[str, Default | None], ...] = ()  #: (name, value); None: remove the default
     add: tuple[Column, ...] = ()
     order: tuple[str, ...] = ()  #: new names of the columns that come first, in this order; the others follow
 

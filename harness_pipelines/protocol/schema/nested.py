@@ -59,7 +59,7 @@ def is_struct(type_: Any) -> bool:
 
 
 def in_key(type_: Any, steps: Steps) -> bool:
-    """Whether *steps* lead through the key of a map."""
+    """Return whether *steps* lead through the key of a map."""
     if not steps:
         return False
     return (type_["type"] == "map" and steps[0] == "key") or in_key(part(type_, steps[0]), steps[1:])
@@ -77,14 +77,14 @@ def ordered(type_: Any, names: Sequence[str]) -> Any:
 
 
 def empty_struct(type_: Any) -> bool:
-    """Whether a struct in *type_* has no field."""
+    """Return whether a struct in *type_* has no field."""
     if isinstance(type_, str):
         return False
     return not names_in(type_) or any(empty_struct(part(type_, name)) for name in names_in(type_))
 
 
 def differences(path: str, old: Type, new: Type) -> Iterator[Difference]:
-    """What makes the type *old* of *path* the type *new*: inside of it as far as that goes."""
+    """Return the changes from the type *old* of *path* to the type *new*, inside of it where possible."""
     match old, new:
         case StructType(before), StructType(after):
             was, now = {f.name: f.type for f in before}, {f.name: f.type for f in after}

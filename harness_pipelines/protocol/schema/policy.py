@@ -33,7 +33,7 @@ from harness_pipelines.spec.types import (
     iceberg_fields,
 )
 
-_FRESH_ID = 1_000_000  #: ids of a trial that nobody keeps
+_FRESH_ID = 1_000_000  #: ids of a trial, which are not kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def verdict(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> Change
 
 
 def tried(spec: TableSpec, changes: Changes) -> Evolved:
-    """What *changes* would make of *spec*; the field ids are nobody's. Raises: EvolutionRefused."""
+    """Return *spec* after *changes*, with field ids of a trial. Raises: EvolutionRefused."""
     return evolved(spec, iceberg_fields(spec.stored), changes, next_id=_FRESH_ID)
 
 
@@ -126,7 +126,7 @@ def _followed(spec: TableSpec, column: Column, fields: Sequence[Offered], gives:
         if column.source is None and field.type is not None:
             made = replace(made, type=_wider(made.type, field.type))
         if (why := gives(field, made)) is not None:
-            # What the change would be is refused by the rule for changes, which says what can be had instead.
+            # The rule for changes refuses this one, and its message names the alternative.
             is_nested = isinstance(column.type, ListType | MapType | StructType)
             made = made if field.type is None or is_nested else replace(made, type=field.type)
             if field.type is None or is_nested or made.type == column.type:
@@ -145,7 +145,7 @@ def _is_found_by(spec: TableSpec, column: Column) -> bool:
 
 
 def _wider(have: Type, offered: Type) -> Type:
-    """The type that holds both, as far as there is one; else *have*."""
+    """The type that holds both if there is one; else *have*."""
     match have, offered:
         case Primitive(name), Primitive(other) if WIDER.get(name) == other:
             return offered

@@ -109,7 +109,7 @@ def others(wanted: Fields, stored: Fields) -> tuple[Other, ...]:
 
 
 def _as_asked(there: Any, wanted: Any) -> Any:
-    """The type *there* with the names that *wanted* has for the same fields, and names that nobody can ask for."""
+    """The type *there* with *wanted*'s names for the same fields, and unreachable names for the others."""
     if isinstance(there, str):
         return there
     if there["type"] != "struct":
@@ -170,7 +170,7 @@ class Layout:
 
 
 def first_layouts(history: Sequence[SchemaRow]) -> dict[int, Layout]:
-    """By field id how digests are made of columns whose structs were changed: as if they had not been.
+    """By field id, how a column whose struct was changed is digested: in its first form.
 
     A field that came later adds nothing where it is null, and one that was dropped is null. *history* from the first
     schema on.

@@ -36,7 +36,7 @@ class Ports(HasLake, HasTables, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One version of the batch view, judged as all others are."""
+    """The scores of one version of the batch view."""
 
     version: int
     committed_at: datetime

@@ -102,7 +102,7 @@ class Origin:
 
     snapshot: int | None
     operation: str | None  #: None: the snapshot is expired from the metadata
-    told_by: Literal["snapshot", "ledger"] | None  #: who names the move
+    told_by: Literal["snapshot", "ledger"] | None  #: the source that names the move
     version: int | None  #: that the snapshot came with; None: the ledger did not publish it by itself
     move_id: int | None = None
     move: MoveTold | None = None  #: None: nothing names it, or the ledger that knew it was lost
@@ -149,8 +149,8 @@ class FileLineage:
 
     table: str
     file: FileTold
-    hidden: FileEntry | None  #: tells which of its rows are hidden in the last of these versions
-    first: int | None  #: of the versions that are kept the first and the last that has it; None: none has it any more
+    hidden: FileEntry | None  #: the delete file that hides its rows in the last of these versions
+    first: int | None  #: the first and the last kept version that has it; None: no kept version has it
     last: int | None
     head: int
     oldest: int  #: the oldest version that is kept
@@ -360,7 +360,7 @@ def _move(look: _Look, move_id: int) -> MoveLineage:
 
 
 def without_files(stores: Ports, table: TableRow, move_id: int) -> MoveLineage:
-    """What the ledger alone knows of a move that was published. Raises: MoveUnknown."""
+    """The ledger's own knowledge of a published move. Raises: MoveUnknown."""
     move = _told(stores.lineage(table), table.name, move_id)
     return MoveLineage(table=table.name, move=move, added=(), removed=None, complete=False, has_files=True)
 
@@ -507,7 +507,7 @@ def _check_log(stores: Ports, table: TableRow, asked: RecordAsked) -> None:
 
 
 def _is_record(table: TableRow, state: ReadState, asked: RecordAsked, tier: Place, *, in_buffer: bool) -> bool | None:
-    """Whether the log has a record at the coordinate, where that costs no more than a look into one file."""
+    """Return whether the log has a record at the coordinate, if one file tells."""
     if tier == "buffer":
         return in_buffer
     if tier == "kafka" or state.version.tiered == "batch":

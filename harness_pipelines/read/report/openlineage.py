@@ -154,7 +154,7 @@ class _Telling:
         return self.told.move.stage == Stage.TIER
 
     def _written(self) -> list[ViewName]:
-        """The views that got files; those of its stage where the files are not known any more."""
+        """The views that got files; the views of its stage if the files are no longer known."""
         effect = self.table.effects.get(Stage(self.told.move.stage))
         found = {file.view for file in self.told.added}
         if not self.told.complete and effect is not None:

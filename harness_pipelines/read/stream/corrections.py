@@ -18,7 +18,7 @@ from harness_pipelines.read.union import ArrowReader
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, Compare, OneOf, Op, Ref, all_of
 
 CORRECTION = "_correction"
-OFFSETS_PER_READ = 10_000  #: of one partition: so many corrections are in memory
+OFFSETS_PER_READ = 10_000  #: of one partition: corrections in memory
 
 
 def read_corrections(
@@ -76,7 +76,7 @@ def corrections_passed(
 
 
 def passed(told: Mapping[Coordinate, Kind], below: Vector) -> dict[Coordinate, Kind]:
-    """Those of *told* that a reader has passed: a record that it has not is read as it is now."""
+    """Those of *told* that a reader has passed; a record ahead of it is read in its current state."""
     return {at: kind for at, kind in told.items() if at[1] < below.get(at[0], 0)}
 
 

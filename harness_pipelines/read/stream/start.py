@@ -150,7 +150,7 @@ def _check_ends(table: TableRow, given: Mapping[int, int], marks: Mapping[int, W
 
 
 def _check_state(plan: ReadPlan, selection: Selection, from_: From) -> None:
-    """A state and the changes behind it can be told together only where each record tells whether its key is wanted."""
+    """A state and the later changes can be filtered alike only if each record shows whether its key is wanted."""
     if not plan.key:
         raise UsageError(f"{plan.table} has no key, so it has no state but all of its records: leave `state_first` out")
     if from_ != "earliest" and not (isinstance(from_, str) and from_.startswith("{")):

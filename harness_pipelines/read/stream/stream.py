@@ -94,7 +94,7 @@ class StreamBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan:
-    """What a stream gives, and where it begins."""
+    """The columns and the start of a stream."""
 
     table: TableRow
     start: StreamToken
@@ -264,7 +264,7 @@ class Stream:
         return {p: o for p, o in self._offsets.items() if p >= 0 and (ends is None or o < ends[p])}
 
     def _live(self, work: Work) -> Iterator[StreamBatch]:
-        """What Kafka brings, until the stream ends or the table is another: the next leg begins with that."""
+        """Read Kafka until the stream ends or the table changes; the next leg begins there."""
         if not self._left():
             return
         self._held.clear()
@@ -355,7 +355,7 @@ class Stream:
         return HELD_POLL_S
 
     def _piece(self, batch: PartitionBatch, codec: RecordCodec, work: Work) -> Piece:
-        """The records of *batch* up to the first that makes no row: that one is ingest's to judge."""
+        """The records of *batch* before the first that makes no row; ingest decides about that one."""
         rows, high = decoded_rows(self._table, codec, batch), batch.high
         if (count := _in_sequence(rows, batch)) < len(batch):
             rows, high = rows.slice(0, count), int(batch.offsets[count])
@@ -397,7 +397,7 @@ def lease_of(table: TableRow) -> timedelta:
 
 @contextmanager
 def leased_plan(stores: Ports, table: TableRow) -> Iterator[ReadPlan]:
-    """The newest version's plan. Nothing renews its lease while the caller is away: who is slow holds up nobody."""
+    """The newest version's plan. Its lease is not renewed while the caller is away, so a slow caller blocks nothing."""
     holder = f"{socket.gethostname()}:{os.getpid()}"
     with leased(stores, table, holder=holder, lease=lease_of(table)) as plan:
         yield plan

@@ -83,7 +83,7 @@ UNSETTLED = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError._DESTROY,  # of a broker that the client was given and lets go of once it has learnt of them all
-        KafkaError._DESTROY_BROKER,  # of one that the cluster does not name any more
+        KafkaError._DESTROY_BROKER,  # of a broker that the cluster no longer names
     }
 )
 LOGIN = frozenset(
@@ -125,7 +125,7 @@ class KafkaTimeouts:
 
 @dataclass(slots=True)
 class Trail:
-    """What a client's error callback said last; empty while all is well."""
+    """The last message of a client's error callback; empty while there is none."""
 
     last: str = ""
     login_failed: str = ""

@@ -159,7 +159,7 @@ class KafkaLog:
         return {partition: Watermark(low[partition], end[partition]) for partition in wanted}
 
     def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
-        for topic in islice(wanted, 1):  # if nobody answers this, nobody is asked about the others
+        for topic in islice(wanted, 1):  # if this one gets no answer, the others are not asked for
             with suppress(TopicMissing, TopicForbidden):
                 self.describe(topic)
         with ThreadPoolExecutor(LOOKERS) as pool:
@@ -174,13 +174,13 @@ class KafkaLog:
         return {topic: found.get(topic) or alone[topic] for topic in wanted}
 
     def _learn_leaders(self, topic: str) -> None:
-        with suppress(KafkaException):  # what is wrong with it is told when it is asked about alone
+        with suppress(KafkaException):  # a request for it alone names the error
             self._metadata(topic, timeout_s=self._client.timeouts.request_s)
 
     def _marks(
         self, topic: str, partitions: Collection[int], low: Offsets, end: Offsets
     ) -> dict[int, Watermark] | None:
-        """What was asked about many topics together; None where an answer is not to be had so."""
+        """The answers for many topics from one request; None for a topic that has to be asked for alone."""
         doing = f"reading the offsets of topic {topic!r}"
         places = {p: TopicPartition(topic, p) for p in sorted(partitions)}
         try:

@@ -28,7 +28,7 @@ class NotProduced(TryAgain):
 
 
 def recreate_topic(settings: Settings, topic: str, *, partitions: int) -> None:
-    """Delete *topic* if it is there, with all its records, and create it anew.
+    """Delete *topic* with all its records if it exists, and re-create it.
 
     Raises: KafkaUnreachable, NotProduced when the cluster does not follow in time.
     """

@@ -51,7 +51,7 @@ DAMAGED = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaErro
 
 @dataclass(slots=True)
 class _Part:
-    """What one poll has of one partition."""
+    """The result of one poll for one partition."""
 
     low: int
     high: int

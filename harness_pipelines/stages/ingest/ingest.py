@@ -62,7 +62,7 @@ class IngestProgress:
 
 
 def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[DecodedRange]:
-    """*ranges*, each with the digest of its rows, so that an audit can judge them when Kafka has dropped the records.
+    """*ranges*, each with the digest of its rows, so that an audit can check them after Kafka dropped the records.
 
     Worked out for all of them at once: a call costs as much as 2,000 rows.
     """

@@ -29,7 +29,7 @@ class LogNotCompared(TryAgain):
 def check_epochs(table: TableRow, log: Log, read: Mapping[int, tuple[int, int | None]]) -> None:
     """Compare the log with what was *read* of it: by partition the position, and the leader epoch of the last record.
 
-    Of a log whose brokers write no epochs nothing is known. Raises: LogRewritten (NEVER); LogNotCompared, and what
+    Brokers that write no epochs allow no check. Raises: LogRewritten (NEVER); LogNotCompared, and what
     `LogReader.poll` does.
     """
     known = {p: (position, epoch) for p, (position, epoch) in read.items() if epoch is not None}

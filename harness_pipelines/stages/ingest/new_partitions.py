@@ -89,7 +89,7 @@ class Joiner:
         if not starts:
             return True
         if table.spec.key:
-            self.generation += 1  # those who ingest find out too, and stop
+            self.generation += 1  # ingest finds out too, and stops
             raise partitions_grown(table.name, known=known, added=set(starts))
         if (claim := self._claim()) is None:
             return False

@@ -119,7 +119,7 @@ def task(
 
 
 def _take(stores: Ports, table: TableRow, claim: Claim, wanted: OffsetRange) -> dict[str, object]:
-    """Ingest one range; an attempt that finds the bound moved stops, because somebody else did the work."""
+    """Ingest one range. An attempt that finds the bound moved stops: another one did the work."""
     writer = stores.buffer_writer(table, lambda: claim)
     segment, codec = OpenSegment(stores.segments, table), RecordCodec(table.spec, stores.schemas)
     reached, rows = wanted.low, 0

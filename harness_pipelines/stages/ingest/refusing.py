@@ -29,7 +29,7 @@ class RefusedTooMany(HarnessError):
 
 
 class NothingFits(RefusedTooMany):
-    """No record of a table became a row, and so many were refused that its spec cannot be right."""
+    """No record of a table became a row, and the number of refused ones shows that its spec is wrong."""
 
     way_on = (
         "correct the spec's words of decoding, `harness table apply`, start the worker again, `harness quarantine "
@@ -123,7 +123,7 @@ def check_move(table: TableRow, *, rows: int, refused: int, one: One, before: Re
     if refused and table.spec.on_error == "stop":
         raise stopped(table, one(), by_check=False)
     transform = table.spec.transform
-    leaves_out = transform is not None and transform.filter is not None  # how many, nobody counts here
+    leaves_out = transform is not None and transform.filter is not None  # their number is not counted here
     if rows or leaves_out or table.spec.stop_above is not None or not refused:
         return
     seen = before.beginning(table, limit=FIRST_RECORDS)

@@ -29,7 +29,7 @@ Unfit = Mapping[tuple[int, int], RefusedRecord]  #: by partition and offset
 def unfit_of(
     table: TableRow, batches: Sequence[PartitionBatch], decoded: Sequence[DecodedRange], trouble: Try
 ) -> Unfit:
-    """The records of *batches* whose rows, as they were *decoded*, cannot be stored."""
+    """The records of *batches* whose *decoded* rows cannot be stored."""
     found: dict[tuple[int, int], RefusedRecord] = {}
     for batch, taken in zip(batches, decoded, strict=True):
         offsets = taken.rows.column("_kafka_offset").to_pylist()

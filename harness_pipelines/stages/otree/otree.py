@@ -351,7 +351,7 @@ def _stage_release(stores: Ports, table: TableRow, move: Move, *, base: Version,
 
 
 def _write_coming(table: TableRow, coming: _Incoming, engine: Arranging, *, on: _View) -> _Cut | None:
-    """Let the engine write *coming* in files of some size; None for one file, whose region nobody looked for."""
+    """Let the engine write *coming* in files of some size; None: one file, whose region was not determined."""
     of_rows = sum(f.live for f in on.files) - sum(f.live for f in coming.replaced) + coming.rows
     target_rows = target_rows_of(table, rows=coming.rows, size=coming.bytes, of_rows=of_rows)
     if on.layout is not None and not coming.replaced and is_one_piece(coming.rows, target_rows=target_rows):
@@ -385,7 +385,7 @@ def _with_layout(
 
 
 def _change(stores: Ports, table: TableRow, staged: Staged, coming: _Incoming, *, base: Version) -> Replacement | None:
-    """What a merge does to files that are there; None where it only adds."""
+    """The change that a merge makes to existing files; None if it only adds."""
     if not (coming.replaced or coming.hidden):
         return None
     assert base.batch is not None
@@ -467,7 +467,7 @@ def _rewriting(
 
 
 def is_worn(file: FileStats, met: Met) -> bool:
-    """Whether a file is rewritten rather than more of its rows hidden."""
+    """Return whether a file is rewritten instead of hiding more of its rows."""
     return met.positions is None or file.hidden + met.rows > HIDDEN_SHARE_MAX * file.rows
 
 
@@ -520,14 +520,14 @@ def _stage_relayout(stores: Ports, table: TableRow, move: Move, *, base: Version
             removed={f.path: f.deletes for f in taken},
             added=staged.files,
             same_rows=True,
-            # What only waits goes on waiting: it must be newer than all that is clustered where it comes to lie.
+            # Unclustered rows keep waiting: they must be newer than all clustered rows of their region.
             sequence=upto if anew else None,
         ),
     )
 
 
 def _taken(stores: Ports, table: TableRow, move: Move, base: Version, files: Sequence[FileStats]) -> list[Due]:
-    """What a relayout takes of its base: what somebody asked for, or what is due there; less after many attempts."""
+    """The part of its base that a relayout takes: the requested or the due regions; less after many attempts."""
     layout, budget = layout_of(stores, table, base), budget_of(move, bytes_max=BUDGET_BYTES)
     assert layout is not None, "a relayout is planned only where there is a tree"
     asked = at_once(as_due(layout.tree, files, layout.clustered, move.parts), budget_bytes=budget)

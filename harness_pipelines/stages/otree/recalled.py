@@ -66,7 +66,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """What of the lake a `where` means. Files and bytes are those that are opened to find out."""
+    """The rows of the lake that match a `where`. Files and bytes are those opened to find them."""
 
     rows: int
     bytes: int  #: of the rows, as Arrow has them
@@ -126,7 +126,7 @@ def matching(table: TableRow, version: Version, where: Predicate, *, rows_max: i
 
 
 def gather(stores: Ports, table: TableRow, move: Move, *, base: Version) -> Gathered:
-    """Copy the rows that the request of *move* means to a table in Postgres, which nobody sees yet.
+    """Copy the rows that *move*'s request selects to a table in Postgres, which no reader sees yet.
 
     Raises: Pointless where there are none, or more than may be; OverlayWrong, PostgresUnreachable, LakeUnreadable.
     """
@@ -160,7 +160,7 @@ def check_release(stores: Ports, table: TableRow, move: Move, *, base: Version) 
 
 
 def check_released(stores: Ports, table: TableRow, staged: Staged, *, base: Version) -> None:
-    """What goes back to the lake is what was recalled. Raises: OverlayWrong (REFRESH)."""
+    """Check that the rows that return to the lake are the recalled ones. Raises: OverlayWrong (REFRESH)."""
     from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
     from harness_pipelines.lakes.iceberg.read.scan import LakeFile
 

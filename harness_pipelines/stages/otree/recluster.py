@@ -58,7 +58,7 @@ class NothingToRecluster(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclustering:
-    """What a request would do, or has left to do."""
+    """The work of a request, or its rest."""
 
     table: str
     request: Request  #: with id 0 before it is recorded

@@ -1,4 +1,4 @@
-"""What a replay, a drop or a list of quarantined records may be asked for.
+"""The selection of quarantined records for a replay, a drop or a list.
 
 It is checked against the table's spec alone, so that a command that only lists loads no reader of the lake.
 """

@@ -85,7 +85,7 @@ class RepairRefused(HarnessError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What a repair did, or with a dry run would do."""
+    """The result of a repair, or with a dry run its plan."""
 
     table: str
     file: str

@@ -1,7 +1,7 @@
 """Replay: decode quarantined records again on request and add them at their own coordinates.
 
 plan: which records of the quarantine could go back now, which wait, which are still refused. publish: one boundary
-commit per batch, which adds the rows to every view. Nothing is staged before it but files that nobody reads.
+commit per batch, which adds the rows to every view. Before it, only files that no reader sees are staged.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Ports(HasCorrections, HasLake, HasLedger, HasSchemas, HasStanding, Protoco
 
 @dataclass(slots=True, kw_only=True)
 class Replayed:
-    """What became of the records that were asked for."""
+    """The outcome for the selected records."""
 
     table: str
     dry_run: bool = False
@@ -100,7 +100,7 @@ def replay(
 ) -> Replayed:
     """Decode the *wanted* records of the quarantine again, and put back those that fit now.
 
-    *decoder*: a spec with the table's columns whose words say how values are written, for this time only.
+    *decoder*: a spec with the table's columns, whose settings decode the values this time only.
     Raises: ReplayRefused where rows are recalled, KeyInTwoPartitions, UsageError; TableStopped; AlreadyThere,
     ForeignCommit; TryAgain when a store is away.
     """

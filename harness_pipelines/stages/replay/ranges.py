@@ -74,7 +74,7 @@ class RangeReplayed:
     records: int = 0  #: decoded
     equal: int = 0  #: as they were: rows, and records that are quarantined still or filtered still
     changes: Counter[Kind] = field(default_factory=Counter)  #: by kind; of a dry run: that would be
-    kept: int = 0  #: rows without a record any more that could tell what they should be
+    kept: int = 0  #: rows whose record is gone, so that their right value is unknown
     dropped: int = 0  #: records that were given up, and are not looked at
     version: int | None = None  #: published; None: nothing was to be changed, or it was a dry run
     move: int | None = None  #: that was committed with it
@@ -232,7 +232,7 @@ def _decoded(stores: Ports, table: TableRow, records: Records, spec: TableSpec) 
 def _planned(
     stores: Ports, table: TableRow, made: _Made, wanted: OffsetRange, *, decoder: str | None
 ) -> tuple[RangeReplayed, Correction, RangeWaits | None]:
-    """What a replay would do now."""
+    """The plan of a replay."""
     partition = wanted.partition
     standing = stores.corrections(table).look([(partition, int(o)) for o in made.records.offsets])
     there = _there(table, standing.pointers, wanted)

@@ -58,7 +58,7 @@ class Records:
         return sum(len(part or b"") for parts in (self.values, self.keys) for part in parts)
 
     def slice(self, first: int, count: int) -> Records:
-        """So many of them, from the *first* on."""
+        """A number of them, from *first* on."""
         part = slice(first, first + count)
         return Records(
             partition=self.partition,
@@ -118,7 +118,7 @@ def _check_few(table: TableRow, wanted: OffsetRange, parts: Sequence[Records]) -
     if count <= RECORDS_MAX and size <= BYTES_MAX:
         return
     last = next(int(part.offsets[-1]) for part in reversed(parts) if len(part))
-    # So many offsets of what was read hold as much as one replay takes; half of them, since others may be larger.
+    # The offsets that were read and fill one replay; half of them, since others may be larger.
     span = last + 1 - wanted.low
     share = min(RECORDS_MAX / count, BYTES_MAX / max(size, 1))
     high = wanted.low + max(1, int(span * share / 2))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What the batch view shows of the records that are put back."""
+    """The batch view's rows of the records that are restored."""
 
     rows: pa.Table
     hidden: Mapping[str, Positions] = field(default_factory=dict)  #: rows that these take the place of, by data file
@@ -139,7 +139,7 @@ def shown_anew(table: TableRow, head: Version, pointers: Mapping[ViewName, str],
 
 
 class _Look:
-    """The views below the bound of the batch view, as far as they have the keys of some records."""
+    """The rows of the views below the batch view's bound that have the keys of some records."""
 
     def __init__(self, table: TableRow, head: Version, rows: pa.Table) -> None:
         self._table, self._head, self._key = table, head, table.spec.key
@@ -162,7 +162,7 @@ class _Look:
         return Shown(rows=self._newest.rows.filter(pc.and_(pa.array(newest[of_row]), puts)), hidden=hidden)
 
     def anew(self, pointers: Mapping[ViewName, str], change: Rewritten) -> Shown:
-        """What is shown once *change* is made in the changelog: its keys are folded again."""
+        """The rows after *change* in the changelog: its keys are folded again."""
         latest, is_put = self._folded(pointers["stream"], change)
         fresh = np.isin(latest, change.new[OFFSET].to_numpy())  # the newest version is one that was made now
         stays = np.zeros(len(latest), np.bool_)

@@ -24,7 +24,7 @@ WAIT_SHOWN_EVERY_S = 60.0  #: how often the log has whom a stand-by waits for
 
 
 class ClaimKeeper:
-    """One stage of one shard, as far as this worker holds it.
+    """One stage of one shard, and this worker's claim to it.
 
     `current` is safe to call from any thread. A claim that was lost is forgotten, and `acquire` may take it again.
     """
@@ -52,7 +52,7 @@ class ClaimKeeper:
         self._renewer: threading.Thread | None = None
 
     def acquire(self) -> bool:
-        """Take the claim if this worker does not hold it and nobody else does; True if it is held now.
+        """Take the claim if it is free; True if this worker holds it now.
 
         Raises: ClaimAhead, where waiting for the other one is of no use; what *check_spec* raises.
         """
@@ -134,7 +134,7 @@ class ClaimKeeper:
             try:
                 if claim is not None:
                     self._renew_once(claim)
-            except Exception:  # without this thread the claim would be lost, and nobody would know why
+            except Exception:  # without this thread the claim would be lost without a trace
                 log.exception("claim.renewal_broken", table=self._table.name, stage=self._stage)
 
     def _renew_once(self, claim: Claim) -> None:

@@ -55,11 +55,11 @@ class Due:
 
     why: str
     attempt: int  #: of the open move, 0 if there is none
-    position: int  #: sum of the bounds that the stage would move, or the version that it would write anew
+    position: int  #: sum of the bounds that the stage would advance, or the version that it would rewrite
 
 
 def due_moves(spec: TableSpec, work: TableWork) -> dict[Stage, Due]:
-    """Of ingest and tier those that have work, that nobody holds, and that no stuck move holds by name."""
+    """Those of ingest and tier that have work, are not claimed, and are not held by a stuck move."""
     due: dict[Stage, Due] = {}
     waiting = intake_of(spec).waiting(buffered=work.buffered, unread=work.unread or 0)
     if unread := waiting[Stage.INGEST]:
@@ -81,13 +81,13 @@ def stages_of(table: TableRow) -> frozenset[Stage]:
 
 
 def is_held(work: TableWork, stage: Stage) -> bool:
-    """Somebody works on it, or a move that failed in every attempt waits for a person."""
+    """It is claimed, or a move that failed in every attempt waits for a person."""
     move = work.open.get(stage)
     return stage in work.busy or (move is not None and move["state"] == MoveState.QUARANTINED)
 
 
 def due_upkeep(stores: Ports, table: TableRow, work: TableWork) -> dict[Stage, Due]:
-    """Of compact, otree and expire those that have work and that nobody holds. The lake is looked at.
+    """Those of compact, otree and expire that have work and are not claimed. Reads the lake's metadata.
 
     Raises: what the ledger and the lake raise.
     """

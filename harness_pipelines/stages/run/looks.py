@@ -59,7 +59,7 @@ class Looks:
             try:
                 self.look()
                 pauses.worked()
-            except Exception as error:  # the outer edge: the stages work on, and nobody else would see it
+            except Exception as error:  # the outer edge: the stages continue, and nothing else would report it
                 if not isinstance(error, HarnessError):
                     log.exception("looks.broken")
                 elif not self._stop.is_set():

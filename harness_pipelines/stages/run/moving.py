@@ -92,7 +92,7 @@ class Moving(Generic[Attempt]):
         return self._once(claim, trigger=trigger, run_id=run_id)
 
     def _once(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
-        """One move. One whose base or inputs are gone is closed; whoever comes next plans on what is there."""
+        """Run one move. If its base or inputs are gone it is closed, and the next one plans on the current head."""
         ledger, table = self._stores.ledger, self._table
         now = ledger.head(table).schema_version
         check_schema(table.name, planned=table.schema_version, found=now, what=f"{self._mover.name} began")
@@ -117,7 +117,7 @@ class Moving(Generic[Attempt]):
         except HarnessError as error:
             self._tally.failed += 1
             counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain | OutcomeUnknown)
-            with suppress(TryAgain, OutcomeUnknown):  # what went wrong is told, not that it could not be noted
+            with suppress(TryAgain, OutcomeUnknown):  # the first error is reported, not the failure to record it
                 ledger.note_failure(move, error=str(error), counts=counts)
             raise
         self._tally.committed += 1

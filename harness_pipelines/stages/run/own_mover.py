@@ -65,7 +65,7 @@ class ProofWrong(HarnessError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What a mover says that it has written."""
+    """A mover's report of what it wrote."""
 
     ranges: Mapping[int, tuple[int, int]]  #: by partition offsets ``[low, high)``: all rows that lie there
     rows: int
@@ -95,12 +95,12 @@ class OwnMove:
 
     @property
     def branch(self) -> str:
-        """The branch of it that this attempt alone writes to, in one snapshot. Nobody reads branches."""
+        """The branch that this attempt alone writes to, in one snapshot. No reader reads branches."""
         return self._move.branch
 
     @property
     def snapshot_properties(self) -> dict[str, str]:
-        """What the summary of that snapshot has to say."""
+        """The entries that the summary of that snapshot must have."""
         return summary_of(self._move, view=None)
 
     @property

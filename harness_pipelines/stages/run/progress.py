@@ -39,7 +39,7 @@ class WorkerOptions:
 
 @dataclass(slots=True)
 class TableProgress:
-    """What the worker did for one table, for those who watch."""
+    """The worker's progress for one table, for observers."""
 
     name: str
     rows: int = 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 WAIT_S_MIN, BACKOFF_S_MAX = 0.1, 5.0
 COUNTED_S = 1.0  #: at least, after a failure that counts against a move: what heals in seconds shall not halve it
-BROKEN_S_MIN, BROKEN_S_MAX = 10.0, 300.0  #: how long a stage is held that met what nobody foresaw
+BROKEN_S_MIN, BROKEN_S_MAX = 10.0, 300.0  #: how long a stage is held after an unexpected error
 
 
 class StageBroken(HarnessError):
@@ -40,7 +40,7 @@ class StageBroken(HarnessError):
 
 
 class Sufferer(Protocol):
-    """The table that a thread works for, as far as its errors are concerned."""
+    """The table of a thread, and the errors that the thread recorded for it."""
 
     table: TableRow
     progress: TableProgress
@@ -112,7 +112,7 @@ class Backoff:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """What nobody foresaw holds the stage for a while, by name; the traceback is in the log."""
+        """An unexpected error holds the stage for a while, by name; the traceback is in the log."""
         try:
             yield
         except Exception as error:  # the outer edge of a stage

@@ -2,7 +2,7 @@
 
 Every stage of every table has its own threads, so one sick table never stops another. A thread repeats: hold the
 claim, do one unit, say what happened. Trouble is shown, waited out and tried again; it is never a reason to skip. What
-nobody foresaw holds the stage that met it, by name and with its traceback in the log; the others continue.
+defect holds the stage that met it, by name and with its traceback in the log; the others continue.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ __all__ = ["CLAIM_LEASE", "StageBroken", "TableProgress", "Worker", "WorkerOptio
 log = structlog.get_logger(__name__)
 INGEST_THREADS_MAX = 2
 LOOK_S = 0.25  #: how often tier asks whether it is due
-TIDY_EVERY_S = 2.0  #: how often otree and compact do: nobody waits for them, and a ledger has many tables
+TIDY_EVERY_S = 2.0  #: how often otree and compact do: they are not urgent, and a ledger has many tables
 EXPIRE_EVERY_S = 60.0
 RESTART_EVERY_S = 1.0  #: how often the ledger is asked what the table is stopped by
 JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threads have on Spark
@@ -115,7 +115,7 @@ class Ports(
 
 
 class Worker:
-    """Runs stages of tables until it is told to stop."""
+    """Runs stages of tables until it is stopped."""
 
     def __init__(self, stores: Ports, tables: Sequence[TableRow], options: WorkerOptions) -> None:
         self.stores = stores
@@ -352,7 +352,7 @@ class _TableWorker:
         thread.start()
 
     def refresh(self) -> None:
-        """Look at the ledger and the log for those who watch; trouble there is shown by the stages."""
+        """Read ledger and log for observers; the stages report errors there."""
         if time.monotonic() < max(self._last_refresh + LOOK_S, self._watching.held_until):
             return
         self._last_refresh = time.monotonic()

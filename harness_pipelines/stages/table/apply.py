@@ -60,7 +60,7 @@ def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
     except SpecMoved:
         now = stores.ledger.table(wanted.table)
         _check_fits(now, wanted)  # by a change of columns it may not fit any more, which says more
-        if now.spec == wanted:  # somebody else applied the same
+        if now.spec == wanted:  # another caller applied the same
             return now
         raise
 
@@ -95,7 +95,7 @@ def check_schemas_known(stores: Ports, spec: TableSpec) -> None:
 
 
 def asks_registry(spec: TableSpec) -> bool:
-    """Whether records of *spec* name schemas that a registry has."""
+    """Return whether records of *spec* name schemas that a registry has."""
     return any(True for _ in _unschemed(spec))
 
 
@@ -111,7 +111,7 @@ def _unschemed(spec: TableSpec) -> Iterator[tuple[str, str, str]]:
 
 
 def _decodes_otherwise(known: TableSpec, wanted: TableSpec) -> bool:
-    """Whether only how records are decoded differs of what rows depend on: the columns that are stored are the same."""
+    """Return whether only the decoding differs: the stored columns are the same."""
     if any(_word(known, word) != _word(wanted, word) for word in _FIXED if word != "columns"):
         return False
     if iceberg_fields(known.stored) != iceberg_fields(wanted.stored):

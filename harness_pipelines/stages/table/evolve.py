@@ -38,7 +38,7 @@ class Ports(HasEvolutions, HasLake, HasLedger, HasSchemas, HasStanding, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvePlan:
-    """What a change would do now."""
+    """The plan of a change."""
 
     table: str
     schema_version: int  #: that the table would have

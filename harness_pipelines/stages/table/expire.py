@@ -34,7 +34,7 @@ class Ports(HasLake, HasLedger, HasRawBytes, HasUpkeep, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """What one run did, or with a dry run would do."""
+    """The result of one run, or with a dry run its plan."""
 
     floor: dict[int, int]
     retired: list[str] = field(default_factory=list)
@@ -136,7 +136,7 @@ def expire_once(
 
 @contextmanager
 def _going_on(held_up: list[HarnessError]) -> Iterator[None]:
-    """What goes wrong in the block is told at the end, and holds nothing else up."""
+    """Collect an error in the block for the end, so that it blocks nothing else."""
     try:
         yield
     except HarnessError as error:

@@ -1,7 +1,7 @@
 """Check a spec against its topic: decode a few records as the table would, and write nothing.
 
-A spec that is wrong for every record makes a table all the same; the one who applies it is the one who can see it.
-What a worker could not use at all, such as a login that is refused, is raised before anything is made.
+A spec that is wrong for every record still makes a table; only the person who applies it can notice.
+An error that would stop every worker, such as a refused login, is raised before anything is created.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Sampled:
 def sample(stores: Ports, spec: TableSpec, *, wait_s: float = WAIT_S) -> Sampled:
     """Decode the oldest and newest records of each partition, of the first 64 that have any.
 
-    What does not come in time is not looked at. Raises: what the log, the codec and the registry do.
+    Records that do not arrive in time are left out. Raises: what the log, the codec and the registry do.
     """
     check_schemas_known(stores, spec)
     found = Sampled()

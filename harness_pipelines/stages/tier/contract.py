@@ -1,7 +1,7 @@
 """Check the contract again on staged rows, before tier publishes them.
 
-Ingest judged these rows when it took them, so one that breaks a check which refuses records is there because the
-contract changed since, or by a defect. Rows are never lost by it: they are counted and told, or the move stops.
+Ingest checked these rows when it accepted them, so one that breaks a refusing check is there because the
+contract changed since, or by a defect. No row is lost by it: rows are counted and reported, or the move stops.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Found:
 def look_again(stores: Ports, table: TableRow, move: Move, staged: Staged) -> Mapping[tuple[int, str], int]:
     """How many staged rows of which partition break which check that would refuse them, as the contract is today.
 
-    Those that only warn were counted when the rows were taken. With `buffer: none` what judges writes, at once.
+    Warnings were counted when the rows were accepted. With `buffer: none`, the same pass checks and writes.
     Raises: ContractBroken; ContractUnusable; LakeFileMissing, LakeUnreadable.
     """
     judge = judge_of(table.spec) if table.intake.buffered and staged.files else None
@@ -95,7 +95,7 @@ def _note(found: dict[tuple[int, str], _Found], rule: RowRule, broken: pa.Table)
 
 
 def _tell(table: TableRow, move: Move, rules: list[RowRule], found: Mapping[tuple[int, str], _Found]) -> None:
-    """Raises: ContractBroken, before anything is told that does not come true then."""
+    """Raises: ContractBroken, before anything is reported that would not happen."""
     named = {rule.name: rule for rule in rules}
     for (partition, check), one in sorted(found.items(), key=lambda item: named[item[0][1]].severity != "stop"):
         rule = named[check]

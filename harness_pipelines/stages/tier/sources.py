@@ -39,11 +39,11 @@ class Source(Protocol):
     """What a move takes its rows from."""
 
     def check(self, table: TableRow) -> None:
-        """See before a move is planned that its rows can be judged. Raises: ContractUnusable."""
+        """Check before a move is planned that its rows can be checked. Raises: ContractUnusable."""
         ...
 
     def takeable(self, stores: Ports, table: TableRow) -> dict[int, Bounds]:
-        """Bounds with ``buffer_hi`` as far as tier may take.
+        """Bounds, with ``buffer_hi`` limited to what tier may take.
 
         Raises: TopicRecreated, PartitionsGrown, RecordsLost, ... when the log is not the one that the table was made
         from.
@@ -60,7 +60,7 @@ class Source(Protocol):
 
 
 class FromBuffer:
-    """Rows that ingest has judged."""
+    """Rows that ingest has checked."""
 
     def check(self, table: TableRow) -> None:
         """Ingest has done so."""
@@ -82,7 +82,7 @@ class FromBuffer:
 
 
 class FromLog:
-    """Records of the log, decoded and judged by the engine; refused ones are published with the move."""
+    """Records of the log, decoded and checked by the engine; refused ones are published with the move."""
 
     def check(self, table: TableRow) -> None:
         judge_of(table.spec)  # Spark's tasks would find out attempt by attempt

@@ -175,7 +175,7 @@ def test_by_its_schema_block_an_event_is_refused_whose_form_gives_no_value_of_th
     assert len(found.refused) == len(load("schema", "kinds"))
     for one in found.refused:
         assert one.reason is Reason.WRONG_TYPE
-        assert one.detail.startswith(f"`{column}`: the event's {given} gives no {table.columns[1].type}; ")
+        assert one.detail.startswith(f"`{column}`: the event's {given} cannot be read as {table.columns[1].type}; ")
 
 
 @pytest.mark.parametrize("told", [{}, {"scale": "two"}, {"scale": "9" * 5000}])

@@ -276,7 +276,7 @@ def test_a_field_that_is_a_word_of_sql_is_quoted_and_the_message_says_so():
     ("words", "place", "why"),
     [
         ("{}", "transform", "write `derive`, `filter` or both"),
-        ("{derive: {y: id}}", "transform.derive.y", "not a column"),
+        ("{derive: {y: id}}", "transform.derive.y", "there is no column"),
         ("{derive: {id: n}}", "transform.derive.id", "is a key column"),
         ("{derive: {u: id}}", "transform.derive.u", "an expression cannot derive a uuid"),
         ("{derive: {us: id}}", "transform.derive.us", "an expression cannot derive a uuid"),

@@ -66,7 +66,7 @@ def test_an_alias_is_a_name_that_no_other_column_has_and_is_told_at_its_place(al
 @pytest.mark.parametrize("written", ["1", "{a: b}", "[1]", "[[a]]"])
 def test_aliases_are_a_list_of_names(written: str):
     [line] = told(f"{HEAD}  x: {{type: int, aliases: {written}}}\n")
-    assert line.startswith("t.yaml:4: columns.x.aliases: write a list of names, such as [old_name], not ")
+    assert line.startswith("t.yaml:4: columns.x.aliases: write a name or a list of names, such as [a, b], not ")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,8 @@ def test_aliases_are_a_list_of_names(written: str):
          "t.yaml:3: columns: a value of `format: raw` has no fields, so its column has no other names; remove "
          "`aliases`"),
         (HEAD + "  t: {type: int, aliases: [x]}\ntransform: {derive: {t: id}}\n",
-         "t.yaml:5: transform.derive.t: has `aliases: [x]`, and a derived column is not read from the record"),
+         "t.yaml:5: transform.derive.t: 't' has `aliases: [x]`, and a derived column is not read from the record; "
+         "remove one"),
         (HEAD + "  t: {type: int, aliases: [old]}\ntransform:\n  fields: {Old: int}\n  filter: id > 0\n",
          "t.yaml:6: transform.fields.Old: column 't' has this alias already (names ignore case); `fields` are fields "
          "without a column"),

@@ -85,7 +85,7 @@ class LakeLook:
         return self._read(manifest_list, _lists, partial(_parse_list, self._io, manifest_list))
 
     def cut_off(self, manifest: ManifestSeen) -> Unreadable | None:
-        """Whether a manifest is there in full, without opening it."""
+        """Return whether a manifest is there in full, without opening it."""
         size = self.size(manifest.path)
         if size is None:
             return Unreadable(manifest.path, GONE)
@@ -94,15 +94,15 @@ class LakeLook:
         return None
 
     def altered(self, manifest: ManifestSeen) -> Unreadable | None:
-        """Whether a manifest is not what was written, without an answer to what it says."""
+        """Return whether a manifest is not what was written, without an answer to what it says."""
         return self.cut_off(manifest) or self._tried(manifest.path, partial(self._compare, manifest.path))
 
     def damage(self, file: FileSeen) -> Unreadable | None:
-        """Whether a data or delete file is gone or is not what was written; each of its pages is read."""
+        """Return whether a data or delete file is gone or is not what was written; each of its pages is read."""
         return self.cut_short(file) or self._tried(file.path, partial(self._read_pages, file.path))
 
     def cut_short(self, file: FileSeen) -> Unreadable | None:
-        """Whether a data or delete file is there in full, without opening it."""
+        """Return whether a data or delete file is there in full, without opening it."""
         size = self.size(file.path)
         if size is None:
             return Unreadable(file.path, GONE)

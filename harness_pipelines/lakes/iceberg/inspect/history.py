@@ -157,7 +157,7 @@ class LakeHistory:
         )
 
     def exists(self, paths: Sequence[str]) -> bool:
-        """Whether all of *paths*, below the location, are there."""
+        """Return whether all of *paths*, below the location, are there."""
         stored = self._stored()
         return not any(_is_gone(path, stored) for path in paths)
 
@@ -178,7 +178,7 @@ def present(paths: Sequence[str]) -> set[str]:
 
 
 def is_staged(view: Table, move: Move) -> bool:
-    """Whether the branch of the move's attempt holds what the attempt wrote."""
+    """Return whether the branch of the move's attempt holds what the attempt wrote."""
     snapshot = view.metadata.snapshot_by_name(move.branch)
     summary = None if snapshot is None else snapshot.summary
     return summary is not None and (summary[MOVE], summary[ATTEMPT]) == (str(move.move_id), str(move.attempt))

@@ -44,7 +44,7 @@ class FileEntry:
     hides_in: str | None = None  #: of a file of position deletes: the data file whose rows it hides
 
     def reaches(self, partition: int, offset: int) -> bool:
-        """Whether a record can be in it, by partition and bounds."""
+        """Return whether a record can be in it, by partition and bounds."""
         if not self.is_data or self.partition not in (None, partition):
             return False
         return self.low is None or self.high is None or self.low <= offset < self.high
@@ -110,7 +110,7 @@ class ViewPast:
         return None
 
     def has(self, snapshot: int, path: str) -> bool:
-        """Whether a file is live in a snapshot."""
+        """Return whether a file is live in a snapshot."""
         name = path.rsplit("/", 1)[-1]
         found = (e for m in self._manifests(snapshot) or () for e in self._entries(m).get(name, ()))
         return any(entry.path == path for entry in found)

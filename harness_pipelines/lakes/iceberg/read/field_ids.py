@@ -53,7 +53,7 @@ def _differs(kind: pa.DataType, type_: IcebergType) -> bool:
 
 
 def has_field_ids(kind: pa.DataType) -> bool:
-    """Whether a writer left ids inside of the nested type *kind*."""
+    """Return whether a writer left ids inside of the nested type *kind*."""
     parts = (
         [kind.key_field, kind.item_field] if pa.types.is_map(kind) else [kind.field(i) for i in range(kind.num_fields)]
     )

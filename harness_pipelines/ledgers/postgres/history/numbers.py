@@ -18,7 +18,7 @@ from harness_pipelines.protocol.versions import Version
 
 
 def in_history(connection: Connection, table: TableRow) -> bool:
-    """Whether the table was compared with its lake in the history that this server writes; its row is locked."""
+    """Return whether the table was compared with its lake in this server's history; its row is locked."""
     row = connection.execute(sql("history/of_table"), {"table_id": table.table_id}).fetchone()
     return row is not None and row["history"] == row["ours"]
 

@@ -104,7 +104,7 @@ def overlays_there(connection: Connection, table_id: int) -> frozenset[str]:
 
 
 def check_there(connection: Connection, table: TableRow, overlays: Iterable[Overlay]) -> None:
-    """What a version is to name must be there (S10). Raises: OverlayMissing."""
+    """Check that what a version will name exists (S10). Raises: OverlayMissing."""
     if gone := sorted({one.segment for one in overlays} - overlays_there(connection, table.table_id)):
         raise OverlayMissing(
             f"{table.name}: {gone[0]}, a table of recalled rows, is not there; nothing was written. `harness fsck "

@@ -39,7 +39,7 @@ class Reclusters:
             return _request(made)
 
     def end(self, table: TableRow, request: Request) -> None:
-        """Nothing is left of *request*, or nobody wants it any more. A second call changes nothing."""
+        """Close *request*: it is done or withdrawn. A second call changes nothing."""
         self.database.run("recluster/end", {"table_id": table.table_id, "request_id": request.request_id})
 
     def leave_out(self, table: TableRow, *, move_id: int, files: Iterable[str], error: str) -> None:
@@ -48,7 +48,7 @@ class Reclusters:
         self.database.run("recluster/leave_out", given_up)
 
     def left_out(self, table: TableRow) -> list[LeftOut]:
-        """Relayouts that failed in every attempt, oldest first, since somebody last asked for one."""
+        """Relayouts that failed in every attempt since the last request for one, oldest first."""
         rows = self.database.rows("recluster/left_out", {"table_id": table.table_id})
         return [LeftOut(row["move_id"], frozenset(row["files"]), row["error"]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""What the ledger says of the records of a table, for those who prove that none is missing. As a reader."""
+"""The ledger's accounts of a table's records, for proofs that none is missing. A reader's login suffices."""
 
 from __future__ import annotations
 

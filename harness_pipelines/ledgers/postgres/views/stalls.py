@@ -20,7 +20,7 @@ STALLED_S = 60.0  #: without progress, beyond what the spec's rules allow: an al
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """A stage of a table that had something to do when somebody looked last, and did not get further since."""
+    """A stage that had work when a worker last looked, and has not advanced since."""
 
     table: str
     stage: str  #: or ``events``: the delivery to a subscriber
@@ -134,7 +134,7 @@ class Stalls:
             self._database.run("stalls/trouble", given)
 
     def now(self, tables: Collection[str] | None = None) -> list[Stall]:
-        """What waits in *tables*, or in all; those that are no alarm yet too."""
+        """Return the stages that wait, in *tables* or in all, including those that raise no alarm yet."""
         given = {"tables": None if tables is None else list(tables)}
         return [
             Stall(

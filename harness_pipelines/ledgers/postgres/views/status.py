@@ -100,7 +100,7 @@ class Overview:
         return worst
 
     def apart(self, table: TableRow) -> dict[int, Apart]:
-        """What is no row, by partition; those where every offset is one are left out."""
+        """Return the offsets that are not rows, by partition; partitions without such offsets are left out."""
         found = self.database.rows("overview/apart", {"table_id": table.table_id})
         names = ("batch", "stream", "buffer", "filtered")
         return {row["partition"]: Apart(**{name: row[name] for name in names}) for row in found}
