@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import abc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from harness_pipelines.spec.wording import (
 from harness_pipelines.spec.yaml_reader import Reader
 
 SPEC_BYTES_MAX = 8 * 2**20  #: room for two schemas and thousands of columns
+_NO_SETTINGS = frozenset({"model_type", "model_attributes_type"})  #: pydantic's, of a value that has no settings
 #: Settings by the names that other systems have for them.
 _ELSEWHERE: Mapping[type[BaseModel], Mapping[str, str]] = {
     TableSpec: {
@@ -169,7 +171,7 @@ def located(path: str | Path) -> Iterator[None]:
 
 def _problems(errors: Iterable[Mapping[str, Any]], reader: Reader, words: Mapping[str, Any]) -> Iterator[SpecProblem]:
     """Turn pydantic's errors into problems, without those that follow from another one."""
-    found = [(tuple(one["loc"]), one) for one in errors]
+    found = [(place, one) for one in errors if (place := _place_of(one)) is not None]
     meant = {(*place[:-1], _meant(place)) for place, one in found if one["type"] == "extra_forbidden"}
     for place, one in found:
         if any(wrong == place[: len(wrong)] for wrong in reader.wrong):
@@ -180,6 +182,17 @@ def _problems(errors: Iterable[Mapping[str, Any]], reader: Reader, words: Mappin
             continue  # its entries were refused
         message = _message(one, place, reader, has_word=len(place) == 1 and place[0] in words)
         yield SpecProblem(line=reader.line(place), field=dotted(place), message=message)
+
+
+def _place_of(error: Mapping[str, Any]) -> Place | None:
+    """The place of an error of pydantic's; None for the branch of text or settings that the value did not mean."""
+    place = tuple(error["loc"])
+    branch = next((at for at, part in enumerate(place) if isinstance(part, str) and "[_" in part), None)
+    if branch is not None:
+        return (*place[:branch], *place[branch + 1 :]) if error["type"] not in _NO_SETTINGS else None
+    if error["type"] == "string_type" and place[-1:] == ("str",):
+        return None if isinstance(error["input"], dict) else place[:-1]
+    return place
 
 
 def _message(error: Mapping[str, Any], place: Place, reader: Reader, *, has_word: bool) -> str:
@@ -203,7 +216,7 @@ def _message(error: Mapping[str, Any], place: Place, reader: Reader, *, has_word
             allowed = re.findall(r"'([^']*)'", error["ctx"]["expected"]) or [error["ctx"]["expected"]]
             near = nearest(given, allowed) if isinstance(given, str) else None
             return f"{found} is not allowed{_did_you_mean(near)}; allowed: {', '.join(allowed)}"
-        case "model_type" | "model_attributes_type":
+        case _ if kind in _NO_SETTINGS:
             allowed = _words_of(_model_at(place))
             example = f", such as {{file: {given}}}" if "file" in allowed and isinstance(given, str) else ""
             return f"write settings below it{example}, not {found}; allowed: {', '.join(allowed)}"
@@ -341,5 +354,5 @@ def _below(annotation: Any) -> tuple[Any, bool] | None:
         return annotation, False
     for inner in get_args(annotation):
         if found := _below(inner):
-            return found[0], found[1] or getattr(annotation, "__origin__", None) in (tuple, dict)
+            return found[0], found[1] or getattr(annotation, "__origin__", None) in (tuple, dict, abc.Mapping)
     return None

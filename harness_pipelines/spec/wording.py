@@ -12,7 +12,7 @@ from harness_pipelines.errors import UsageError
 
 _ENTRIES_MAX = 8
 _CHARS_MAX = 60
-_CUTOFF = 0.7  #: of difflib; below it a suggestion misleads more often than it helps
+_CUTOFF = 0.65  #: of difflib; below it a suggestion misleads more often than it helps
 
 Place = tuple[str | int, ...]
 
