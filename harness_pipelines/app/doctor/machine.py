@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +27,7 @@ OLDEST_PYTHON, FIRST_PYTHON_TOO_NEW = (3, 11), (3, 14)
 #: The packages whose versions matter most when somebody else reads a report.
 SHOWN = ("harness-pipelines", "pyarrow", "pyiceberg", "confluent-kafka", "psycopg", "pyspark", "dagster", "obstore")
 FREE_BYTES_FAIL, FREE_BYTES_WARN = 256 * 1024**2, 5 * 1024**3
+_BOUND = re.compile(r"(>=|<)\s*([\d.]+)")  #: the only two that pyproject.toml has
 #: What each kind of jars must have among them, by how their file names begin.
 NEEDED_JARS = {
     "spark": ("iceberg-spark-runtime-", "postgresql-", "spark-sql-kafka-", "kafka-clients-"),
@@ -58,7 +60,30 @@ def _python(notes: Notes) -> Iterator[Finding]:
     else:
         yield notes.fail("python", found, "use Python 3.11, 3.12 or 3.13")
     known = [f"{name} {number}" for name in SHOWN if (number := _version(name)) is not None]
-    yield notes.ok("packages", ", ".join(known))
+    if unfit := list(_unfit(requires("harness-pipelines") or ())):
+        way_on = "install the harness into an empty environment, or with `--constraint deploy/constraints.txt`"
+        yield notes.fail("packages", "; ".join(unfit), way_on)
+    else:
+        yield notes.ok("packages", ", ".join(known))
+
+
+def _unfit(requirements: Sequence[str]) -> Iterator[str]:
+    """Packages that are missing, or outside of the versions that the harness was tested with; not those of extras."""
+    for text in requirements:
+        wanted, _, marker = text.partition(";")
+        name = re.split(r"[^\w.-]", wanted, maxsplit=1)[0]
+        if "extra" in marker:
+            continue
+        there = _version(name)
+        if there is None:
+            yield f"{name} is missing"
+        elif not all(_fits(there, sign, bound) for sign, bound in _BOUND.findall(wanted)):
+            yield f"{name} {there} is installed, and {wanted.strip()} is needed"
+
+
+def _fits(there: str, sign: str, bound: str) -> bool:
+    found, limit = (tuple(int(part) for part in re.findall(r"\d+", text)) for text in (there, bound))
+    return found >= limit if sign == ">=" else found < limit
 
 
 def _version(package: str) -> str | None:

@@ -116,6 +116,24 @@ def test_a_machine_with_nothing_set_and_nothing_started_passes(home: Path):
     assert not home.exists(), "a look makes no home"
 
 
+@pytest.mark.parametrize(
+    ("there", "verdict", "said"),
+    [
+        ("0.12.0", OK, ""),
+        ("0.13.0", FAIL, "pyiceberg 0.13.0 is installed, and pyiceberg<0.13,>=0.12 is needed"),
+        ("0.9.1", FAIL, "pyiceberg 0.9.1 is installed"),
+        (None, FAIL, "pyiceberg is missing"),
+    ],
+)
+def test_a_package_of_another_version_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, there: str | None, verdict: Verdict, said: str
+):
+    known = machine_checks._version
+    monkeypatch.setattr(machine_checks, "_version", lambda name: there if name == "pyiceberg" else known(name))
+    seen = found(look(Settings(home=home)), "packages")
+    assert (seen.verdict, said in seen.found) == (verdict, True)
+
+
 def fake_java(folder: Path, version: str) -> Path:
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "java").touch()
