@@ -18,8 +18,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 from harness_pipelines.drivers.file_notes import KNOWN, Notes
 from harness_pipelines.drivers.object_stores.clients import filesystem
+from harness_pipelines.drivers.object_stores.marks import create_mark, read_mark
 from harness_pipelines.lakes.iceberg.parquet import data_files, tail_of
 from harness_pipelines.protocol.lake.file_digests import DIGEST_BYTES, Digest
+from harness_pipelines.spec.locations import local_path
 
 DATA = ".parquet"
 AT_ONCE = 8  #: files whose ends are read at once: a store far away answers slowly, but many at a time
@@ -120,7 +122,48 @@ class _Output(OutputFile):
         return _Input(self._inner.to_input_file())
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        return _Writing(self.location, self._inner.create(overwrite=overwrite), self._digests)
+        """In an object store the file is created by one conditional request, when it is closed.
+
+        Arrow would ask by two requests whether it is there, of which one is a listing, and then write over one that
+        came in between.
+        """
+        is_local = local_path(self.location) is not None
+        inner = self._inner.create(overwrite=overwrite) if is_local or overwrite else _Created(self.location)
+        return _Writing(self.location, inner, self._digests)
+
+
+class _Created(OutputStream):
+    """A small file of an object store, which is there as a whole once it is closed, and was not there before."""
+
+    def __init__(self, location: str) -> None:
+        self._location, self._content, self._is_open = location, bytearray(), True
+
+    def write(self, b: bytes) -> int:
+        self._content += b
+        return len(b)
+
+    def tell(self) -> int:
+        return len(self._content)
+
+    def close(self) -> None:
+        """Raises: FileExistsError, OSError, StoreRefused."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        content = bytes(self._content)
+        if not create_mark(self._location, content):  # after a lost answer it is our own that is there
+            seen = read_mark(self._location)
+            if seen is None or seen.content != content:
+                raise FileExistsError(f"{self._location} is there, and has another content; nothing was written")
+
+    def __enter__(self) -> _Created:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
 
 
 class _Writing(OutputStream):
@@ -150,4 +193,7 @@ class _Writing(OutputStream):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:  # nobody notes half of a file
+            self._inner.__exit__(kind, error, trace)

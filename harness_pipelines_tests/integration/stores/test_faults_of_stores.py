@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,11 +20,12 @@ from harness_pipelines.drivers.object_stores.clients import administration, buck
 from harness_pipelines.drivers.object_stores.deletion import SomeLeft, delete
 from harness_pipelines.drivers.object_stores.marks import StoreUnfit, create_mark, read_mark
 from harness_pipelines.drivers.object_stores.troubles import StoreRefused
-from harness_pipelines.lakes.iceberg.checked_io import opened_io
+from harness_pipelines.lakes.iceberg.checked_io import CheckedIO, StoreIO, opened_io
 from harness_pipelines.lakes.owner import MARK, Ownership
 from harness_pipelines.ledgers.postgres.drop import purge, purge_noted, to_purge
 from harness_pipelines.ports.errors import LakeAway, WarehouseTaken
 from harness_pipelines.ports.lake import reachable
+from harness_pipelines.protocol.lake.file_digests import Digest
 from harness_pipelines.services import Endpoints
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.store_proxy import Fault, StoreProxy
@@ -239,6 +240,45 @@ def test_an_answer_that_is_cut_is_never_taken_for_the_whole(place: str, proxy: S
     proxy.fail("GET", Fault(cut=True))
     with pytest.raises(OSError), opened_io(file).new_input(file).open() as stream:
         stream.read()
+
+
+class Noted:
+    """Digests of what was written."""
+
+    warehouse = None
+
+    def __init__(self) -> None:
+        self.found: dict[str, Digest] = {}
+
+    def add(self, path: str, digest: Digest) -> None:
+        self.found[path] = digest
+
+    def flush(self) -> None: ...
+
+    def ask(self, paths: Sequence[str]) -> dict[str, Digest]:
+        return {path: self.found[path] for path in paths if path in self.found}
+
+
+def test_a_metadata_file_is_created_by_one_request_and_never_written_over(place: str, proxy: StoreProxy):
+    notes = Noted()
+    io = CheckedIO(StoreIO(), notes)
+    where = f"{place}/metadata/00001-x.metadata.json"
+    proxy.fail("CREATE", Fault(lost=True), times=1)  # the client asks again, and finds what it has made
+    with io.new_output(where).create() as stream:
+        stream.write(b"{1}")
+    kinds = [one.kind for one in proxy.seen]
+    assert kinds == ["CREATE", "CREATE", "GET"]
+    with pytest.raises(FileExistsError, match="another content"), io.new_output(where).create() as stream:
+        stream.write(b"{2}")
+    seen = read_mark(where)
+    assert seen is not None
+    assert seen.content == b"{1}"
+    with suppress(ZeroDivisionError), io.new_output(f"{place}/half").create() as stream:
+        stream.write(b"{")
+        raise ZeroDivisionError
+    assert read_mark(f"{place}/half") is None
+    assert list(notes.found) == [where]
+    assert proxy.counts()["LIST"] == 0
 
 
 REFUSALS = [
