@@ -111,15 +111,21 @@ def test_without_a_buffer_words_of_decoding_change_after_that_stop(make_rig: Mak
     assert rig.read() == rig.truth
 
 
-@pytest.mark.parametrize("buffer", ["postgres", "none"])
-def test_a_worker_that_was_started_before_that_change_decodes_by_it_when_it_takes_over(make_rig: MakeRig, buffer: str):
+@pytest.mark.parametrize("route", ["threads", "tasks of Spark", "buffer: none"])
+def test_a_worker_that_was_started_before_that_change_decodes_by_it_when_it_takes_over(make_rig: MakeRig, route: str):
     """It waited for the claim with the spec of then, in each of the threads that ingest: one finds the change first."""
+    buffer = "none" if route == "buffer: none" else "postgres"
     rig = make_rig(partitions=2, columns=LATE, buffer=buffer)
     for partition in range(2):
         rig.kafka.produce(rig.topic, partition, [timed(n) for n in range(1100)])
     with pytest.raises(RefusedTooMany):
         rig.ingest() if buffer == "postgres" else rig.tier()
-    stand_by = rig.worker(frozenset({Stage.INGEST, Stage.TIER}), until_idle=True)
+    options = WorkerOptions(
+        stages=frozenset({Stage.INGEST, Stage.TIER}),
+        until_idle=True,
+        ingest_on="spark" if route == "tasks of Spark" else "threads",
+    )
+    stand_by = Worker(rig.stores, [rig.table.row], options)
     applied(rig, columns={**LATE, "at": {"type": "timestamp", "from": "epoch_ms"}})
     stand_by.run()
     rig.table = rig.harness.table(rig.name)
