@@ -27,7 +27,7 @@ _QUOTED = (
 )
 #: Between a key and its value; also as it is written in an address, in JSON's escapes and in HTML.
 _IS = r"(?:=>|->|:=|[:=]|%3[da]|\\+u003[da]|&#(?:61|58|x3[da]);)"
-_ADDRESS = re.compile(  # up to the last `@`: passwords are met with `@`, `:` and `/` that nobody encoded
+_ADDRESS = re.compile(  # up to the last `@`: passwords may have `@`, `:` and `/` that are not encoded
     r"(?P<kept>\b[a-z][a-z0-9+.-]{0,40}://[^\s:/@?#\"']{0,200}):[^\s\"'<>]{0,2000}@", re.IGNORECASE
 )
 _TOKEN_AS_USER = re.compile(r"(?P<kept>\bhttps?://)[^\s:/@?#\"'<>]{1,2000}@", re.IGNORECASE)

@@ -229,7 +229,7 @@ class WorkerCollector(Collector):
     def _show_ledger(self, shown: dict[str, Family], found: Found) -> None:
         for state in found.states:
             name, spec = state.name, found.specs[state.name]
-            # Nobody ever holds a stage that a table does not have, and nobody is missed there.
+            # A stage that a table does not have is never claimed, so a missing claim is no fault there.
             never = {Stage.INGEST} - {intake_of(spec).reader} | (set() if spec.catalogs else {Stage.MIRROR})
             asked = self._stages if name in self._own else OF_OTHERS
             _show_state(shown, state)

@@ -19,7 +19,7 @@ from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
 
 INTERRUPTED = 130
-QUERY_CANCELED = "57014"  #: SQLSTATE of a statement that timed out, or that somebody canceled
+QUERY_CANCELED = "57014"  #: SQLSTATE of a statement that timed out or was canceled
 # A sub-command is imported when it is called or when the help lists it, so its module must import
 # whatever is slow (pyspark, dagster, pyiceberg, confluent_kafka) inside its functions.
 COMMANDS: dict[str, str] = {

@@ -171,7 +171,7 @@ def last_snapshot(instance: DagsterInstance, *, before: datetime) -> int:
 
 
 def purge_snapshots(instance: DagsterInstance, *, up_to: int) -> int:
-    """Delete the snapshots of jobs and plans, of those numbered *up_to* this, that no run stands on any more.
+    """Delete the snapshots of jobs and plans, of those numbered *up_to* this, that no run refers to.
 
     Each change of a table's definition leaves some. A run that takes one of them up in this very moment fails to start,
     and the next one makes it again. Returns how many went.

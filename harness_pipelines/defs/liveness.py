@@ -1,7 +1,7 @@
 """Liveness of a run: its process sends heartbeats while it works, and a sensor notices when they stop.
 
 A claim is no sign of life: a run gives it back before its checks, and another worker may hold it. Beats are compared
-with each other only, so the clocks of two machines never meet; time in which nobody looked does not count.
+with each other only, so the clocks of two machines never meet; time without a tick does not count.
 """
 
 import json

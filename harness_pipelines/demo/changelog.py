@@ -1,8 +1,8 @@
 """The lives of orders as a changelog: which order each record is about, what it does, and what it changes.
 
 Time goes by orders: one is born per tick. Everything else that happens to it comes some time later, drawn from a
-seeded generator, and the changelog is all of that in the order of time. So many lives are under way at each moment,
-and a prefix of the changelog is one of every life.
+seeded generator, and the changelog is all of that in the order of time. Many lives are under way at each moment, and a
+prefix of the changelog is one of every life.
 """
 
 from __future__ import annotations

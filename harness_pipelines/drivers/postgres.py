@@ -47,7 +47,7 @@ class Connection(psycopg.Connection[DictRow]):
         """Inside of a transaction, work that asks the database nothing and may take longer than it lets one be idle.
 
         Meanwhile the session is asked for nothing now and then, by this process: one that is stopped does not do that,
-        and holds nobody up for longer than the timeouts. A session that is lost meanwhile is met by the next statement.
+        and blocks nothing for longer than the timeouts. The next statement meets a session that is lost meanwhile.
         """
         over = threading.Event()
 

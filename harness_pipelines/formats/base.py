@@ -38,7 +38,7 @@ class Reason(StrEnum):
     UNSUPPORTED_OP = "unsupported_op"
     UNAVAILABLE_VALUE = "unavailable_value"
     TRANSFORM = "transform"
-    FILTERED = "filtered"  #: it was a row, and a replay found that the filter does not take it any more
+    FILTERED = "filtered"  #: it was a row, and a replay found that the filter now leaves it out
     CONTRACT = "contract"
     TRUNCATED_HEADER = "truncated_header"
     WRONG_MAGIC_BYTE = "wrong_magic_byte"

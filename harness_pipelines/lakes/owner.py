@@ -2,7 +2,7 @@
 
 Two ledgers that publish to one lake would each remove what only the other one reaches. A copy of a ledger has its id
 too, so the mark also names the database that it is in. A copy of the disks has even that: so the ledger keeps an epoch,
-which the mark names and a take-over writes anew, and the copy that did not take over does not know it. A stand-by has
+which the mark names and a take-over replaces, and the copy that did not take over does not know it. A standby has
 the epoch as well: so the mark names the timeline that Postgres writes. Of two servers of one ledger the warehouse is
 that of the one which was promoted, as soon as it works, and a primary that comes back finds it taken.
 """
@@ -30,7 +30,7 @@ from harness_pipelines.ports.lake import reachable
 from harness_pipelines.spec.locations import normal
 
 MARK = ".harness-owner.json"
-TRUSTED_S = 20.0  #: so long a mark that was read is believed, but by those who remove files
+TRUSTED_S = 20.0  #: validity of a mark that was read, except before files are removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Ownership:
     def check(self) -> None:
         """The warehouse is this ledger's, by a mark that was read lately. Cheap: it is read every `TRUSTED_S` at most.
 
-        One that was this ledger's and is away holds nobody up: who needs the lake finds that out by himself.
+        A warehouse of this ledger that is away blocks nothing: the users of the lake meet the error themselves.
         Raises: as `confirm`.
         """
         now = time.monotonic()
@@ -130,9 +130,9 @@ class Ownership:
     def take_over(self) -> None:
         """Make the warehouse this ledger's, whosever it was, under an epoch that no copy of this ledger knows.
 
-        Raises: WarehouseTaken when somebody else did so at the same time; LakeAway.
+        Raises: WarehouseTaken if another ledger did so at the same time; LakeAway.
         """
-        self._database.run("reconcile/new_epoch")  # first: who dies here has lost the warehouse, and may ask again
+        self._database.run("reconcile/new_epoch")  # first: a process that dies here has lost the warehouse
         self._replace(self.ours(), self._seen())
         self.confirm()
 
@@ -163,7 +163,7 @@ class Ownership:
             return Owner(
                 ledger=words["ledger"],
                 instance=words["instance"],
-                epoch=words.get("epoch", words["ledger"]),  # before there were epochs nobody had taken over
+                epoch=words.get("epoch", words["ledger"]),  # before there were epochs there was no take-over
                 database=words["database"],
                 timeline=int(words.get("timeline", 0)),
             )
@@ -174,7 +174,7 @@ class Ownership:
             ) from error
 
     def _claim(self, ours: Owner) -> None:
-        """Write the first mark; that of somebody who was first stays. Raises: StoreUnfit."""
+        """Write the first mark; an earlier one stays. Raises: StoreUnfit."""
         with reachable(self._warehouse, "writing its owner's mark"):
             if create_mark(self._place, _text(ours)):
                 check_conditions(self._place, _text(ours))

@@ -65,7 +65,7 @@ def synthetic(histogram: CellHistogram, *, filters: Sequence[Sequence[str]] = ()
     """Boxes of `SHARES` around rows, with equal sides in rank space.
 
     *filters* are the sets of columns that readers filter by together, one set as often as another. Where nothing is
-    known three quarters of them are over all columns and the last one is slabs on each. Nobody asks for the sample
+    known three quarters of them are over all columns and the last one is slabs on each. No query reads the sample
     layer's column. The same histogram gives the same queries. Bounds are grid lines.
     """
     sample = histogram.sample(_SAMPLE)

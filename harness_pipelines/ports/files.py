@@ -51,7 +51,7 @@ class FileStore(Protocol):
         ...
 
     def keeps_deleted(self, location: str) -> bool | None:
-        """Whether what is deleted stays as an old version, and is billed; None: nobody knows."""
+        """Return whether what is deleted stays as an old version, and is billed; None: nobody knows."""
         ...
 
 

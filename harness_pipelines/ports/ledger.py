@@ -395,7 +395,7 @@ def new_lease() -> str:
 def claimed_once(
     ledger: Ledger, table: TableRow, stage: Stage, *, shard: int = 0, lease: timedelta
 ) -> Iterator[Claim | None]:
-    """A claim for one act, given back after it; None while somebody else holds the stage.
+    """A claim for one act, returned after it; None while another holder has the stage.
 
     What ends the block gives it back, a signal in the middle of taking it too.
     """

@@ -1,4 +1,4 @@
-"""Who may run a stage of a shard. The clock is the database's and is passed in."""
+"""The right to run a stage of a shard. The clock is the database's and is passed in."""
 
 from __future__ import annotations
 

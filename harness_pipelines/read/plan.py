@@ -35,7 +35,7 @@ def make_plan(
 
     With *tail* the plan also names what only Kafka has, up to its last stable offsets of now; an old version has no
     tail but for what a revert of a table without buffer has left to Kafka. A plan that fails leaves no lease; the
-    caller, who names it (`new_lease`), gives it back where a signal comes between the plan and its use (`leased`).
+    caller, which names it (`new_lease`), returns it if a signal comes between the plan and its use (`leased`).
     Raises: VersionGone, and where there is a tail KafkaUnreachable, TopicMissing, TopicRecreated, ClusterChanged,
     PartitionsMissing, PartitionsGrown, LogTruncated.
     """
@@ -72,9 +72,9 @@ def leased(
 
 @contextmanager
 def given_back(stores: Ports, lease_id: str) -> Iterator[None]:
-    """Give a lease back if the block fails: nobody is left to do it, and it holds what expire may remove.
+    """Return a lease if the block fails: nothing else would, and it keeps files that expire may remove.
 
-    The block takes the lease too: a signal that comes right after would leave one that nobody knows.
+    The block takes the lease too: a signal right after that would leave an unknown one.
     """
     try:
         yield

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -25,14 +28,32 @@ BANNED = {
     r"\bno (duration|moment|pair|regular expression|table name|topic name)\b": "not a ...",
     r"\b(it|which|who) (goes|go) on (from|with|at|behind)\b": "continues",
 }
+#: The same, of docstrings and comments: processes are "it", and a sentence names its actor.
+BANNED_IN_CODE = {
+    r"\banew\b": "again, re-",
+    r"\b(he|she|himself|herself)\b": "it",
+    r"\bfor (those )?who\b": "for observers, for a reader that ...",
+    r"\bso many\b": "this many, N",
+    r"\b(is|are|was|were) told (of|to|by)\b": "recorded, reported, shown by",
+}
 
 
-def phrases(text: str) -> list[str]:
+def phrases(text: str, banned: Mapping[str, str] = BANNED) -> list[str]:
     """The banned phrases in *text*, also over a line's end."""
     plain = " ".join(text.split())
     return [
-        f"{found[0]!r}: write {better}" for bad, better in BANNED.items() for found in re.finditer(bad, plain, re.I)
+        f"{found[0]!r}: write {better}" for bad, better in banned.items() for found in re.finditer(bad, plain, re.I)
     ]
+
+
+def prose(source: str) -> Iterator[str]:
+    """The docstrings and comments of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
 
 
 def helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
@@ -59,6 +80,16 @@ def test_a_page_is_plain_english(page: Path) -> None:
 
 def test_messages_docstrings_and_comments_are_plain_english() -> None:
     found = {str(path.relative_to(ROOT)): phrases(path.read_text()) for path in MODULES}
+    assert {path: which for path, which in found.items() if which} == {}
+
+
+def test_docstrings_and_comments_name_the_actor() -> None:
+    found = {
+        str(path.relative_to(ROOT)): [
+            phrase for text in prose(path.read_text()) for phrase in phrases(text, BANNED_IN_CODE)
+        ]
+        for path in MODULES
+    }
     assert {path: which for path, which in found.items() if which} == {}
 
 

@@ -24,7 +24,7 @@ from harness_pipelines.spec.locations import local_path
 from harness_pipelines.spec.settings import Settings
 
 OLDEST_PYTHON, FIRST_PYTHON_TOO_NEW = (3, 11), (3, 14)
-#: The packages whose versions matter most when somebody else reads a report.
+#: The packages whose versions matter most to the reader of a report.
 SHOWN = ("harness-pipelines", "pyarrow", "pyiceberg", "confluent-kafka", "psycopg", "pyspark", "dagster", "obstore")
 FREE_BYTES_FAIL, FREE_BYTES_WARN = 256 * 1024**2, 5 * 1024**3
 _BOUND = re.compile(r"(>=|<)\s*([\d.]+)")  #: the only two that pyproject.toml has

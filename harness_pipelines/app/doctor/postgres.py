@@ -19,7 +19,7 @@ from harness_pipelines.ledgers.postgres.views.server import (
 from harness_pipelines.spec.settings import Settings
 
 OLDEST = 140000
-CONNECTIONS_MIN = 25  #: a worker with its readers, Spark's catalogs and somebody who looks
+CONNECTIONS_MIN = 25  #: a worker with its readers, Spark's catalogs and an observer
 SKEW_S_WARN = 2.0
 NOT_SET = "HARNESS_DSN is not set, and no embedded PostgreSQL runs"
 

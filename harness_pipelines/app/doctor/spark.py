@@ -32,7 +32,7 @@ BY_PYTHON, BY_SPARK = 7, 8  #: the rows of the trial table
 
 
 def spark(settings: Settings) -> list[Check]:
-    """One check, in a session that nobody else has."""
+    """One check, in a separate session."""
     running = _Running(settings)
     # A server that hangs is named before; one that is late is starting, busy, or has no executors.
     late = Verdict.WARN
@@ -42,7 +42,7 @@ def spark(settings: Settings) -> list[Check]:
 
 
 class _Running:
-    """The look, and how it is ended when Spark does not answer any more."""
+    """The check, and how it is ended if Spark no longer answers."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

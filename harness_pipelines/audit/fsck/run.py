@@ -51,7 +51,7 @@ __all__ = [
     "overlays",
     "source",
 ]
-Progress = Callable[[str, int, int], None]  #: table, files read, files to read as far as known
+Progress = Callable[[str, int, int], None]  #: table, files read, known number of files to read
 #: Kafka does not say; anything else that it raises is about the topic.
 _NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, CertificateRefused, KafkaFailed, TopicForbidden)
 #: Errors of reading rows that another writer wrote.

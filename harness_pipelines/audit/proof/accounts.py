@@ -21,7 +21,7 @@ Known: TypeAlias = Mapping[int, tuple[Job, PartitionAudit]]
 def torn(
     moves: Iterable[TakenMove], signed: Mapping[int, Sequence[SignOff]], log_starts: Mapping[int, int]
 ) -> set[SignOff]:
-    """Signed ranges that must be read again, because a move goes on outside of them where Kafka vouches for nothing.
+    """Signed ranges that must be read again: a move extends beyond them, where Kafka has no records.
 
     A move is judged as a whole; the sum of a signed range counts for it only if all of the range belongs to it.
     """
@@ -77,7 +77,7 @@ def settle(moves: Sequence[TakenMove], known: Known) -> Accounts:
     signed = {p: job.signed for p, (job, _) in known.items()}
     for move in moves:
         if not move.ends_below(bounds):
-            continue  # it goes on above what the lease shows
+            continue  # it extends above what the lease shows
         if _straddling(move, signed) or all(covered(low, move.hi[p], signed[p]) for p, low in move.lo.items()):
             continue  # the audit that signed it off has checked it; Kafka is the reference for the rest
         rows, changed = 0, []

@@ -43,7 +43,7 @@ class Status(StrEnum):
 
 
 class Witness(StrEnum):
-    """Who vouches for the content of a range."""
+    """The reference for the content of a range."""
 
     KAFKA = "kafka"  #: each record was compared
     INGEST = "ingest"  #: the digest that ingest recorded when it took the records

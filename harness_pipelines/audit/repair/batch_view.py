@@ -1,7 +1,7 @@
 """The batch view after a lost or restored ledger: it is derived, so it is adopted only if that is safe.
 
-Its newest state goes on if it reaches no further than the stream view does, all its files are there, and no row of it
-was recalled: such rows are in a database that is not this one any more, and in the stream view. Else an empty one is
+Its newest state is kept if it reaches no further than the stream view, all its files exist, and no row of it
+was recalled: such rows are in a former database, and in the stream view. Else an empty one is
 begun in its own folder and otree merges again; expire removes what was.
 """
 

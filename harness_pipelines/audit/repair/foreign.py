@@ -91,7 +91,7 @@ def _check_batch(stores: Ports, table: TableRow, head: Version, *, back: str) ->
 def accept_foreign(stores: Ports, table: TableRow, found: ForeignRows) -> ForeignRows:
     """Take the rows of *found* over as the table's next version.
 
-    Raises: ForeignRefused, PointerMoved when it is not as *found* says any more, TableHeld; then nothing was published.
+    Raises: ForeignRefused, PointerMoved if it no longer matches *found*, TableHeld; then nothing was published.
     """
     stores.ownership.check()
     head = stores.tables.head(table)

@@ -53,7 +53,7 @@ def serving(harness: Harness, port: int | None = None) -> Iterator[str]:
         config = Config(
             application(facts),
             loop="asyncio", http="h11", ws="none", lifespan="off",
-            # Errors are said by the page; what else it logs is a request that is cut off at the end.
+            # The page shows errors; any other log line is a request that was cut off at its end.
             log_config=None, log_level="critical", access_log=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         server = Server(config)

@@ -38,7 +38,7 @@ def revert(
     """Publish a new version of TABLE with the lake of an old version; no record is lost.
 
     The buffer or Kafka supplies the records that the old version lacks, and they move to the lake again. The revert
-    is refused if no tier holds them any more. Workers may keep running; their open moves are abandoned.
+    is refused if no tier holds them. Workers may keep running; their open moves are abandoned.
 
     `--to HEAD` restores the Iceberg table that the ledger published last. Use it after another writer committed to the
     Iceberg table or dropped it from the catalog.

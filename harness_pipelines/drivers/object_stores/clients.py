@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
     from pyarrow.fs import FileSystem
 
-ANY_REGION = "us-east-1"  #: what stores that speak S3 take, unless they were told of a region
+ANY_REGION = "us-east-1"  #: accepted by S3-compatible stores without a configured region
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 RETRIES_MAX = 4  #: within some seconds; then the stage shows its trouble and tries again by itself

@@ -30,7 +30,7 @@ class SomeLeft(OSError):
 
 
 def delete(paths: Iterable[str]) -> None:
-    """Delete files; those that are not there any more are no error. Folders stay.
+    """Delete files; a file that is already gone is no error. Folders stay.
 
     A file that the store keeps, as one under a legal hold, holds no other file up.
     Raises: SomeLeft at the end, when some were kept: which, a listing says; StoreRefused, OSError.

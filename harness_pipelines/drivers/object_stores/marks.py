@@ -73,7 +73,7 @@ def replace_mark(location: str, content: bytes, *, seen: Marked | None) -> bool:
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(f"{path}.{uuid4().hex}")
         draft.write_bytes(content)
-        draft.replace(file)  # nobody reads half of it
+        draft.replace(file)  # no reader sees half of it
         return True
     return _put(location, content, mode="create" if seen is None else {"e_tag": seen.tag})
 

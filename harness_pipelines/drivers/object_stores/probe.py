@@ -43,7 +43,7 @@ class StoreProbe:
         self._mark, self._file = f"{self.folder}/mark", f"{self.folder}/{ODD_NAME}"
 
     def is_there(self) -> bool:
-        """Whether the warehouse is there; an object store has no folders, so any bucket counts."""
+        """Return whether the warehouse is there; an object store has no folders, so any bucket counts."""
         path = local_path(self.warehouse)
         return path is None or Path(path).is_dir()
 
@@ -113,7 +113,7 @@ class StoreProbe:
         return at - (before + after) / 2
 
     def keeps_deleted(self) -> bool | None:
-        """Whether the bucket keeps what is overwritten and deleted; None: these credentials may not ask."""
+        """Return whether the bucket keeps what is overwritten and deleted; None: these credentials may not ask."""
         return keeps_deleted(self.warehouse)
 
     def cut_off_uploads(self) -> int | None:

@@ -76,7 +76,7 @@ class Changes:
             f.count(f.lit(1)).alias(_ROWS), f.count_if(moved).alias(_SPLIT), places.alias(_AT)
         ).toArrow()  # fmt: skip
         live, counted = sum(file.live for file in files), seen.get.get(_ROWS)
-        # Where Spark finds at run time that the join is empty, the plan that counts is no part of it any more.
+        # If Spark finds at run time that the join is empty, the plan that counts is no longer part of it.
         read = cold.count() if counted is None else int(counted)
         if read < live:
             raise StagedWrong(

@@ -53,7 +53,7 @@ REACH_TIMEOUT_S = 5.0
 #: For how long a call that finds no server is tried: some seconds, then the stage shows its trouble and tries again by
 #: itself. PySpark alone would be silent for ten minutes, and wait up to one more after the server has come back.
 RETRIES_MAX, RETRY_MS_MAX = 7, 1500
-#: Of every channel to Spark Connect. Who waits for an answer has nothing to send, so TCP does not tell that a server
+#: Of every channel to Spark Connect. A waiting client has nothing to send, so TCP does not detect that a server
 #: hangs, lost its power, or is behind a firewall that forgot the connection; a ping without an answer does. Not more
 #: often: Spark's server allows a ping in five minutes, ends a connection at the third above that, and counts again
 #: whenever it sends something, which it does every two minutes to a call that it is at work for. Nor without a call.
@@ -142,7 +142,7 @@ def jdbc_options(dsn: str, *, role: str | None) -> JdbcOptions:
 
 
 def _key_algorithm(path: str | None) -> str | None:
-    """Of the private key in a PEM file: the JDBC driver takes each for one of RSA, unless it is told another.
+    """The algorithm of the private key in a PEM file: the JDBC driver assumes RSA unless one is set.
 
     None: it is one, or the file is not there to be looked at (on Spark's machines alone, say).
     """
@@ -197,7 +197,7 @@ def prepare_connect() -> None:
     """Make PySpark's client of Connect fit for processes that run for weeks: for all its sessions from now on.
 
     Every channel gets `KEEPALIVE`, by PySpark's defaults, since a session that dagster-pyspark makes is given an
-    address alone; who has set one of them keeps theirs.
+    address alone; a user's own settings are kept.
 
     Of a session that the collector finds only the channel is closed. PySpark's own ``__del__`` waits for a lock, which
     the thread that the collector happens to run in may hold itself: it then hangs for good (seen with 4.1.3 within

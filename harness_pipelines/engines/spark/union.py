@@ -59,7 +59,7 @@ def to_spark(
 
     Its use after the plan's lease ended fails with "lease … of this read ended at …". A *where* given here reaches the
     lake and the buffer; filters that are added later reach the lake, and Spark alone evaluates them on the buffer's
-    rows. Columns that nobody uses are read from neither. UUIDs are text and times are microseconds of the day (long).
+    rows. Unused columns are read from neither. UUIDs are text and times are microseconds of the day (long).
     Of a keyed table the frame has the newest put per key; a key in two partitions fails its use by the words of
     `KeyInTwoPartitions`.
 

@@ -1,7 +1,7 @@
 """The boundary commit: the one transaction by which an act publishes a version, the same for all acts.
 
 An act builds the new metadata on the head without a lock, then commits: it locks, checks what it has locked, lets the
-catalog name the new metadata, advances bounds, and writes the version and its event. Where somebody else published
+catalog name the new metadata, advances bounds, and writes the version and its event. If another move published
 first it builds again, the last time while the locks are held. After a COMMIT whose answer was lost it asks the ledger.
 `BoundaryCommit` is this frame of an act, `BoundaryFrame` its transaction. What an act does between these steps stays
 in the act's own module.

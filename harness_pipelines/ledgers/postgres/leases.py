@@ -35,7 +35,7 @@ class Leases:
         *at* is a version, the name of a snapshot, or a moment: the version that was the head then. Each of them has
         its own bounds, the head too, so that it shows the same rows for ever. The trim lock is taken shared in a
         separate statement: what retire and expire decided before is visible to the next statement, and what they
-        decide later sees the lease. Who names the lease beforehand can give it back whatever ends the call.
+        decide later sees the lease. A caller that names the lease beforehand can return it whatever ends the call.
 
         Raises: VersionGone when *at* is not retained, SnapshotUnknown.
         """

@@ -127,7 +127,7 @@ class PostgresLedger:
         """Replace the settings of a table; columns are evolved, never overwritten.
 
         *decoding*: how records are decoded changes, too, which no row may depend on yet.
-        Raises: SpecMoved, where the spec is not the one of *table* any more; SpecDisagrees, TableInUse.
+        Raises: SpecMoved, if the spec is no longer that of *table*; SpecDisagrees, TableInUse.
         """
         with self.database.transaction() as connection:
             _run(connection, "ledger/lock_first_claims" if decoding else "ledger/lock_row", table_id=table.table_id)
@@ -254,7 +254,7 @@ class PostgresLedger:
         self.database.run("ledger/release_claim", claim_key(claim))
 
     def release_of(self, table: TableRow, stage: Stage, *, shard: int, holder: str) -> None:
-        """Give back whatever claim *holder* has of a stage: who was interrupted while it asked does not know."""
+        """Return any claim that *holder* has of a stage: a worker interrupted while it asked does not know."""
         key = {"table_id": table.table_id, "stage": stage, "shard": shard}
         self.database.run("ledger/release_of_holder", {**key, "holder": holder})
 

@@ -1,8 +1,8 @@
 """Commit notifications: one connection listens for all waiters of a process.
 
-An ingest commit is told after it, in its own transaction: Postgres lets transactions that tell something commit
+An ingest commit is announced after it, in a separate transaction: Postgres lets transactions that notify commit
 one after the other, flush of the disk included, which would let the tables of a database wait for each other. What
-is not told (its teller was killed) is found out by looking now and then.
+is not announced (its sender was killed) is found by polling.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Reconciler:
     ) -> None:
         """Let a ledger that lost the moves *lost* continue by itself: no number of the lost time comes again.
 
-        *batch* is published with the next version, where the one that the ledger names is not whole any more.
+        *batch* is published with the next version if the ledger's view is no longer complete.
         Raises: TableHeld, PointerMoved, BuiltGone.
         """
         with self._locked(table, [batch.view.metadata] if batch else []) as frame:

@@ -201,7 +201,7 @@ class Upkeep:
             ripe = ripe[:FILES_PER_RUN_MAX]
             if ripe:
                 self.ownership.confirm()  # another ledger may reach what this one does not
-            # Those that somebody deleted, or that lie in no folder of this table.
+            # Files that are already deleted, or that lie in no folder of this table.
             self._forget(table, [path for key, path in condemned.items() if key not in seen.stored])
             kept: list[SomeLeft] = []
             for part in self.files.batches(ripe, [file.path for _, file in ripe]):
@@ -236,7 +236,7 @@ class Upkeep:
     def abort_uploads(self, table: TableRow) -> int:
         """Abort uploads below the views' folders that were cut off: parts that no listing shows, and that are billed.
 
-        Whatever began a day before the horizon belongs to nobody: no write of the harness takes as long as that, and
+        An upload that began a day before the horizon is abandoned: no write of the harness takes that long, and
         the store's clock, by which their age is known, may be off by hours. Raises: WarehouseTaken, FolderShared.
         """
         before = self._horizon(table) - UPLOADS_LAST_MAX
@@ -401,7 +401,7 @@ def _identifiers(table: TableRow) -> dict[ViewName, tuple[str, str]]:
 
 
 def _is_own(path: str, ours: Container[str] | None) -> bool:
-    """Whether the harness wrote the file: a server that mirrors the table may keep its metadata beside ours."""
+    """Return whether the harness wrote the file: a server that mirrors the table may keep its metadata beside ours."""
     return ours is None or not path.endswith(".metadata.json") or path in ours
 
 

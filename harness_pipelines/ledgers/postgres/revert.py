@@ -183,7 +183,7 @@ class Reverts:
         connection.execute(sql("revert/abandon_moves"), key)
 
     def _record(self, frame: BoundaryFrame, plan: RevertPlan, following: Version, move_id: int) -> None:
-        """The move, the version, the moves that it takes back, the event; the table is not stopped any more."""
+        """Write the move, the version, the moves that it undoes, and the event; unstop the table."""
         connection = frame.connection
         connection.execute(
             sql("revert/record_move"),

@@ -38,7 +38,7 @@ def write(
 
 
 def check_unread(connection: Connection, table: TableRow) -> None:
-    """Raises: TableInUse, while somebody reads the log; SpecMoved, when a record has become a row."""
+    """Raises: TableInUse, while a worker reads the log; SpecMoved, when a record has become a row."""
     key = {"table_id": table.table_id}
     for claim in connection.execute(sql("ledger/reading_claims"), key):
         if claim["alive"]:

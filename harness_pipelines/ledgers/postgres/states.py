@@ -82,7 +82,7 @@ class StateStatus:
     """A state, its holder, and the last commit."""
 
     name: str
-    held_until: datetime | None  #: None: nobody holds it
+    held_until: datetime | None  #: None: it is free
     last: StateCommit | None
 
     def to_json(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class States:
         return [_commit(row) for row in found]
 
     def hold(self, name: str, *, lease: timedelta = LEASE) -> Held:
-        """Be the one who commits, as long as the block lasts: ``with states.hold(...) as held``. Or `Held.take` it.
+        """Hold the state for commits during the block: ``with states.hold(...) as held``. Or `Held.take` it.
 
         The block raises: StateHeld while another one holds it. Raises: UsageError.
         """
@@ -227,7 +227,7 @@ class Held:
         return StateDraft(parameters={**self._key, "lease": self._lease, **given})
 
     def __enter__(self) -> Self:
-        """Taken here: a signal between taking it and the block would leave a hold that nobody gives back."""
+        """Taken here: a signal between taking it and the block would leave a hold for good."""
         try:
             return self.take()
         except BaseException:
@@ -244,7 +244,7 @@ class Held:
         return self
 
     def give_back(self) -> None:
-        """Let the next one hold it, if this one does or may do so: who was interrupted does not know."""
+        """Free the hold, if it is or may be held: an interrupted caller does not know."""
         with suppress(FencedOut, StateUnknown, TryAgain):  # it ends by its time then
             if self._key["epoch"] is None:
                 self._key["epoch"] = self._states.epoch(self.name)  # of another holder: it is fenced

@@ -2,7 +2,7 @@
 
 A mirror only follows: what it makes a server show is a published version, and it builds on nothing else. So what is
 there is judged first, by the snapshot of main (a random number of 63 bits that no other table has) and by the property
-that names the version. What the ledger did not publish there is somebody else's, and stops the mirror by name.
+that names the version. A snapshot that the ledger did not publish is foreign, and stops the mirror by name.
 """
 
 from __future__ import annotations
@@ -89,5 +89,5 @@ def judge(where: str, seen: Seen | None, known: Known, *, uuids: Collection[str]
 
 
 def went_back(seen: Seen, noted: int | None) -> bool:
-    """Whether the server shows less than it once did: it was restored from a backup."""
+    """Return whether the server shows less than it once did: it was restored from a backup."""
     return noted is not None and seen.version is not None and seen.version < noted

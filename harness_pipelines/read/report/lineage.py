@@ -252,7 +252,7 @@ def lineage(stores: Ports, table: TableRow, what: str) -> FileLineage | MoveLine
 
 
 class _Look:
-    """The versions of a table that are kept, and the past of its views as far as they reach."""
+    """The kept versions of a table, and the history of its views that they reach."""
 
     def __init__(self, stores: Ports, table: TableRow, *, only: Version | None = None) -> None:
         """*only*: no other version is looked at."""

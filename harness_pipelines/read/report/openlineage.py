@@ -81,7 +81,7 @@ class MoveRunFacet(RunFacet):
 def run_events(stores: Ports, table: TableRow, event: Event) -> list[RunEvent]:
     """The run that *event* tells of, its start and its end; nothing where no move took rows anywhere.
 
-    One that is told again has the same run id. Of a move whose metadata is gone or damaged the ledger tells what it
+    A repeated event has the same run id. For a move whose metadata is gone or damaged the ledger reports what it
     knows. Raises: what `lineage` raises, but for that.
     """
     number = event.payload.get("move")

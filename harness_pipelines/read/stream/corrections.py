@@ -33,7 +33,7 @@ def read_corrections(
 
     The columns of *selection*, the coordinates, and `_correction`: ``added`` and ``replaced`` with the row that is
     there now, ``removed`` with partition and offset alone. A row that is another one now, for which `where` does not
-    hold, is told as removed: whoever asks has it no more. At most `OFFSETS_PER_READ` at a time; the first table comes
+    hold, is reported as removed. At most `OFFSETS_PER_READ` at a time; the first table comes
     in any case, with no row where there is nothing to tell. Raises: as `ArrowReader.read`.
     """
     wanted = replace(selection, coordinates=True, changelog=True)

@@ -56,7 +56,7 @@ def release_of(requests: Mapping[int, int]) -> str:
 
 
 def has_topic_ids(requests: Mapping[int, int]) -> bool:
-    """Whether a topic that was created again is told from the old one, which exactly once needs."""
+    """Return whether a topic that was created again is told from the old one, which exactly once needs."""
     return requests.get(_METADATA, 0) >= TOPIC_IDS_SINCE
 
 

@@ -41,7 +41,7 @@ One = Callable[[], RefusedRecord]  #: one of the refused records; costs a look a
 
 
 class Refusals(Protocol):
-    """Who knows what was quarantined before."""
+    """The source of what was quarantined before."""
 
     def refused(self, table: TableRow, partition: int, low: int, high: int) -> Sequence[int]:
         """Offsets of the records in ``[low, high)`` of a partition that were quarantined, ascending."""

@@ -3,7 +3,7 @@
 Two kinds of moves alternate. A *merge* takes ``[batch_hi, stream_hi)`` and stages its rows by region; a *relayout*
 rewrites the regions to which much was added, cuts those that grew large, and moves no bound. In a keyed table a merge
 stages the newest put of each key; older ones of these keys it hides where they are, by position deletes, and writes
-files anew in which many are hidden. Changes of recalled keys go to the next generation of these rows in Postgres.
+files in which many are hidden. Changes of recalled keys go to the next generation of these rows in Postgres.
 Recalls and releases are moves without ranges, as relayouts are (`harness_pipelines.stages.otree.recalled`).
 
 plan: choose ranges, or that regions are due. stage: Spark writes one file per region to the attempt's branch.

@@ -87,7 +87,7 @@ class Reclustering:
 def plan_recluster(
     stores: Ports, table: TableRow, *, regions: Sequence[str] = (), where: str | None = None, rebuild: bool = False
 ) -> Reclustering:
-    """What writing *regions* (by path, '' being all; default: all), or those that *where* may match, anew would take.
+    """The cost of rewriting *regions* (by path; '' is all, the default), or those that *where* may match.
 
     Without *rebuild* only parts with files that are not clustered yet. Changes nothing.
     Raises: NothingToRecluster, WhereError, LakeAway.

@@ -18,7 +18,7 @@ CLAIM_LEASE = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker runs. ``until_idle``: end when nothing is left to move; ``for_s``: end after so many seconds.
+    """How a worker runs. ``until_idle``: end when nothing is left to move; ``for_s``: end after this many seconds.
 
     ``linger_s``: an idle worker waits so long for more before it ends. ``only_due``: it ends as soon as the rules of
     the spec ask for nothing, instead of moving the rest early; with ``rest_first`` what is there is moved once all the

@@ -75,7 +75,7 @@ class Backoff:
         self.worked_at = time.monotonic()
 
     def over(self, *, by_work: bool = True) -> None:
-        """What the thread itself has shown is over; where it does not work any more, only the ledger keeps it."""
+        """An error that the thread itself showed has ended; after the thread ends, only the ledger keeps it."""
         owner = self._owner
         self._wait_s, self._broken_s, self._unseen = WAIT_S_MIN, BROKEN_S_MIN, 0
         over, self._trouble = self._trouble, None

@@ -76,7 +76,7 @@ TIDY_EVERY_S = 2.0  #: how often otree and compact do: they are not urgent, and 
 EXPIRE_EVERY_S = 60.0
 RESTART_EVERY_S = 1.0  #: how often the ledger is asked what the table is stopped by
 JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threads have on Spark
-HURRY_S_MAX = 8.0  #: how long a worker that is in a hurry waits for threads that hang in somebody else's server
+HURRY_S_MAX = 8.0  #: how long a worker in a hurry waits for threads that hang in another server
 SEGMENT_BYTES_MAX = 32 * 2**20
 _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 SEGMENT_AGE_S_MAX = 600.0
@@ -234,7 +234,7 @@ class _TableWorker:
         self._nothing_due: str | None = None  # in this metadata file of the batch view
         self._nothing_small: str | None = None  # in this metadata file of the stream view
         self._files_looked_at = -math.inf  #: monotonic seconds, when expire last listed the lake's files
-        self._quiet: set[Stage] = set()  # had nothing to do when last asked, or somebody else has them
+        self._quiet: set[Stage] = set()  # had nothing to do when last asked, or another worker has them
         self._rest: dict[Stage, dict[int, int]] = {}  # what was there at first, and is not moved yet
         self._watching = Backoff(self, "watch")
         self._backoffs: list[Backoff] = [self._watching]
@@ -279,7 +279,7 @@ class _TableWorker:
     def _check_spec(self) -> None:
         """Raises: SchemaMoved, where the spec was changed since it was read; it is read then.
 
-        While this worker waited for a claim, how records are decoded may have been changed; while it has it, nobody
+        While this worker waited for a claim, the decoding may have changed; while it holds the claim, nothing
         changes that.
         """
         now = self.stores.ledger.table(self.table.name)

@@ -33,7 +33,7 @@ def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
     """Create the table, or take over the settings of one that exists; a second call changes nothing.
 
     Raises: SpecError, ContractUnusable, SchemaUnusable, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a
-    word differs that cannot change), TopicRecreated; SpecMoved, where somebody else changed the spec meanwhile.
+    word differs that cannot change), TopicRecreated; SpecMoved, if the spec was changed meanwhile.
     """
     if not isinstance(spec, TableSpec):
         with located(spec):
@@ -59,7 +59,7 @@ def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
         return stores.ledger.update_spec(known, wanted, decoding=decoding)
     except SpecMoved:
         now = stores.ledger.table(wanted.table)
-        _check_fits(now, wanted)  # by a change of columns it may not fit any more, which says more
+        _check_fits(now, wanted)  # after a change of columns it may no longer fit, and that message says more
         if now.spec == wanted:  # another caller applied the same
             return now
         raise

@@ -1,8 +1,8 @@
 """Evolve: change the columns of a table in every tier with one commit, on request or by a registry schema.
 
 plan: what would be changed, checked against spec and ledger. expand: metadata of the views with the new schema is
-written, and nobody sees it. publish: one transaction (`harness_pipelines.ledgers.postgres.evolve`). contract: segments
-of the old shape retire once nobody needs them, as all segments do; files keep the columns that they have, which are
+written, unseen by readers. publish: one transaction (`harness_pipelines.ledgers.postgres.evolve`). contract: segments
+of the old shape retire once unneeded, as all segments do; files keep their columns, which are
 read by field id.
 """
 

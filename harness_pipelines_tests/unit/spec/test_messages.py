@@ -538,6 +538,27 @@ SAID = {
         "orders.yaml:5: tier.mode: unknown setting `mode`; it is a setting of the table: indent it "
         "as `table`; allowed: max_rows, max_bytes, max_age"
     ),
+    "catalogs that are not in a list": (
+        "orders.yaml:3: catalogs: write a list: [{name: 'lake', type: 'rest'}], not {name: 'lake', type: 'rest'}"
+    ),
+    "a catalog of another kind": (
+        "orders.yaml:3: catalogs.0.type: `type: glue` is planned: AWS Glue was not run with it yet; write `type: rest` "
+        "or remove the catalog"
+    ),
+    "a misspelt catalog": (
+        "orders.yaml:3: catalogs.0.tabels: unknown setting `tabels` (did you mean `tables`?); allowed: name, type, "
+        "uri, tables, namespace, properties"
+    ),
+    "a catalog without a scheme": (
+        "orders.yaml:3: catalogs.0.uri: 'catalog:8181' is not an address; write https://catalog.example/iceberg"
+    ),
+    "a secret in the open": (
+        "orders.yaml:3: catalogs.0.properties: 'credential' is a secret, and the ledger keeps the spec: write "
+        "{env: NAME} or {file: PATH}"
+    ),
+    "a secret of an unknown place": (
+        "orders.yaml:3: catalogs.0.properties.token.variable: unknown setting `variable`; allowed: env, file"
+    ),
 }
 
 

@@ -205,4 +205,14 @@ SPECS = {
     "a setting indented below another": (
         "table: shop.orders\ncolumns: {id: long}\ntier:\n  max_age: 5s\n  mode: manual\n"
     ),
+    "catalogs that are not in a list": _with("catalogs: {name: lake, type: rest}"),
+    "a catalog of another kind": _with("catalogs: [{name: lake, type: glue, uri: http://a}]"),
+    "a misspelt catalog": _with("catalogs: [{name: lake, type: rest, uri: http://a, tabels: [batch]}]"),
+    "a catalog without a scheme": _with("catalogs: [{name: lake, type: rest, uri: catalog:8181}]"),
+    "a secret in the open": _with(
+        "catalogs: [{name: lake, type: rest, uri: http://a, properties: {credential: hidden}}]"
+    ),
+    "a secret of an unknown place": _with(
+        "catalogs: [{name: lake, type: rest, uri: http://a, properties: {token: {variable: X}}}]"
+    ),
 }

@@ -121,7 +121,7 @@ class RestMirror:
 
     @cached_property
     def commits_together(self) -> bool:
-        """Whether the server says that it takes the changes of several tables in one request."""
+        """Return whether the server says that it takes the changes of several tables in one request."""
         return any(str(one).endswith(f"/{TRANSACTION}") for one in self._client._supported_endpoints)
 
     def probe(self) -> Probed:
@@ -182,7 +182,7 @@ class RestMirror:
 
     @contextmanager
     def _asked(self, what: str, *, writes: bool = False) -> Iterator[None]:
-        """Name what goes wrong. A write without a clear answer may have been done: nobody repeats it unseen."""
+        """Name errors. A write without a clear answer may have taken effect, so it is never repeated blindly."""
         try:
             yield
         except (CommitFailedException, TableAlreadyExistsError, NoSuchTableError) as error:

@@ -1,7 +1,7 @@
 """Files of one view, from one listing and from metadata, and whether data files are complete.
 
 Metadata files, manifest lists and manifests never change under their path, so what was read of them is kept. Whether
-a file is there is told by the listing, and whether it is what was written by its digest, never by the cache.
+a file exists comes from the listing, and whether it is unchanged from its digest, never from the cache.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ManifestSeen:
     path: str
     bytes: int
     live: int  #: files that it adds or keeps
-    rows: int  #: of these; negative where they are delete files, as so many are hidden
+    rows: int  #: of these; negative for delete files, which hide this number
     plain: bool  #: of data files, and it removes none
     manifest: ManifestFile = field(repr=False, compare=False)
 

@@ -26,7 +26,7 @@ from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.locations import folder_of, normal
 
-TIPS_MAX = 12  #: newest metadata files that are looked at by those who only want to know whether the ledger is older
+TIPS_MAX = 12  #: newest metadata files to read in order to see whether the ledger is older
 SHOWN_MAX = 3
 _NUMBERED = re.compile(r"^(\d+)-.*\.metadata\.json$")
 
@@ -83,7 +83,7 @@ def view_locations(warehouse: str, *, namespace: str, view: str) -> list[str]:
 
 
 class LakeHistory:
-    """The past of one view, as far as its location tells."""
+    """The history of one view that its location shows."""
 
     def __init__(self, catalog: StagingCatalog, identifier: tuple[str, str], location: str) -> None:
         self._catalog, self._identifier, self.location = catalog, identifier, location
@@ -117,7 +117,7 @@ class LakeHistory:
         return found
 
     def newest(self, *, at_least: int = 0) -> LakeState:
-        """The state of the newest metadata file that is whole: readable, all its files there, nobody else's rows in it.
+        """The state of the newest complete metadata file: readable, with all its files, without foreign rows.
 
         Raises: LakeHistoryMissing, naming why each of the newest cannot be taken.
         """

@@ -13,7 +13,7 @@ from harness_pipelines.lakes.iceberg.inspect.files import LakeLook, ManifestSeen
 from harness_pipelines.ports.files import FileSeen, MetadataSeen, Unreadable
 
 READERS = 8  #: files that are read at once: a store far away answers slowly, but many at a time
-Progress = Callable[[int, int], None]  #: files read, files to read as far as known
+Progress = Callable[[int, int], None]  #: files read, known number of files to read
 Item = TypeVar("Item")
 Seen = TypeVar("Seen")
 
@@ -162,7 +162,7 @@ def _by_age(read: Survey, files: Sequence[FileSeen]) -> frozenset[str]:
 
 
 class _Counter:
-    """Files read so far, for those who watch."""
+    """Files read so far, for observers."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress, self._done, self._total = progress, 0, 0

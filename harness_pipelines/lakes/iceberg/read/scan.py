@@ -3,7 +3,7 @@
 A metadata file is immutable, and so are the manifests that it names, so both are parsed once. The stream view has one
 Kafka partition per file with exact bounds of its offsets: a file wholly inside the wanted ranges is read without a
 filter on them, one that straddles with one, any other is not opened. A file of the batch view mixes partitions: it is
-read without a filter when the ranges reach as far as the snapshot says that its rows do.
+read without a filter if the ranges cover all offsets that the snapshot names.
 """
 
 from __future__ import annotations
@@ -442,7 +442,7 @@ def opened_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> Iterator[
 def _not_hidden(fragment: ParquetFragment, columns: Sequence[str], where: Predicate, hidden: Positions) -> pa.Table:
     """The rows at other positions than *hidden* for which *where* holds, and `POSITION`.
 
-    A row's position is told by the rows before it, so what is read is filtered afterwards, row group by row group.
+    A row's position depends on the rows before it, so rows are filtered after the read, row group by row group.
     """
     if where == TRUE:
         rows = fragment.to_table(columns=columns or fragment.physical_schema.names[:1])

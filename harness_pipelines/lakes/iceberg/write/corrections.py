@@ -66,7 +66,7 @@ def appendable(table: TableRow, view: Table, rows: pa.Table) -> pa.Table:
     schema = view.schema().as_arrow()
     constants = {"_op": pa.scalar(PUT), "_schema_version": pa.scalar(table.schema_version, pa.int32())}
     for name, value in constants.items():
-        if name not in rows.column_names:  # what a record of a keyed table does is told by itself
+        if name not in rows.column_names:  # a record of a keyed table states its operation itself
             rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
     if LAYER.name in schema.names:
         hashed = row_hash(rows[PARTITION].to_numpy(), rows[OFFSET].to_numpy())
@@ -75,7 +75,7 @@ def appendable(table: TableRow, view: Table, rows: pa.Table) -> pa.Table:
 
 
 def written(view: Table, rows: pa.Table) -> list[DataFile]:
-    """Files of *rows* beside those of *view*, of which nobody knows yet."""
+    """Write *rows* to unpublished files beside those of *view*."""
     if not rows.num_rows:
         return []
     # PyIceberg warns of the size that Spark gives to groups of rows; to silence a warning is not safe between threads.

@@ -29,7 +29,7 @@ class ForeignFilesFound:
 
     view: Table  #: as the catalog names it
     added: tuple[DataFile, ...]
-    removed: tuple[str, ...]  #: files of the table that are not live any more, and deletes that came or went
+    removed: tuple[str, ...]  #: files of the table that are no longer live, and deletes that were added or removed
 
 
 def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
@@ -50,7 +50,7 @@ def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
 def replace_foreign(found: ForeignFilesFound, *, move_id: int, nonce: str, first: int, schema_version: int) -> View:
     """Rewrite the added rows in the pseudo-partition, from offset *first* on, in place of the writer's own files.
 
-    The metadata is written on top of what was found, and published by nobody yet. Raises: LakeAway.
+    The metadata is based on what was found, and is not published yet. Raises: LakeAway.
     """
     view = found.view
     with reachable(view.metadata_location, f"writing foreign rows as move {move_id}"):

@@ -267,7 +267,7 @@ class Lake:
         """Write the metadata with *change* on top of the metadata file *base*, without the branch of *move*.
 
         *overlays* as in `build_append`.
-        Raises: FilesGone when a file that it touches is not live there any more, or was deleted from since.
+        Raises: FilesGone if a file that it touches is no longer live there, or has new deletes.
         """
         name = table.effects[move.stage].view
         view = self.load(table, base, view=name)
@@ -325,7 +325,7 @@ class Lake:
     def hide(
         self, table: TableRow, metadata: str, positions: Mapping[str, Positions], *, view: ViewName = "batch"
     ) -> Hidden:
-        """Write delete files for rows, by data file, of the view that *metadata* fixes; nobody sees them yet."""
+        """Write delete files for rows, by data file, of the view that *metadata* fixes; no reader sees them yet."""
         with reachable(table.name, "writing position deletes"):
             fixed = self.load(table, metadata, view=view)
             live = (entry.data_file for entry in regions.live_entries(fixed))

@@ -41,9 +41,9 @@ from harness_pipelines.spec.locations import normal
 log = structlog.get_logger(__name__)
 Row = Mapping[str, Any]
 BATCH_BYTES, BATCH_RECORDS = 32 * 2**20, 50_000  #: of one file and one transaction: they are held in memory
-BATCHES_MAX = 64  #: of one run of expire; the next one goes on
+BATCHES_MAX = 64  #: of one run of expire; the next one continues
 RECORD_BYTES_MAX = 256 * 2**20  #: a record from before heads were kept may have more: it stays where it is
-STAY_MAX = 20  #: of those, so many are named
+STAY_MAX = 20  #: of those, this many are named
 SNAPSHOTS = 20  #: kept: the newest is read, the others are for a backup of Postgres that is older
 SCHEMA_ID_MAX = 2**31 - 1
 OFFSETS_MAX = 2**63 - 1

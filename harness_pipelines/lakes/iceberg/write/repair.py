@@ -50,7 +50,7 @@ def build_repair(
 ) -> Swap:
     """Write the metadata in which *rows* stand for *file* and its delete file, on top of the metadata file *base*.
 
-    Raises: FilesGone where the file is not live there any more, or has other deletes; LakeAway.
+    Raises: FilesGone if the file is no longer live there, or has other deletes; LakeAway.
     """
     current = lake.load(table, base, view=view)
     head = current.metadata.current_snapshot()

@@ -40,7 +40,7 @@ class SnapshotMissing(HarnessError):
 
 
 def same_table(current: TableMetadata, known: TableMetadata) -> bool:
-    """False when another engine dropped the view and made it anew, or raised its format."""
+    """False if another engine re-created the view, or raised its format."""
     return (current.table_uuid, current.format_version) == (known.table_uuid, known.format_version)
 
 

@@ -27,7 +27,7 @@ def brought(view: Table) -> tuple[str, ...]:
 def check_whole(table: TableRow, location: str) -> None:
     """Every file that main of a metadata file has is there.
 
-    For a metadata file that was found, not made. The caller holds the trim lock and has fenced all who remove files.
+    For a metadata file that was found, not made. The caller holds the trim lock and has fenced file removal.
     Raises: BuiltGone.
     """
     if size_of(location) is None:

@@ -33,7 +33,7 @@ def next_version(connection: Connection, head: Version) -> Version:
 def begin_history(connection: Connection, table: TableRow, *, event: str, lost: Sequence[NamedMove]) -> Version:
     """Publish the head of *table*, whose row is locked, as the first version of a history.
 
-    *event* says how it came about. Events continue from the number of the version. Who calls ends claims.
+    *event* records its cause. Events continue from the number of the version. The caller ends claims.
     """
     key = {"table_id": table.table_id}
     [newest] = connection.execute(sql("ledger/head"), key).fetchall()

@@ -26,7 +26,7 @@ class MirrorLag:
 
     table: str
     catalog: str
-    kind: str | None  #: rest; None: the spec does not name it any more
+    kind: str | None  #: rest; None: the spec no longer names it
     uri: str | None
     version: int | None  #: the last that it was seen to show
     head: int
@@ -128,7 +128,7 @@ class Mirrors:
         return self._database.run("mirrors/forget", _key(table, catalog)) > 0
 
     def lags(self, tables: Collection[str]) -> list[MirrorLag]:
-        """The mirrors of *tables*, those that a spec does not name any more too."""
+        """The mirrors of *tables*, including those that a spec no longer names."""
         return [
             MirrorLag(
                 table=row["name"],

@@ -68,7 +68,7 @@ def server_seen(connection: Connection) -> ServerSeen:
 
 
 def has_ledger(connection: Connection) -> bool:
-    """Whether `harness init` was run in the database."""
+    """Return whether `harness init` was run in the database."""
     row = connection.execute(sql("doctor/has_ledger")).fetchone()
     return row is not None and row["has_ledger"]
 

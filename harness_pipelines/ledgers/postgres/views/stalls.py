@@ -149,7 +149,7 @@ class Stalls:
         ]
 
     def lags(self, tables: Collection[str]) -> list[Lag]:
-        """Who subscribes to events of *tables*, and how far it is behind."""
+        """The subscribers to events of *tables*, and their lag."""
         found = self._readers.rows("stalls/subscribers", {"tables": list(tables)})
         return [
             Lag(
