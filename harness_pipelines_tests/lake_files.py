@@ -40,5 +40,12 @@ def parquet(location: str, columns: Sequence[str] | None = None) -> pa.Table:
         return pq.ParquetFile(file).read(columns=None if columns is None else list(columns))
 
 
+def rewrite(location: str, rows: pa.Table) -> None:
+    """Let *rows* be what a data file has, in place."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink)
+    put(location, sink.getvalue().to_pybytes())
+
+
 def name_of(location: str) -> str:
     return location.rpartition("/")[2]

@@ -24,10 +24,10 @@ from harness_pipelines.stages.replay.ranges import RangeReplayed
 from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines.stages.tier import tier
+from harness_pipelines_tests import engines
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_ranges import COLUMNS, by_engines, ranged, seen, spec_of, value
 from harness_pipelines_tests.faults.test_replay import settled, states, whole
-from harness_pipelines_tests.integration.tables import engines
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import OTREE, TableRig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Protocol
 
@@ -21,9 +21,11 @@ from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import added, parsed, shown
 from harness_pipelines.protocol.lake.signoff import Answering, Entry, Raw, SignOff, Stored, evidence, why_again
 from harness_pipelines.read.taken import TakenMove
-from harness_pipelines.spec.locations import normal
+from harness_pipelines.spec.locations import local_path, normal
 
 SIGNED_OFFSETS_MAX = 1_000_000  #: of one range: what has to be read again when one of its files was replaced
+#: Object stores tell whole seconds: a file may have been written until the next one began. Such a file is read again.
+TICK = timedelta(seconds=1)
 SIGNABLE = frozenset({Status.VERIFIED, Status.RETENTION, Status.ACCEPTED})
 
 
@@ -247,5 +249,6 @@ def stored_files(files: FileStore, location: str) -> Mapping[str, Stored]:
         found = list(files.listed(location, allow_not_found=False))
     except OSError as error:
         raise LakeUnreadable(f"{location} cannot be listed: {error}; nothing was judged") from error
-    latest = datetime.max.replace(tzinfo=UTC)
-    return {file.path: Stored(bytes=file.bytes, modified=file.modified or latest) for file in found}
+    until = timedelta(0) if local_path(location) is not None else TICK
+    latest = datetime.max.replace(tzinfo=UTC) - TICK
+    return {file.path: Stored(bytes=file.bytes, modified=(file.modified or latest) + until) for file in found}

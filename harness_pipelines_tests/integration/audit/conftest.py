@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
-import pyarrow.parquet as pq
 import pytest
 
 import harness_pipelines as hp
@@ -18,7 +16,10 @@ from harness_pipelines.app.client import Harness
 from harness_pipelines.app.table import Table
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Endpoints
+from harness_pipelines.spec.locations import normal
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines_tests.lake_files import content, parquet, put
+from harness_pipelines_tests.lake_files import rewrite as rewrite_file
 from harness_pipelines_tests.producer import KafkaRig
 
 from .flips import unnoted
@@ -67,7 +68,7 @@ class Rig:
         from harness_pipelines.lakes.iceberg.read.scan import pinned
 
         view = pinned(self.harness.stores.ledger.head(self.table.row).stream.metadata)
-        return [urlsplit(f.data.file_path).path for f in view.files if f.partition == partition]
+        return [normal(f.data.file_path) for f in view.files if f.partition == partition]
 
     def segment(self) -> str:
         (name,) = self.sql("SELECT segment FROM harness.segments WHERE table_id = %s", self.table.row.table_id)[0]
@@ -137,16 +138,14 @@ def rewritten(whole: Rig) -> Iterator[object]:
 
     def rewrite(partition: int, change: object) -> None:
         path = whole.lake_files(partition)[0]
-        with open(path, "rb") as file:
-            undo.append((path, file.read()))
+        undo.append((path, content(path)))
         assert callable(change)
-        pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+        rewrite_file(path, change(parquet(path)))
         unnoted(path)
 
     yield rewrite
-    for path, content in undo:
-        with open(path, "wb") as file:
-            file.write(content)
+    for path, whole_file in undo:
+        put(path, whole_file)
 
 
 @pytest.fixture

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
 
 from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines_tests.integration.audit.conftest import Rig
+from harness_pipelines_tests.lake_files import content, put, remove
 
 POSITIONS = ("lake_positions", "ingest_positions")
 TABLES = ("tables", "schemas", *POSITIONS, "versions", "moves", "claims", "segments", "quarantine", "outbox", "leases")
@@ -50,17 +48,14 @@ def restored(rig: Rig) -> Iterator[None]:
 @contextmanager
 def moved_away(*paths: str) -> Iterator[None]:
     """Files are not there for the length of the block."""
+    kept = {path: content(path) for path in paths}
     for path in paths:
-        shutil.move(local(path), f"{local(path)}.away")
+        remove(path)
     try:
         yield
     finally:
-        for path in paths:
-            shutil.move(f"{local(path)}.away", local(path))
-
-
-def local(path: str) -> Path:
-    return Path(urlsplit(path).path)
+        for path, whole in kept.items():
+            put(path, whole)
 
 
 def metadata_of(rig: Rig, version: int) -> str:

@@ -35,7 +35,8 @@ def forget_what_was_read() -> None:
 
 def unnoted(path: str | Path) -> None:
     """The file is as one that was written before there were digests: this process knows of none."""
-    KNOWN.keep({normal(f"file://{local(str(path))}"): None})
+    place = str(path)
+    KNOWN.keep({normal(place if ":" in place else f"file://{place}"): None})
 
 
 @contextmanager

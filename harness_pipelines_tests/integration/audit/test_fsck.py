@@ -28,11 +28,11 @@ from harness_pipelines_tests.integration.audit.conftest import (
 from harness_pipelines_tests.integration.audit.damage import (
     TABLES,
     broken,
-    local,
     metadata_of,
     of,
     restored,
 )
+from harness_pipelines_tests.lake_files import exists
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import running
 
@@ -67,7 +67,7 @@ def test_a_table_stays_sound_while_files_and_segments_expire(endpoints: Endpoint
             rig.kafka.produce(rig.topic, 0, records(number * ROUND, ROUND))
             rig.work(frozenset({Stage.INGEST, Stage.TIER}))
             stores.segments.rotate(rig.table.row)
-        first = local(metadata_of(rig, 1))
+        first = metadata_of(rig, 1)
         claim = stores.ledger.claim(
             rig.table.row, Stage.EXPIRE, shard=0, holder=str(uuid.uuid4()), lease=timedelta(minutes=1)
         )
@@ -76,7 +76,7 @@ def test_a_table_stays_sound_while_files_and_segments_expire(endpoints: Endpoint
         def gone() -> bool:
             expire_once(stores, rig.table.row, claim)
             assert broken(rig) == {}
-            return not first.exists()
+            return not exists(first)
 
         wait_until(gone, "the first version's metadata file is gone")
         assert stores.upkeep.drop_retired(rig.table.row, retired_for=timedelta(0))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 
 from harness_pipelines.audit.fsck.run import fsck as check
@@ -20,12 +17,12 @@ from harness_pipelines_tests.integration.audit.conftest import (
 from harness_pipelines_tests.integration.audit.damage import (
     broken,
     files_of,
-    local,
     metadata_of,
     moved_away,
     of,
     restored,
 )
+from harness_pipelines_tests.lake_files import content, put, remove
 from harness_pipelines_tests.other_catalog import sql_catalog
 
 # -- files --------------------------------------------------------------------------------------------------
@@ -51,10 +48,7 @@ def test_an_audit_without_the_metadata_file_that_it_judges_says_so_by_name(sound
 
 def test_a_removed_data_file_is_named_with_the_versions_that_need_it(sound: Rig):
     [gone] = (
-        set(files_of(sound, 3))
-        - set(files_of(sound, 2))
-        - set(sound.lake_files(1))
-        - {f for f in files_of(sound, 3) if "_kafka_partition=1" in f}
+        set(files_of(sound, 3)) - set(files_of(sound, 2)) - {f for f in files_of(sound, 3) if "_kafka_partition=1" in f}
     )
     with moved_away(gone):
         assert broken(sound) == {"S10": [f"data file {gone}: there is no such file; version 3-4 needs it"]}
@@ -62,31 +56,31 @@ def test_a_removed_data_file_is_named_with_the_versions_that_need_it(sound: Rig)
 
 def test_a_cut_off_data_file_is_named_by_its_size(sound: Rig):
     path = sound.lake_files(0)[0]
-    whole = local(path).read_bytes()
-    local(path).write_bytes(whole[:-7])
+    whole = content(path)
+    put(path, whole[:-7])
     try:
         [detail] = broken(sound)["S10"]
     finally:
-        local(path).write_bytes(whole)
+        put(path, whole)
 
     assert f"has {len(whole) - 7:,} bytes, {len(whole):,} were written" in detail
 
 
 @pytest.mark.parametrize("damage", ["removed", "overwritten"])
-def test_a_manifest_that_cannot_be_read_is_named_and_not_counted_as_lost_rows(sound: Rig, damage: str, tmp_path: Path):
+def test_a_manifest_that_cannot_be_read_is_named_and_not_counted_as_lost_rows(sound: Rig, damage: str):
     view = sound.harness.stores.lake.load(sound.table.row, metadata_of(sound, 4))
     snapshot = view.metadata.current_snapshot()
     assert snapshot is not None
     path = snapshot.manifest_list
-    kept = shutil.copy(local(path), tmp_path)
+    kept = content(path)
     forget_what_was_read()
     try:
-        local(path).unlink()
+        remove(path)
         if damage == "overwritten":
-            local(path).write_bytes(b"Obj\x01 no manifest list")
+            put(path, b"Obj\x01 no manifest list")
         found = broken(sound)
     finally:
-        shutil.copy(kept, local(path))
+        put(path, kept)
         forget_what_was_read()
 
     assert found.keys() == {"S10"}

@@ -19,10 +19,9 @@ import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Endpoints
 from harness_pipelines.stages.otree.otree import otree_once
+from harness_pipelines_tests.engines import READERS, with_spark
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import COORDINATES, TableRig
-
-from .engines import READERS, with_spark
 
 COLUMNS = {
     "id": {"type": "long", "required": True},
@@ -136,7 +135,7 @@ def batch(rig: TableRig) -> str:
 
 @pytest.mark.parametrize("engine", [*READERS, "Spark"])
 def test_other_engines_see_the_rows_that_were_produced(lake: Lake, harness: hp.Harness, engine: str):
-    read = with_spark(harness.stores.spark()) if engine == "Spark" else READERS[engine]
+    read = with_spark(harness.stores.spark(), harness.stores.settings) if engine == "Spark" else READERS[engine]
     unread = {"u"} if engine == "Daft" else set()
     expected = [{name: value for name, value in row.items() if name not in unread} for row in lake.rows]
     if engine == "chDB":

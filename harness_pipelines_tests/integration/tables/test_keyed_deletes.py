@@ -18,10 +18,9 @@ from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.report.storage import costs
 from harness_pipelines.services import Endpoints
 from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines_tests.engines import READERS, with_spark
 from harness_pipelines_tests.keyed import BY_VALUE, EVERYTHING, KeyedRig, assert_sound, row
 from harness_pipelines_tests.producer import KafkaRig
-
-from .engines import READERS, with_spark
 
 
 @pytest.fixture
@@ -170,7 +169,7 @@ def hiding(harness: hp.Harness, endpoints: Endpoints) -> Iterator[KeyedRig]:
 
 @pytest.mark.parametrize("engine", [*READERS, "Spark"])
 def test_other_engines_do_not_see_hidden_rows(hiding: KeyedRig, engine: str):
-    read = with_spark(hiding.stores.spark()) if engine == "Spark" else READERS[engine]
+    read = with_spark(hiding.stores.spark(), hiding.stores.settings) if engine == "Spark" else READERS[engine]
     state = sorted((id_, n) for id_, n, *_ in hiding.state(EVERYTHING).values())
     for where, least, most in (("id >= 0", 0, 2000), ("n < 100", 0, 100)):
         rows = read(hiding.head.views["batch"].metadata, where)

@@ -31,6 +31,7 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.table import expire
 from harness_pipelines.stages.table.revert import plan_revert, revert_table
 from harness_pipelines.stages.tier import tier
+from harness_pipelines_tests.engines import with_spark
 from harness_pipelines_tests.other_catalog import sql_catalog
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COORDINATES, TIER, Command, PostgresProxy, Row, TableRig
@@ -460,8 +461,8 @@ def test_after_a_foreign_commit_the_table_stops_by_name_and_the_head_lets_it_go_
         before.current_schema_id,
         before.properties,
     )
-    engine = rig.stores.spark().read.format("iceberg").load(pointer).select("id", *COORDINATES)
-    assert Counter((r[1], r[2], r[0]) for r in engine.collect()) == rig.truth
+    seen = with_spark(rig.stores.spark(), rig.stores.settings)(pointer, "true").to_pylist()
+    assert Counter((r[COORDINATES[0]], r[COORDINATES[1]], r["id"]) for r in seen) == rig.truth
     report = rig.table.audit()
     assert report.ok, report.to_json()
 
