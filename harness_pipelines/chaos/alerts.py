@@ -22,7 +22,7 @@ from urllib.request import urlopen
 import orjson
 import yaml
 
-from harness_pipelines.chaos.result import KAFKA, POSTGRES, SPARK, Outage
+from harness_pipelines.chaos.result import KAFKA, POSTGRES, SPARK, STORE, Outage
 from harness_pipelines.chaos.schedule import ACTS, WORKERS, Fault, Kind
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.services.state import answers, free_ports
@@ -38,7 +38,7 @@ END_S = 420.0  #: for alerts to end after the last fault: a stage has to make up
 
 _WORKER = frozenset({Kind.WORKER_KILL, Kind.WORKER_STOP})
 _HELD = frozenset({Kind.CLAIM_AHEAD, Kind.PROMOTE})  #: until `reconcile`
-_SERVICES = POSTGRES | KAFKA | SPARK
+_SERVICES = POSTGRES | KAFKA | SPARK | STORE
 #: What may be broken when an alert fires. An alert that is not named here must not fire at all.
 CAUSES: Mapping[str, frozenset[Kind]] = {
     "HarnessNoWorker": _WORKER | _HELD,

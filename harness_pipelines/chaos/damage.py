@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import orjson
 import pyarrow as pa
@@ -23,14 +23,19 @@ from harness_pipelines.chaos.content import COORDINATES
 from harness_pipelines.chaos.processes import tell
 from harness_pipelines.chaos.reader import fingerprint, read_by_arrow
 from harness_pipelines.chaos.schedule import How, Part
+from harness_pipelines.drivers.files import opened
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.show.logs import configure_logging
+from harness_pipelines.spec.locations import local_path, normal
+
+PATIENCE_S = 120.0  #: for a store that comes back, until the file can be put right
 
 
-def files_of(plan: ReadPlan, part: Part) -> list[Path]:
-    """The files that a read of *plan* needs."""
+def files_of(plan: ReadPlan, part: Part) -> list[str]:
+    """The locations of the files that a read of *plan* needs."""
     found: set[str] = set()
     for one in plan.lake:
         view = pinned(one.metadata)
@@ -44,7 +49,7 @@ def files_of(plan: ReadPlan, part: Part) -> list[Path]:
                 found |= set(manifests)
             case Part.DATA:
                 found |= {data.file_path for file in view.files for data in (file.data, file.deletes) if data}
-    return sorted(Path(unquote(urlsplit(path).path)) for path in found)
+    return sorted(map(normal, found))
 
 
 def damaged(original: bytes, how: How, place: float) -> bytes:
@@ -57,20 +62,37 @@ def damaged(original: bytes, how: How, place: float) -> bytes:
 
 
 @contextmanager
-def planted(path: Path, how: How, place: float) -> Iterator[None]:
-    """While the block lasts, *path* is damaged."""
-    original = path.read_bytes()
+def planted(location: str, how: How, place: float) -> Iterator[None]:
+    """While the block lasts, the file at *location* is damaged. Raises: OSError, with the file as it was."""
+    system, path = opened(location)
+    with system.open_input_stream(path) as stream:
+        original = bytes(stream.read())
     try:
-        _put(path, damaged(original, how, place))
+        _put(location, damaged(original, how, place))
         yield
     finally:
-        _put(path, original)
+        until = time.monotonic() + PATIENCE_S
+        while True:  # the store may be broken too
+            try:
+                _put(location, original)
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(1.0)
 
 
-def _put(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.chaos")
+def _put(location: str, content: bytes) -> None:
+    """Replace a file at once: nobody reads half of it."""
+    if (local := local_path(location)) is None:
+        system, path = opened(location)
+        with system.open_output_stream(path) as stream:
+            stream.write(content)
+        return
+    there = Path(local)
+    beside = there.with_name(f".{there.name}.chaos")
     beside.write_bytes(content)
-    os.replace(beside, path)
+    os.replace(beside, there)
 
 
 def digest_of(rows: pa.Table) -> str:
@@ -86,7 +108,7 @@ def main() -> None:
     try:
         with hp.connect() as harness:
             table = harness.table(name)
-            with planted(Path(path), How(how), float(place)):
+            with reachable(name, "damaging a file"), planted(path, How(how), float(place)):
                 said = {"read": digest_of(read_by_arrow(table, plan))}
     except TryAgain as error:  # also before anything is damaged: another fault may last
         said = {"away": f"{type(error).__name__}: {error}"}

@@ -26,10 +26,11 @@ POSTGRES = frozenset(
 )
 KAFKA = frozenset({Kind.KAFKA_KILL, Kind.KAFKA_STOP})
 SPARK = frozenset({Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP})
+STORE = frozenset({Kind.STORE_KILL, Kind.STORE_STOP})
 #: The faults by which a reader of each engine may fail, by name; no other may reach it at all.
 MAY_FAIL_BY: Mapping[str, frozenset[Kind]] = {
-    "arrow": POSTGRES,
-    "spark": POSTGRES | SPARK,
+    "arrow": POSTGRES | STORE,
+    "spark": POSTGRES | SPARK | STORE,
 }
 
 
@@ -43,6 +44,7 @@ class Options:
     rate: float = 200.0  #: records per second over all partitions of all tables
     thaw_s: float = 60.0  #: after the last fault, for a new record of every partition to be readable and in the lake
     jars: Path | None = None
+    s3: bool = False  #: the lake is on the embedded object store, not in a folder
     keep: bool = False  #: keep the home, with the logs of all processes
     alerts: Path | None = None  #: a folder with Prometheus's files, whose alerts are judged too
 

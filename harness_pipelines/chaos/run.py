@@ -43,11 +43,14 @@ def run_chaos(options: Options, say: Callable[[str], None]) -> Result:
     Raises: ServicesError when its services do not start or do not come back, CannotGoOn; with alerts UsageError,
     PrometheusFailed.
     """
-    result = Result(options=options, planned=schedule(options.seed, options.seconds))
+    result = Result(options=options, planned=schedule(options.seed, options.seconds, s3=options.s3))
     began = time.monotonic()
     if options.alerts is not None:
         needed(options.alerts)
-    with World(table=options.table, jars=options.jars, say=say) as world, _watched(options, world) as alerts:
+    with (
+        World(table=options.table, jars=options.jars, s3=options.s3, say=say) as world,
+        _watched(options, world) as alerts,
+    ):
         storm = Storm(world, result, say, alerts)
         try:
             storm.blow()

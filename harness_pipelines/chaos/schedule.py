@@ -49,6 +49,8 @@ class Kind(StrEnum):
     KAFKA_STOP = "kafka_stop"  #: SIGSTOP of the broker (SIGCONT)
     SPARK_KILL = "spark_kill"  #: SIGKILL of the Connect server, then a start
     SPARK_STOP = "spark_stop"  #: SIGSTOP of the Connect server (SIGCONT)
+    STORE_KILL = "store_kill"  #: SIGKILL of the object store, then a start; only where the lake is on one
+    STORE_STOP = "store_stop"  #: SIGSTOP of the object store (SIGCONT)
     LONG_LEASE = "long_lease"  #: every table is read under a lease of an hour (read again under it, and given back)
     REPLAY = "replay"  #: of the quarantine; an act is stopped at a crash point for longer than two graces (SIGCONT)
     REVERT = "revert"  #: to the version before the head
@@ -111,6 +113,7 @@ HEAVY = (
     Kind.SPARK_KILL,
     Kind.SPARK_STOP,
 )
+OF_A_STORE = (Kind.STORE_KILL, Kind.STORE_STOP)
 ROUNDS_WITH_PROMOTION = (1, 5)  #: counted from 0
 _REST_S = {True: (4.0, 10.0), False: (0.5, 5.0)}  #: after a heavy fault, after a light one
 _LASTS_S = {
@@ -120,6 +123,7 @@ _LASTS_S = {
     Kind.POSTGRES_STOP: (10.0, 60.0),
     Kind.KAFKA_STOP: (1.0, 8.0),
     Kind.SPARK_STOP: (1.0, 15.0),
+    Kind.STORE_STOP: (1.0, 15.0),
     Kind.CLAIM_AHEAD: (1.0, 8.0),
     Kind.PROMOTE: (3.0, 10.0),  # how far the stand-by is behind
     Kind.LONG_LEASE: (20.0, 60.0),  # longer than the tables keep old versions
@@ -157,8 +161,8 @@ class Fault:
         return f"{self.kind}{extra}"
 
 
-def schedule(seed: int, seconds: float) -> tuple[Fault, ...]:
-    """The faults of a run of *seconds*, in order.
+def schedule(seed: int, seconds: float, *, s3: bool = False) -> tuple[Fault, ...]:
+    """The faults of a run of *seconds*, in order. With *s3* the lake is on an object store, which breaks too.
 
     A longer run of the same seed has all faults of the shorter one, and between them those that last too long for it.
     """
@@ -169,13 +173,14 @@ def schedule(seed: int, seconds: float) -> tuple[Fault, ...]:
     at_s = QUIET_S
     while at_s <= seconds - QUIET_S:
         if not round_:
-            round_ = [*LIGHT, *HEAVY, *[Kind.PROMOTE] * (rounds in ROUNDS_WITH_PROMOTION)]
+            store = OF_A_STORE if s3 else ()
+            round_ = [*LIGHT, *HEAVY, *store, *[Kind.PROMOTE] * (rounds in ROUNDS_WITH_PROMOTION)]
             rounds += 1
             dice.shuffle(round_)
         fault = _fault(dice, round(at_s, 2), round_.pop())
         if at_s + fault.lasts_s <= seconds - QUIET_S:
             found.append(fault)
-        at_s += dice.uniform(*_REST_S[fault.kind in HEAVY or fault.kind is Kind.PROMOTE])
+        at_s += dice.uniform(*_REST_S[fault.kind in (*HEAVY, *OF_A_STORE, Kind.PROMOTE)])
     return tuple(found)
 
 

@@ -65,14 +65,14 @@ class World:
     Workers and readers get `env`, which leads through the proxies; ``harness`` goes around them.
     """
 
-    def __init__(self, *, table: str, jars: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(self, *, table: str, jars: Path | None, s3: bool = False, say: Callable[[str], None]) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="harness-chaos-"))
         self.keep = False  #: keep the home, with the logs, at the end
         self.workers: list[Worker] = []
         self.told: queue.SimpleQueue[tuple[Fault, Mapping[str, Any]]] = queue.SimpleQueue()  #: by what has words
         self._say = say
         self._name = table
-        self._services = Services(self.home, jars=jars)
+        self._services, self._s3 = Services(self.home, jars=jars), s3
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=FAULTS_AT_ONCE_MAX, thread_name_prefix="chaos")
         self._acts = threading.BoundedSemaphore(ACTS_AT_ONCE_MAX)
@@ -96,7 +96,7 @@ class World:
     def _build(self) -> None:
         self._say(f"starting separate services in {self.home}")
         self._stack.callback(self._services.down)
-        self._endpoints = self._services.up()
+        self._endpoints = self._services.up(s3=self._s3)
         self.metrics_ports = free_ports(WORKERS, home=self.home, name="metrics", taken=frozenset())
         own = self._endpoints.fill(Settings(home=self.home))
         assert own.dsn and own.kafka and own.spark
@@ -324,11 +324,11 @@ class World:
             self._until_answered(partial(table.release, plan))
             return bool(files)
 
-    def _read_damaged(self, fault: Fault, table: hp.Table, plan: ReadPlan, files: Sequence[Path]) -> Mapping[str, Any]:
+    def _read_damaged(self, fault: Fault, table: hp.Table, plan: ReadPlan, files: Sequence[str]) -> Mapping[str, Any]:
         which, place = fault.places
         path, written = files[int(which * len(files))], self.home / f"plan-{fault.at_s}.json"
         written.write_bytes(orjson.dumps(plan.to_json()))
-        words = (table.name, str(written), str(path), fault.how, str(place))
+        words = (table.name, str(written), path, fault.how, str(place))
         child = self.child(f"damage-{fault.at_s:07.2f}", "damage", *words)
         while child.exit_code is None and not self._over.is_set():
             self._over.wait(STEP_S)
@@ -337,7 +337,11 @@ class World:
         if "read" not in told:
             return told
         right = self._until_answered(lambda: digest_of(read_by_arrow(table, plan, lease=HELD)))
-        return {"unharmed": path.name} if right in (told["read"], None) else {"wrong": f"other values from {path}"}
+        return (
+            {"unharmed": path.rpartition("/")[2]}
+            if right in (told["read"], None)
+            else {"wrong": f"other values from {path}"}
+        )
 
     def _promote(self, fault: Fault, began: Began) -> bool:
         """A stand-by that lagged is promoted; then the workers are stopped, and every table is reconciled."""
@@ -433,6 +437,8 @@ _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
     Kind.KAFKA_STOP: lambda world, fault, began: world._stop_service("kafka", fault, began),
     Kind.SPARK_KILL: lambda world, _, began: world._crash("spark", began),
     Kind.SPARK_STOP: lambda world, fault, began: world._stop_service("spark", fault, began),
+    Kind.STORE_KILL: lambda world, _, began: world._crash("s3", began),
+    Kind.STORE_STOP: lambda world, fault, began: world._stop_service("s3", fault, began),
 }
 
 

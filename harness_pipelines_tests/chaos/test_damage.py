@@ -26,7 +26,7 @@ def test_a_flip_changes_one_bit_and_a_cut_leaves_the_beginning(place: float):
 def test_the_file_is_as_before_when_the_block_ends_whatever_ends_it(tmp_path: Path):
     path = tmp_path / "data.parquet"
     path.write_bytes(ORIGINAL)
-    with pytest.raises(KeyError), planted(path, How.CUT, 0.5):
+    with pytest.raises(KeyError), planted(path.as_uri(), How.CUT, 0.5):
         assert path.read_bytes() == ORIGINAL[:100]
         raise KeyError("anything")
     assert path.read_bytes() == ORIGINAL
@@ -41,7 +41,9 @@ def test_a_read_that_cannot_begin_because_postgres_is_away_says_so(
     monkeypatch.setattr(ReadPlan, "from_json", lambda _: None)
     monkeypatch.setenv("HARNESS_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["damage", "a.b", f"{tmp_path}/plan.json", f"{tmp_path}/file", "cut", "0.5"])
+    monkeypatch.setattr(
+        "sys.argv", ["damage", "a.b", f"{tmp_path}/plan.json", (tmp_path / "file").as_uri(), "cut", "0.5"]
+    )
     damage.main()
     [told] = capfdbinary.readouterr().out.splitlines()
     assert "PostgresUnreachable" in orjson.loads(told)["away"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness_pipelines import faults
 from harness_pipelines.chaos.content import BY_SUFFIX
-from harness_pipelines.chaos.schedule import ACTS, QUIET_S, WORKERS, Kind, schedule
+from harness_pipelines.chaos.schedule import ACTS, OF_A_STORE, QUIET_S, WORKERS, Kind, schedule
 
 TWO_GRACES_S = 10.0
 
@@ -27,7 +27,12 @@ def test_thirty_minutes_break_every_kind_of_thing_and_a_hundred_and_fifty_in_all
     for seed in range(20):
         found = schedule(seed, 1800)
         assert len(found) >= 150
-        assert {fault.kind for fault in found} == set(Kind)
+        assert {fault.kind for fault in found} == set(Kind) - set(OF_A_STORE)
+
+
+def test_a_store_breaks_too_where_the_lake_is_on_one():
+    for seed in range(20):
+        assert {fault.kind for fault in schedule(seed, 1800, s3=True)} == set(Kind)
 
 
 def test_a_stand_by_is_promoted_twice_at_most_and_not_in_a_short_run():

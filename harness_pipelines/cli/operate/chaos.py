@@ -56,6 +56,7 @@ class ChaosFailed(HarnessError):
 @click.option(
     "--keep", is_flag=True, help="Keep the temporary home with all logs; it is always kept when a fault was found."
 )
+@click.option("--s3", is_flag=True, help="Keep the lake on an embedded object store, which is killed and stopped too.")
 @click.option(
     "--alerts",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -75,8 +76,8 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
 
     Workers, Spark, Postgres and Kafka are killed, stopped and restarted. Connections are cut. Files of the lake are
     damaged for the duration of a read. Claims get a lease that ends tomorrow. Operators replay, revert, evolve,
-    recall, apply and create snapshots, and some of them sleep for longer than two grace periods. --seed and --for
-    determine the schedule.
+    recall, apply and create snapshots, and some of them sleep for longer than two grace periods. --seed, --for and
+    --s3 determine the schedule.
 
     Every read must return exactly the acknowledged records below its bounds. A version that is read twice must return
     the same rows. Within a minute after the last fault a new record of every partition must be readable and in the
@@ -91,6 +92,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
       harness chaos --yes
       harness chaos --for 30m --seed 7 --yes --json chaos.json
       harness chaos --for 60s --seed 7 --dry-run
+      harness chaos --for 10m --s3 --yes
       harness chaos --for 30m --alerts deploy/prometheus --yes
     """
     target: str | None = options["json_target"]
@@ -101,7 +103,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
     from harness_pipelines.chaos.schedule import schedule
 
     seed = options["seed"] if options["seed"] is not None else secrets.randbelow(1_000_000)
-    planned = schedule(seed, options["for_s"])
+    planned = schedule(seed, options["for_s"], s3=options["s3"])
     if not options["yes"]:
         found = {"seed": seed, "seconds": options["for_s"], "schedule": [fault.to_json() for fault in planned]}
         emit(found, target, lambda: _show_schedule(planned))
@@ -115,6 +117,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
         rate=options["rate"],
         thaw_s=options["thaw_s"],
         jars=settings.jars,
+        s3=options["s3"],
         keep=options["keep"],
         alerts=options["alerts"],
     )
