@@ -100,6 +100,7 @@ class Ground:
     kafka: KafkaRig
     settings: Settings
     lease_s: float = LEASE_S
+    by_the_clock_s: float = BY_THE_CLOCK_S  #: what a worker has to reach its point if it does not end by itself
 
     @property
     def impatient(self) -> Settings:
@@ -116,7 +117,7 @@ class Ground:
             fault=fault,
             lease_s=self.lease_s,
             until_idle=drill.until_idle,
-            for_s=BY_THE_CLOCK_S if fault and not drill.until_idle else None,
+            for_s=self.by_the_clock_s if fault and not drill.until_idle else None,
             instead=drill.by_hand if fault else None,
         )
 

@@ -14,6 +14,8 @@ from harness_pipelines_tests.faults.drills import DRILLS
 from harness_pipelines_tests.faults.matrix import Ground
 from harness_pipelines_tests.producer import KafkaRig
 
+BY_THE_CLOCK_S = 20.0  #: a run of expire asks the store for some hundred files, one after the other
+
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
@@ -22,7 +24,7 @@ def ground(harness: hp.Harness, settings: Settings, endpoints: Endpoints) -> Ite
     assert endpoints.kafka is not None
     assert (settings.warehouse or "").startswith("s3://")
     kafka = KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)
-    yield Ground(harness=harness, kafka=kafka, settings=settings)
+    yield Ground(harness=harness, kafka=kafka, settings=settings, by_the_clock_s=BY_THE_CLOCK_S)
     kafka.close()
 
 
