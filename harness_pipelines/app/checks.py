@@ -119,7 +119,7 @@ def compact_keeps_up(stores: Stores, table: TableRow) -> Finding:
     """The stream view has no more small files than compact leaves for its next moves. Raises: LakeAway."""
     small = 0
     if Stage.COMPACT in table.effects:
-        small = sum(len(run.files) for run in compact.due(table, stores.tables.head(table)))
+        small = sum(len(run.files) for run in compact.due(stores, table, stores.tables.head(table)))
     return Finding(
         passed=small <= SMALL_FILES_MAX,
         description=f"{small:,} small files that belong together" if small else "nothing is worth putting together",

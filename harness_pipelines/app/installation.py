@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.events import Producer
     from harness_pipelines.ports.files import FileStore
-    from harness_pipelines.ports.lake import ForeignCatalog
+    from harness_pipelines.ports.lake import ForeignCatalog, LakeReads
     from harness_pipelines.ports.proof import LakeBytes
     from harness_pipelines.ports.source import Log
     from harness_pipelines.ports.tiers import BufferWriter
@@ -246,6 +246,12 @@ class Stores:
         from harness_pipelines.drivers import files
 
         return files
+
+    @once
+    def lake_reads(self) -> LakeReads:
+        from harness_pipelines.lakes.iceberg.reads import IcebergReads
+
+        return IcebergReads()
 
     @once
     def upkeep(self) -> Upkeep:

@@ -156,7 +156,7 @@ class TableReads:
         selection, stores, lease_id = self._selection, self._stores, new_lease()
         with given_back(stores, lease_id):
             plan = self._leased(lease_id)
-            found = pieces(plan, replace(selection, coordinates=True))
+            found = pieces(plan, replace(selection, coordinates=True), stores.lake_reads)
             if not found:
                 stores.leases.end(plan.lease_id)
             return found
@@ -189,7 +189,7 @@ class TableReads:
         from harness_pipelines.read.union import ArrowReader
 
         row, stores = self._row, self._stores
-        reader = ArrowReader(buffer=stores.buffer_reader, tail_rows=lambda part: read_tail(stores, row, part))
+        reader = ArrowReader.of(stores, lambda part: read_tail(stores, row, part))
         selection = replace(self._selection, coordinates=True, files=piece.files)
 
         def check_lease() -> None:

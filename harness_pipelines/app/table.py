@@ -414,7 +414,7 @@ class Table:
         from harness_pipelines.read.union import ArrowReader
 
         stores = self.harness.stores
-        return ArrowReader(buffer=stores.buffer_reader, tail_rows=lambda part: read_tail(stores, self.row, part))
+        return ArrowReader.of(stores, lambda part: read_tail(stores, self.row, part))
 
     def plan(self, *, at: At | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan:
         """Lease a read state and return its read plan; end the lease with `release`."""

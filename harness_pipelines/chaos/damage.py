@@ -48,7 +48,7 @@ def files_of(plan: ReadPlan, part: Part) -> list[str]:
             case Part.MANIFEST:
                 found |= set(manifests)
             case Part.DATA:
-                found |= {data.file_path for file in view.files for data in (file.data, file.deletes) if data}
+                found |= {one.path for file in view.files for one in (file, file.deletes) if one}
     return sorted(map(normal, found))
 
 

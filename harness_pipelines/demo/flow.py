@@ -343,9 +343,9 @@ def _judge(
 
 
 def _views(table: Table, judged: BatchAudit | None, name: str) -> Views:
-    from harness_pipelines.lakes.iceberg.read.runs import stream_files
     from harness_pipelines.read.report.layout import look
     from harness_pipelines.show.layout_plot import PlotFailed, draw
+    from harness_pipelines.stages.compact import stream_files
 
     assert judged is not None, "the demo's table has two views"
     seen = look(table.harness.stores, table.row)
@@ -356,7 +356,7 @@ def _views(table: Table, judged: BatchAudit | None, name: str) -> Views:
         picture = None
     head = table.harness.stores.tables.head(table.row)
     return Views(
-        stream_files=len(stream_files(table.row, head.stream.metadata)),
+        stream_files=len(stream_files(table.harness.stores.lake_reads, table.row, head.stream.metadata)),
         batch_files=len(seen.files),
         batch_rows=judged.rows,
         verdict=judged.said,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.files import FileStore
-    from harness_pipelines.ports.lake import MirrorBook, MirrorOpener
+    from harness_pipelines.ports.lake import LakeReads, MirrorBook, MirrorOpener
     from harness_pipelines.ports.ledger import Ledger, TableRow
     from harness_pipelines.ports.proof import LakeBytes, LineageBook, ProofBook, Signatures, StateDump
     from harness_pipelines.ports.repair import ClaimsAndMoves, Guard, LossBook, Reconciling, WarehouseMark
@@ -76,6 +76,13 @@ class HasLake(Protocol):
     @property
     def lake(self) -> Lake:
         """Writes the views."""
+        ...
+
+
+class HasLakeReads(Protocol):
+    @property
+    def lake_reads(self) -> LakeReads:
+        """Reads the views."""
         ...
 
 

@@ -2,35 +2,256 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from harness_pipelines.drivers.object_stores.troubles import StoreRefused, refusal
-from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes, LakeAway, ManifestDamaged
+from harness_pipelines.ports.errors import (
+    DeletesBroken,
+    ForeignDeletes,
+    LakeAway,
+    LakeFileBroken,
+    LakeFileMissing,
+    LakeUnreadable,
+    ManifestDamaged,
+)
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.mirrors import Known, Seen
 from harness_pipelines.protocol.versions import Version, ViewName
+from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.locations import folder_of, normal
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
+    from harness_pipelines.layout.files import Positions
+    from harness_pipelines.protocol.lake.lineage import FileAsked
+    from harness_pipelines.protocol.reading.narrowing import Ranges
+    from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
+    from harness_pipelines.spec.predicate import Predicate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteFile:
+    """Tells which rows of one data file are hidden."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFile:
+    """A data file with its run of offsets ``[low, high)`` in one partition, or over all that it mixes."""
+
+    path: str
+    stored: int  #: rows that it holds, hidden ones too
+    bytes: int
+    partition: int | None  #: None: of several partitions
+    low: int
+    high: int
+    deletes: DeleteFile | None = None  #: tells which of its rows are hidden
+
+    @property
+    def rows(self) -> int:
+        """Rows that are not hidden."""
+        return self.stored - (self.deletes.rows if self.deletes else 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """Rows of one file that are not hidden, and where in it they are."""
+
+    file: LakeFile
+    rows: pa.Table
+    positions: Positions  #: of the rows, in their order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OrderedRows:
+    """Rows of one partition in offset order, in the types of their file; the next ones have higher offsets."""
+
+    partition: int
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What lies in some ranges of a view: rows exactly, bytes by the share of the rows."""
+
+    rows: int
+    bytes: int
+
+
+class LakeView(Protocol):
+    """One view as a metadata file fixes it."""
+
+    @property
+    def files(self) -> Sequence[LakeFile]:
+        """Its data files, by partition and first offset."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """Where its files lie."""
+        ...
+
+    @property
+    def snapshot(self) -> int | None:
+        """That main names."""
+        ...
+
+    def field_ids(self, table: TableRow) -> dict[str, int]:
+        """The ids by which the columns of `lake_schema` are found in its files."""
+        ...
+
+    def field_id(self, name: str) -> int:
+        """The id of one of its columns."""
+        ...
+
+    def rows(self, table: TableRow, file: LakeFile) -> Iterator[pa.Table]:
+        """The rows of *file* as digests are made of them, a bounded batch at a time. Raises: DeletesBroken."""
+        ...
+
+    def tables(self, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
+        """The rows of *file* in *schema*, as `rows` gives them; columns that it lacks are NULL."""
+        ...
+
+    def false_bounds(self, table: TableRow, written: Any, rows: pa.Table) -> str | None:
+        """What the manifest says of one of `Staged.written` and its *rows*, of `rows`, contradict; None: nothing."""
+        ...
+
+    def check_bytes(self, path: str) -> None:
+        """Read all of a data or delete file and keep nothing. Raises: FileDamaged, FileNotFoundError, OSError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """A live file as a manifest names it."""
+
+    path: str
+    rows: int
+    bytes: int
+    partition: int | None  #: Kafka's; None: it mixes several
+    low: int | None  #: its rows are in ``[low, high)``; None: its writer kept no bounds, or it has no rows
+    high: int | None
+    snapshot: int | None  #: that added it
+    sequence: int | None  #: its data sequence number
+    is_data: bool = True  #: False: it tells which rows of another file are hidden
+    hides_in: str | None = None  #: of a file of position deletes: the data file whose rows it hides
+
+    def reaches(self, partition: int, offset: int) -> bool:
+        """Whether a record can be in it, by partition and bounds."""
+        if not self.is_data or self.partition not in (None, partition):
+            return False
+        return self.low is None or self.high is None or self.low <= offset < self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTold:
+    """A snapshot that a metadata file still names."""
+
+    snapshot: int
+    parent: int | None
+    operation: str | None
+    move_id: int | None  #: None: it is of no move
+
+
+class ViewPast(Protocol):
+    """What is kept of one view, snapshot by snapshot. Every method raises: LakeAway, MetadataMissing."""
+
+    @property
+    def snapshots(self) -> Sequence[int]:
+        """All that can be looked into, newest first; those that no kept version has come last."""
+        ...
+
+    def told(self, snapshot: int) -> SnapshotTold | None:
+        """What a snapshot tells of itself; None where no metadata file that is kept names it."""
+        ...
+
+    def of_move(self, move_id: int) -> SnapshotTold | None:
+        """The snapshot that names a move, if the newest metadata file has it."""
+        ...
+
+    def find(self, asked: FileAsked, *, at: Sequence[int]) -> tuple[int, FileEntry] | None:
+        """The file that is meant, and the first of the snapshots *at* that has it."""
+        ...
+
+    def has(self, snapshot: int, path: str) -> bool:
+        """Whether a file is live in a snapshot."""
+        ...
+
+    def hiding(self, snapshot: int, path: str) -> FileEntry | None:
+        """The file of position deletes that speaks of a data file."""
+        ...
+
+    def files(self, snapshot: int) -> Mapping[str, FileEntry] | None:
+        """The live files of a snapshot by path; None when it is not kept."""
+        ...
+
+
+class LakeReads(Protocol):
+    """Reads views, each as the metadata file fixes it that is named first.
+
+    Every method raises: LakeFileMissing, LakeUnreadable, DeletesBroken; `view` and `past` what the storage says.
+    """
+
+    def view(self, metadata: str) -> LakeView: ...
+    def scan(self, metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]: ...
+    def in_order(self, metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[OrderedRows]: ...
+    def located(self, metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[Located]: ...
+    def forecast(self, metadata: str, query: LakeQuery) -> LakeStats: ...
+    def files_of(self, metadata: str, query: LakeQuery) -> list[tuple[str, int]]: ...
+    def paths_matching(self, metadata: str, where: Predicate) -> frozenset[str]: ...
+    def stored_in(self, metadata: str, ranges: Ranges) -> Stored: ...
+    def past(self, table: str, pins: Mapping[int, str]) -> ViewPast: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
     """The files of one attempt, checked against its move."""
 
-    files: tuple[DataFile, ...]
+    files: tuple[LakeFile, ...]
     rows: int
     bytes: int
+    written: tuple[Any, ...] = ()  #: the same as the lake describes them, for the lake
 
 
 NOTHING_STAGED = Staged(files=(), rows=0, bytes=0)
+
+
+class ViewMetadata(Protocol):
+    """What metadata files of views name, by the view's namespace and name; each raises: MetadataMissing."""
+
+    @property
+    def name(self) -> str:
+        """Of the catalog."""
+        ...
+
+    def reached(self, identifier: tuple[str, str], *, current: str, heads: Iterable[str] = ()) -> set[str]:
+        """Every file that some metadata files name: *current* by any of its snapshots, *heads* by main.
+
+        Raises: ManifestDamaged, OSError too.
+        """
+        ...
+
+    def earlier(self, identifier: tuple[str, str], metadata: str) -> set[str]:
+        """The metadata files that *metadata* follows, as far as it says."""
+        ...
+
+    def folder(self, identifier: tuple[str, str], metadata: str) -> str:
+        """Where the files of the view lie."""
+        ...
+
+    def branches(self, identifier: tuple[str, str], metadata: str) -> list[str]:
+        """All that *metadata* names, main too."""
+        ...
 
 
 class CatalogPointers(Protocol):
@@ -171,3 +392,27 @@ class MirrorBook(Protocol):
 
 class MirrorOpener(Protocol):
     def __call__(self, table: TableRow, catalog: CatalogSpec) -> ForeignCatalog: ...
+
+
+@contextmanager
+def judged(table: TableRow, file: LakeFile) -> Iterator[None]:
+    """What the storage says about *file* by the audit's name. Raises: LakeFileMissing, LakeUnreadable."""
+    where = f"{table.name}: {file.path}"
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LakeFileMissing(f"{where} is gone ({error}), but its view names it; nothing was judged") from error
+    except FileDamaged as error:
+        raise LakeFileBroken(f"{table.name}: {error}; nothing was judged") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise LakeUnreadable(f"{where} cannot be read: {error}; nothing was judged") from error
+
+
+def lake_schema(table: TableRow) -> pa.Schema:
+    """User columns and coordinates, all nullable: what a damaged file holds must be readable too.
+
+    The columns have the names that they had first: digests are made of these.
+    """
+    first = table.first_names
+    found = arrow_schema(table.spec.stored, coordinates=True)
+    return pa.schema([f.with_nullable(True).with_name(first.get(f.name, f.name)) for f in found])

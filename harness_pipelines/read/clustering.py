@@ -27,7 +27,7 @@ class Layout:
     clustered: dict[str, int]
 
 
-_layout_of_files: ByPath[Layout | None] = ByPath(16)
+_layout_of_files = ByPath(16)
 
 
 def layout_of(stores: Ports, table: TableRow, version: Version) -> Layout | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from harness_pipelines.lakes.iceberg.read.scan import files_of
+from harness_pipelines.ports.lake import LakeReads
 from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan, TailPart
 from harness_pipelines.protocol.reading.selection import Selection, work_of
 
@@ -24,19 +24,19 @@ class Piece:
     files: frozenset[str] | None = None
 
 
-def pieces(plan: ReadPlan, selection: Selection) -> list[Piece]:
+def pieces(plan: ReadPlan, selection: Selection, lake: LakeReads) -> list[Piece]:
     """Cut *plan* to what *selection* can want. A keyed table is one piece: its newest rows hide others.
 
     Raises: UnknownColumn, WhereError, LakeFileMissing, LakeUnreadable.
     """
-    return [Piece(plan=plan)] if plan.key else list(_pieces(plan, selection))
+    return [Piece(plan=plan)] if plan.key else list(_pieces(plan, selection, lake))
 
 
-def _pieces(plan: ReadPlan, selection: Selection) -> Iterator[Piece]:
+def _pieces(plan: ReadPlan, selection: Selection, lake: LakeReads) -> Iterator[Piece]:
     work, bare = work_of(plan, selection), replace(plan, lake=(), overlay=None, buffer=None, tail=None)
     for part in work.lake:
         [whole] = [one for one in plan.lake if (one.view, one.metadata) == (part.view, part.metadata)]
-        for files in _grouped(files_of(part.metadata, work.query(part))):
+        for files in _grouped(lake.files_of(part.metadata, work.query(part))):
             yield Piece(plan=replace(bare, lake=(whole,)), files=files)
     if work.overlays:
         yield Piece(plan=replace(bare, overlay=plan.overlay))

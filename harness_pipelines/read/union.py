@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import UsageError
-from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.ports.buffer import BufferReads
+from harness_pipelines.ports.lake import LakeReads
 from harness_pipelines.protocol.reading.fold import Folded, fold
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.reading.queries import BufferQuery, ReadStats
@@ -39,6 +39,8 @@ class ArrowSources(Protocol):
 
     @property
     def buffer_reader(self) -> BufferReads: ...
+    @property
+    def lake_reads(self) -> LakeReads: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,13 @@ class ArrowReader:
     """Executes read plans. ``check_lease`` raises when the plan's lease has ended."""
 
     buffer: BufferReads
+    lake: LakeReads
     tail_rows: TailRows | None = None
+
+    @classmethod
+    def of(cls, sources: ArrowSources, tail_rows: TailRows | None = None) -> ArrowReader:
+        """The reader of some opened stores."""
+        return cls(buffer=sources.buffer_reader, lake=sources.lake_reads, tail_rows=tail_rows)
 
     def read(
         self, plan: ReadPlan, selection: Selection, *, check_lease: Callable[[], None], stats: ReadStats | None = None
@@ -106,7 +114,7 @@ class ArrowReader:
         self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]
     ) -> Iterator[pa.Table]:
         """Tables in exact types, with at least the rows and columns that are wanted."""
-        cold: Iterator[pa.Table] = chain(_lake(work, work.cold, stats), self._recalled(work, stats))
+        cold: Iterator[pa.Table] = chain(self._lake(work, work.cold, stats), self._recalled(work, stats))
         if not work.key:
             yield from cold
             yield from self._rest(plan, work, stats, buffered)
@@ -119,7 +127,7 @@ class ArrowReader:
 
     def _rest(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """All but the cold side, in exact types."""
-        yield from _lake(work, work.hot, stats)
+        yield from self._lake(work, work.hot, stats)
         for table in buffered:
             yield conformed(table, work.needed_schema)
         yield from self._tail(plan.tail, work, stats)
@@ -127,6 +135,11 @@ class ArrowReader:
     def _folded(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Folded:
         rest = self._rest(plan, work, stats, buffered)
         return fold(work.table, pa.concat_tables([work.needed_schema.empty_table(), *rest]), work.key)
+
+    def _lake(self, work: Work, parts: Iterable[LakeWork], stats: ReadStats) -> Iterator[pa.Table]:
+        for part in parts:
+            for table in self.lake.scan(part.metadata, work.query(part), stats.lake):
+                yield conformed(table, part.schema)
 
     def _recalled(self, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
         """The rows of the batch view that lie in Postgres."""
@@ -176,12 +189,6 @@ class ArrowReader:
         yield conformed(table.select(work.needed_schema.names), work.needed_schema)
 
 
-def _lake(work: Work, parts: Iterable[LakeWork], stats: ReadStats) -> Iterator[pa.Table]:
-    for part in parts:
-        for table in scan(part.metadata, work.query(part), stats.lake):
-            yield conformed(table, part.schema)
-
-
 def _of(tables: Future[list[pa.Table]]) -> Iterator[pa.Table]:
     yield from tables.result()
 
@@ -212,7 +219,7 @@ def read_arrow(
 ) -> ReadResult:
     """Read *plan* in one go; what the arguments mean: `Selection`, what can go wrong: `ArrowReader.read`."""
     selection = Selection(columns=columns, where=where, coordinates=coordinates, limit=limit)
-    reader = ArrowReader(buffer=sources.buffer_reader, tail_rows=tail_rows)
+    reader = ArrowReader.of(sources, tail_rows)
     stats = ReadStats()
     return ReadResult(rows=reader.read(plan, selection, check_lease=check_lease, stats=stats), stats=stats)
 
@@ -230,5 +237,5 @@ def iter_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Read *plan* batch by batch in bounded memory."""
     selection = Selection(columns=columns, where=where, limit=limit, layer=layer)
-    reader = ArrowReader(buffer=sources.buffer_reader, tail_rows=tail_rows)
+    reader = ArrowReader.of(sources, tail_rows)
     return reader.batches(plan, selection, check_lease=check_lease)

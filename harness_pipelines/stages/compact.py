@@ -13,13 +13,12 @@ from typing import Protocol
 
 import structlog
 
-from harness_pipelines.lakes.iceberg.read.runs import stream_files, written_files
-from harness_pipelines.ports.access import HasEngine, HasLake, HasLedger, HasTables
-from harness_pipelines.ports.lake import Staged
+from harness_pipelines.ports.access import HasEngine, HasLake, HasLakeReads, HasLedger, HasTables
+from harness_pipelines.ports.lake import LakeFile, LakeReads, Staged, reachable
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.lake.compaction import Run, check_written, plan_runs
+from harness_pipelines.protocol.lake.compaction import Run, StreamFile, check_written, plan_runs
 from harness_pipelines.protocol.moves import Move, budget_of
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.run.moving import Moving, Pointless, Tally, make_branch
@@ -29,7 +28,7 @@ FILES = "files"  #: why it is due, when no move of it is open
 BUDGET_BYTES = 2 * 2**30  #: of files that one move reads
 
 
-class Ports(HasEngine, HasLake, HasLedger, HasTables, Protocol):
+class Ports(HasEngine, HasLake, HasLakeReads, HasLedger, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -51,7 +50,7 @@ def trigger(stores: Ports, table: TableRow, *, judged: str | None = None) -> str
     head = stores.tables.head(table)
     if head.stream.metadata == judged:
         return None
-    return FILES if due(table, head) else None
+    return FILES if due(stores, table, head) else None
 
 
 def compact_once(
@@ -86,7 +85,7 @@ class _Compact:
 def plan(stores: Ports, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None) -> Move | None:
     """Record a move without ranges when files of the head are small: which, follows from its base version."""
     head = stores.ledger.head(table)
-    if not due(table, head):
+    if not due(stores, table, head):
         return None
     draft = MoveDraft(
         stage=Stage.COMPACT,
@@ -101,13 +100,32 @@ def plan(stores: Ports, table: TableRow, claim: Claim, *, trigger: str, run_id: 
     return stores.ledger.plan_move(claim, draft)
 
 
-def due(table: TableRow, version: Version, *, budget_bytes: int | None = None) -> tuple[Run, ...]:
+def due(stores: HasLakeReads, table: TableRow, version: Version, *, budget_bytes: int | None = None) -> tuple[Run, ...]:
     """The small files of *version* that one move rewrites, and their new files. Raises: LakeAway."""
     return plan_runs(
-        stream_files(table, version.stream.metadata),
+        stream_files(stores.lake_reads, table, version.stream.metadata),
         stream_hi=version.stream_hi,
         target_bytes=_target_bytes(table),
         budget_bytes=BUDGET_BYTES if budget_bytes is None else budget_bytes,
+    )
+
+
+def stream_files(lake: LakeReads, table: TableRow, metadata: str) -> list[StreamFile]:
+    """The live files of the stream view of *table* that *metadata* fixes. Raises: LakeAway."""
+    with reachable(table.name, "reading the stream view's manifests"):
+        return [_stream_file(file) for file in lake.view(metadata).files]
+
+
+def _stream_file(file: LakeFile) -> StreamFile:
+    assert file.partition is not None
+    return StreamFile(
+        path=file.path,
+        partition=file.partition,
+        low=file.low,
+        high=file.high,
+        rows=file.rows,
+        bytes=file.bytes,
+        deletes=file.deletes.path if file.deletes else None,
     )
 
 
@@ -121,13 +139,13 @@ def _target_bytes(table: TableRow) -> int:
 def stage(stores: Ports, table: TableRow, move: Move) -> Attempt:
     """Let the engine rewrite the base's small files to the attempt's branch, and check from metadata what it wrote."""
     base = make_branch(stores, table, move)
-    runs = due(table, base, budget_bytes=budget_of(move, bytes_max=BUDGET_BYTES))
+    runs = due(stores, table, base, budget_bytes=budget_of(move, bytes_max=BUDGET_BYTES))
     if not runs:  # the target was made smaller since
         raise Pointless(f"{table.name}: no file of version {base.version}, the base of move {move.move_id}, is small")
     file_bytes = 2 * _target_bytes(table)
     stores.engine.write_runs(table, move, metadata=base.stream.metadata, runs=runs, file_bytes=file_bytes)
     staged = stores.lake.staged(table, move, rows=sum(run.rows for run in runs))
-    check_written(runs, written_files(staged.files, stores.lake.load(table, base.stream.metadata)))
+    check_written(runs, [_stream_file(file) for file in staged.files])
     return Attempt(staged=staged, removed={file.path: file.deletes for run in runs for file in run.files})
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness_pipelines.engines.spark.union import to_spark
-from harness_pipelines.lakes.iceberg.read import scan
+from harness_pipelines.lakes.iceberg.read.manifests import KEPT
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection
 from harness_pipelines.read.union import ArrowReader
@@ -67,7 +67,7 @@ def _plan(ours: Keyed) -> Iterator[ReadPlan]:
 
 
 def _arrow(ours: Keyed, plan: ReadPlan) -> Callable[[], None]:
-    reader = ArrowReader(buffer=ours.run.harness.stores.buffer_reader)
+    reader = ArrowReader(buffer=ours.run.harness.stores.buffer_reader, lake=ours.run.harness.stores.lake_reads)
 
     def read() -> None:
         assert reader.read(plan, Selection(), check_lease=lambda: None).num_rows >= ours.rows
@@ -110,8 +110,7 @@ def get(run: Run) -> Sequence[Figure]:
     warm = [timed(lambda i=i: _got(ours, i)) for i in cold]  # type: ignore[misc]
     first = []
     for i in cold[:COLD_GETS]:
-        for cache in (scan._pinned, scan._live_files):
-            cache.cache_clear()
+        KEPT.clear()
         first.append(timed(lambda i=i: _got(ours, i)))  # type: ignore[misc]
     figures = []
     for name, seconds, share, goal in (

@@ -20,7 +20,7 @@ def measure(run: Run) -> Sequence[Figure]:
     """Rounds of 1,000 random updates, relayouts among them as they come due; after each the batch view is read."""
     ours, rng = keyed_table(run), random.Random(2)
     rounds = run.size(50, 12)
-    size = sum(f.data.file_size_in_bytes for f in pinned(ours.batch).files)
+    size = sum(f.bytes for f in pinned(ours.batch).files)
     per_row = size / ours.rows
     reads, merges, written, relaid = list[float](), list[float](), 0, 0
     for number in range(rounds):
@@ -39,7 +39,7 @@ def measure(run: Run) -> Sequence[Figure]:
     run.note("rounds.write_amplification", (written + relaid) / (rounds * 1_000 * per_row), "x")
     run.note("rounds.of_it_relayouts", relaid / max(written + relaid, 1), "x")
     run.note("rounds.files", len(files), "files")
-    run.note("rounds.hidden", sum(f.data.record_count - f.rows for f in files) / ours.rows, "x")
+    run.note("rounds.hidden", sum(f.stored - f.rows for f in files) / ours.rows, "x")
     return [Figure(figure="rounds.read_last_of_first", value=last / first, unit="x", goal=1.2, sense="<=")]
 
 
@@ -47,7 +47,7 @@ def _scan(ours: Keyed) -> None:
     """All columns of the batch view alone."""
     plan = ours.table.plan()
     try:
-        reader = ArrowReader(buffer=ours.run.harness.stores.buffer_reader)
+        reader = ArrowReader(buffer=ours.run.harness.stores.buffer_reader, lake=ours.run.harness.stores.lake_reads)
         assert not plan.buffer or not plan.buffer.segments, "everything was merged"
         rows = reader.read(plan, Selection(), check_lease=lambda: None)
         assert rows.num_rows >= ours.rows

@@ -94,7 +94,7 @@ def fsck_of_many_moves(run: Run) -> Sequence[Figure]:
             run.harness.stores.lake.make_branch(table.row, move, head.stream)
             staged = files.of_move(move)
             for file, template in zip(staged.files, files.originals(), strict=True):
-                os.link(_local(template), _local(file.file_path))
+                os.link(_local(template), _local(file.path))
             head = publish(run.harness.stores, table.row, claim, move, Attempt(staged=staged))
     began = time.monotonic()
     report = fsck(run.harness.stores, [table.name])

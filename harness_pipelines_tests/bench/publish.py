@@ -17,6 +17,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
 import harness_pipelines as hp
+from harness_pipelines.lakes.iceberg.read.scan import staged_file
 from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -106,7 +107,8 @@ class Files:
     def of_move(self, move: Move) -> Staged:
         files = tuple(self._file(move, partition) for partition in sorted(self.templates))
         size = sum(file.file_size_in_bytes for file in files)
-        return Staged(files=files, rows=sum(file.record_count for file in files), bytes=size)
+        found = tuple(staged_file(file, low=0, high=2**63 - 1) for file in files)
+        return Staged(files=found, rows=sum(file.stored for file in found), bytes=size, written=files)
 
     def _file(self, move: Move, partition: int) -> DataFile:
         file = copy(self.templates[partition])

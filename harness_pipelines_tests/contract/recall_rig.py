@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import harness_pipelines as hp
 from harness_pipelines.app.installation import Stores
-from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.lakes.iceberg.read.scan import pinned, staged_file
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import Act
@@ -99,14 +99,15 @@ class Lake:
         current = self.stores.lake.current(self.row, view)
         snapshot = current.metadata.snapshot_by_name(move.branch)
         assert snapshot is not None
-        base = {f.data.file_path for f in pinned(self.head.views[view].metadata).files}
+        base = {f.path for f in pinned(self.head.views[view].metadata).files}
         files = [
             entry.data_file
             for manifest in snapshot.manifests(current.io)
             for entry in manifest.fetch_manifest_entry(current.io, discard_deleted=True)
             if entry.data_file.file_path not in base
         ]
-        return Staged(files=tuple(files), rows=sum(f.record_count for f in files), bytes=1)
+        found = tuple(staged_file(f, low=0, high=2**63 - 1) for f in files)
+        return Staged(files=found, rows=sum(f.stored for f in found), bytes=1, written=tuple(files))
 
     def buffer(self, hi: Mapping[int, int]) -> None:
         """Ingest has come so far; what it wrote is in the lake by now."""

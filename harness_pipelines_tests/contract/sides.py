@@ -26,6 +26,7 @@ from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.drivers import files
 from harness_pipelines.drivers.postgres import Connection, SegmentMissing
 from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.lakes.iceberg.reads import IcebergReads
 from harness_pipelines.ledgers.postgres.boundary import CommitLost
 from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ports.decoded import DecodedRange
@@ -293,7 +294,7 @@ class RealSide(Side):
     def __init__(self, rig: RealRig) -> None:
         super().__init__(rig)
         self.upkeep = Upkeep(rig.database, rig.catalog, rig.ownership, files)
-        self.buffer_reader = BufferReader(rig.dsn)
+        self.buffer_reader, self.lake_reads = BufferReader(rig.dsn), IcebergReads()
 
     def close(self) -> None:
         super().close()

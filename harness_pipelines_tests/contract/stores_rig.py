@@ -23,7 +23,7 @@ from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.catalogs.rest import RestMirror
-from harness_pipelines.lakes.iceberg.read.regions import live_entries
+from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
 from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
@@ -475,7 +475,9 @@ class RealRig(StoresRig):
         )
 
     def paths(self, table: TableRow, metadata: str) -> set[str]:
-        return {entry.data_file.file_path for entry in live_entries(self._lake.load(table, metadata))}
+        view = self._lake.load(table, metadata)
+        manifests = manifests_of(view.metadata.current_snapshot(), view.io)
+        return {path for manifest in manifests for path in columns_of(manifest, view.io).paths()}
 
     def shape(self, table: TableRow) -> tuple[int, set[str]]:
         metadata = self._lake.load(table, self.ledger.pointer(table, "stream")).metadata

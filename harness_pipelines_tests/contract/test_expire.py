@@ -13,7 +13,7 @@ import pytest
 
 from harness_pipelines import faults
 from harness_pipelines.drivers import files
-from harness_pipelines.lakes.iceberg import catalog
+from harness_pipelines.lakes.iceberg.read.manifests import KEPT
 from harness_pipelines.ledgers.postgres import retention
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots, version_named
@@ -32,9 +32,9 @@ RETENTION = {"versions": "1h"}
 @pytest.fixture(autouse=True)
 def _read_anew() -> Iterator[None]:
     """Metadata files that a test removes were read before."""
-    catalog._parsed.cache_clear()
+    KEPT.clear()
     yield
-    catalog._parsed.cache_clear()
+    KEPT.clear()
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_version_whose_metadata_file_was_removed_gets_out_of_reach_by_itself(r
     claim = real.claim(table)
     old, new = moved(real, table, claim, 0, 5), moved(real, table, claim, 5, 15)
     Path(urlsplit(old.stream.metadata).path).unlink()
-    catalog._parsed.cache_clear()
+    KEPT.clear()
 
     with pytest.raises(MetadataMissing, match=old.stream.metadata.rsplit("/", 1)[-1]):
         expire(real, table)  # it is retained, so somebody has to hear of it

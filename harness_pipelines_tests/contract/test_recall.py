@@ -24,6 +24,7 @@ from harness_pipelines.audit.repair.batch_view import BatchPlan, left_behind, pl
 from harness_pipelines.audit.repair.lake import Way, apply_plan, plan_lake
 from harness_pipelines.cli.main import cli
 from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.lakes.iceberg.reads import IcebergReads
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
@@ -397,6 +398,7 @@ def test_a_full_audit_reads_recalled_rows_with_the_batch_view(lake: Lake):
     def judged(recalled_rows: pa.Table) -> tuple[bool, dict[Kind, int]]:
         findings = Findings()
         job = BatchJob(
+            lake=IcebergReads(),
             table=lake.row,
             bounds=head.bounds,
             batch=head.batch.metadata if head.batch else "",

@@ -118,7 +118,7 @@ def _small_files(rigs: Rigs) -> None:
 
 
 def _compacted(rig: TableRig) -> bool:
-    return not compact.due(rig.table.row, rig.stores.ledger.head(rig.table.row))
+    return not compact.due(rig.stores, rig.table.row, rig.stores.ledger.head(rig.table.row))
 
 
 # -- mirror -------------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def _a_bit_is_flipped(rigs: Rigs) -> None:
 def _files(table: hp.Table) -> list[Path]:
     """The data files of the newest version."""
     head = table.harness.stores.ledger.head(table.row)
-    return sorted(Path(urlsplit(file.data.file_path).path) for file in pinned(head.stream.metadata).files)
+    return sorted(Path(urlsplit(file.path).path) for file in pinned(head.stream.metadata).files)
 
 
 def _damaged(table: hp.Table) -> list[Path]:

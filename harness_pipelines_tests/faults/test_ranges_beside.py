@@ -260,7 +260,7 @@ def test_expire_keeps_the_files_that_hide_rows_and_removes_what_a_compaction_lef
     settled(rig)
     expected = changed_ends(rig)
     head = rig.stores.tables.head(rig.table.row)
-    hiding = {f.deletes.file_path for v in head.views.values() for f in pinned(v.metadata).files if f.deletes}
+    hiding = {f.deletes.path for v in head.views.values() for f in pinned(v.metadata).files if f.deletes}
     assert len(hiding) == 2
     claim = rig.claim(Stage.EXPIRE)
 

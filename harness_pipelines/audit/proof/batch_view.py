@@ -22,8 +22,7 @@ from harness_pipelines.audit.proof.folding import Versions, folded, key_digests,
 from harness_pipelines.audit.proof.jobs import PartitionAudit
 from harness_pipelines.audit.proof.report import BatchAudit, Finding, Findings, Kind, Tier, TwoViews
 from harness_pipelines.audit.proof.verdicts import among, distinct
-from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
-from harness_pipelines.lakes.iceberg.read.scan import PinnedView
+from harness_pipelines.ports.lake import LakeReads, LakeView, judged
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import Words, added, row_digests, total_digest
@@ -38,6 +37,7 @@ NAMED_ROWS_MAX = 20_000_000  #: of one partition that are held at once, 16 bytes
 class BatchJob:
     """What is compared: two metadata files, below batch_hi of *bounds*."""
 
+    lake: LakeReads
     table: TableRow
     bounds: Mapping[int, Bounds]
     batch: str
@@ -55,7 +55,7 @@ def judge_batch(
     *findings* learn which rows differ; *step* is called for each file.
     Raises: LakeFileMissing, LakeUnreadable.
     """
-    batch, stream = judged_view(job.table, job.batch), judged_view(job.table, job.stream)
+    batch, stream = (judged_view(job.lake, job.table, metadata) for metadata in (job.batch, job.stream))
     counts = [
         rows_below([(f.rows, f.low, f.high - 1) for f in stream.files if f.partition == p], b.batch_hi)
         for p, b in job.bounds.items()
@@ -73,12 +73,12 @@ def judge_batch(
         parts=parts,
         foreign=job.foreign,
         files_read=0 if done is None else len(batch.files),
-        bytes_read=0 if done is None else sum(file.data.file_size_in_bytes for file in batch.files),
+        bytes_read=0 if done is None else sum(file.bytes for file in batch.files),
     )
 
 
 def _compared(
-    job: BatchJob, batch: PinnedView, done: Sequence[PartitionAudit], findings: Findings, step: Callable[[int], None]
+    job: BatchJob, batch: LakeView, done: Sequence[PartitionAudit], findings: Findings, step: Callable[[int], None]
 ) -> Iterator[TwoViews]:
     found = dict.fromkeys(job.bounds, (0, 0))
     keys: list[_Keys] = []
@@ -142,13 +142,13 @@ class _Keys:
     keys: Words
 
 
-def _all_rows(job: BatchJob, batch: PinnedView, step: Callable[[int], None]) -> Iterator[_Held]:
+def _all_rows(job: BatchJob, batch: LakeView, step: Callable[[int], None]) -> Iterator[_Held]:
     """The rows of all files and those that were recalled, by partition, a batch at a time; in no order."""
     table = job.table
     key = table.spec.key
     for file in batch.files:
         with judged(table, file):
-            for rows in file_rows(table, batch, file):
+            for rows in batch.rows(table, file):
                 yield from _by_partition(rows, key)
         step(0)
     if job.recalled is not None:
@@ -179,14 +179,14 @@ def _one_row_per_key(held: Sequence[_Keys], findings: Findings) -> None:
 def _stream_rows(job: BatchJob, partition: int) -> Rows:
     """What the batch view should have of one partition, from the stream view."""
     low, high = job.bounds[partition].start, job.bounds[partition].batch_hi
-    view = judged_view(job.table, job.stream)
+    view = judged_view(job.lake, job.table, job.stream)
     if key := job.table.spec.key:
         files = [f for f in view.files if f.partition == partition and f.low < high]
 
         def versions() -> Iterator[Versions]:
             for file in files:
                 with judged(job.table, file):
-                    for rows in file_rows(job.table, view, file):
+                    for rows in view.rows(job.table, file):
                         yield Versions.from_arrow(rows, key).within(low, high)
 
         return folded(versions())
@@ -204,7 +204,7 @@ def _inside(job: BatchJob, partition: int, rows: Rows) -> np.ndarray[tuple[int],
     return (rows.offsets >= bounds.start) & (rows.offsets < bounds.batch_hi)
 
 
-def _name(job: BatchJob, batch: PinnedView, two: TwoViews, findings: Findings, step: Callable[[int], None]) -> None:
+def _name(job: BatchJob, batch: LakeView, two: TwoViews, findings: Findings, step: Callable[[int], None]) -> None:
     """Name the rows of one partition in which the views differ."""
     partition = two.partition
     if max(two.rows, two.stream_rows) > NAMED_ROWS_MAX:

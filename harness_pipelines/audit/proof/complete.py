@@ -56,6 +56,7 @@ from harness_pipelines.ports.access import (
     HasCorrections,
     HasFiles,
     HasLakeBytes,
+    HasLakeReads,
     HasLeases,
     HasLog,
     HasOverlayRows,
@@ -96,6 +97,7 @@ class Ports(
     HasCorrections,
     HasFiles,
     HasLakeBytes,
+    HasLakeReads,
     HasLeases,
     HasLog,
     HasOverlayRows,
@@ -138,7 +140,7 @@ def audit_table(
         check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
         metadata, foreign = _judged_head(stores, table, plan, table.effects[Stage.TIER].view)
         moves, corrections = taken_moves(stores, table), corrections_of(stores, table)
-        standing = look(stores, table, judged_view(table, metadata), plan.bounds, full=full)
+        standing = look(stores, table, judged_view(stores.lake_reads, table, metadata), plan.bounds, full=full)
         standing = by_moves(standing, moves, plan.bounds, {p: mark.low for p, mark in marks.items()})
         if full:  # the views are compared up to there
             standing = {p: replace(s, cuts=s.cuts | {plan.bounds[p].batch_hi}) for p, s in standing.items()}
@@ -149,7 +151,7 @@ def audit_table(
             )
             for p in sorted(plan.bounds)
         ]
-        _check_unread(table, metadata, jobs, step=_Beat(check, lambda *_: None, 0).step)
+        _check_unread(stores, table, metadata, jobs, step=_Beat(check, lambda *_: None, 0).step)
         done = _run(stores, jobs, check=check, progress=progress or (lambda *_: None), processes=processes)
         accounts = settle(moves, {job.partition: (job, part) for job, part in zip(jobs, done, strict=True)})
         signed = _signed(jobs, done, standing, accounts=accounts, signature=signature)
@@ -161,6 +163,7 @@ def audit_table(
         if table.view_set.merged:
             judged, strange = _judged_head(stores, table, plan, "batch")
             both = BatchJob(
+                lake=stores.lake_reads,
                 table=table,
                 bounds=plan.bounds,
                 batch=judged,
@@ -171,7 +174,7 @@ def audit_table(
             )
             step = _Beat(check, lambda *_: None, 0).step
             if not full:
-                view = judged_view(table, judged)
+                view = judged_view(stores.lake_reads, table, judged)
                 check_pages_of(table, view, view.files, step=step)
             batch = judge_batch(both, done if full else None, findings, step=step)
         check()
@@ -191,12 +194,14 @@ def audit_table(
     )
 
 
-def _check_unread(table: TableRow, metadata: str, jobs: Sequence[Job], *, step: Callable[[int], None]) -> None:
+def _check_unread(
+    stores: Ports, table: TableRow, metadata: str, jobs: Sequence[Job], *, step: Callable[[int], None]
+) -> None:
     """Files of rows that were signed off are not read as rows: their bytes are compared all the same.
 
     Raises: LakeFileBroken, LakeFileMissing, LakeUnreadable.
     """
-    view = judged_view(table, metadata)
+    view = judged_view(stores.lake_reads, table, metadata)
     signed = {job.partition: job.signed for job in jobs}
     unread = [
         file
@@ -228,7 +233,7 @@ def _judged_head(stores: Ports, table: TableRow, plan: ReadPlan, view: ViewName)
     """
     pointer = stores.tables.pointer(table, view)
     versions = {v.version: v.views[view] for v in stores.tables.versions(table) if view in v.views}
-    snapshot = judged_view(table, pointer).metadata.current_snapshot_id
+    snapshot = judged_view(stores.lake_reads, table, pointer).snapshot
     if snapshot in {pins.snapshot for pins in versions.values()}:
         return versions[plan.version].metadata, None
     return pointer, (
@@ -359,11 +364,11 @@ def judge_partition(stores: Ports, job: Job, *, step: Callable[[int], None]) -> 
     kafka = KafkaSide(
         log=stores.log, table=table, quarantine=held, partition=partition, position=first, schemas=stores.schemas
     )
-    lake = LakeSide(table, judged_view(table, job.metadata), partition, signed=job.signed)
+    lake = LakeSide(table, judged_view(stores.lake_reads, table, job.metadata), partition, signed=job.signed)
     buffer = BufferSide(stores.buffer_reader, table, job.plan.buffer, partition)
     result = PartitionAudit(partition=partition, tally=Tally(job.edges))
     result.files_read = len(lake.needed)
-    result.bytes_read = sum(file.data.file_size_in_bytes for file in lake.needed)
+    result.bytes_read = sum(file.bytes for file in lake.needed)
     try:
         _hidden(result, lake.below(bounds.start), f"below the table's start {bounds.start}")
         for piece in job.pieces:
@@ -495,11 +500,11 @@ def _strangers(stores: Ports, table: TableRow, plan: ReadPlan, metadata: str, fi
     """Rows of partitions that the table does not have, and quarantined records outside of it."""
     foreign = stores.proof.accepted(table)
     accepted = {FOREIGN_PARTITION: max((row["high"] for row in foreign), default=0)}
-    for file in judged_view(table, metadata).files:
+    for file in judged_view(stores.lake_reads, table, metadata).files:
         if file.partition is None:  # it mixes partitions
             continue
         if file.partition not in plan.bounds and file.high > accepted.get(file.partition, 0):
-            detail = f"{file.data.record_count} rows of a partition that the table does not have: {file.data.file_path}"
+            detail = f"{file.stored} rows of a partition that the table does not have: {file.path}"
             findings.add(
                 Finding(
                     kind=Kind.UNEXPLAINED, partition=file.partition, offset=file.low, tier=Tier.STREAM, detail=detail

@@ -23,10 +23,9 @@ from harness_pipelines.drivers.conform import in_schema
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import Schemas
-from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
-from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView, pinned
 from harness_pipelines.ports.decoded import decode_batch
 from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable, ManifestDamaged, RecordsLost
+from harness_pipelines.ports.lake import LakeFile, LakeReads, LakeView, judged
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.proof import LakeBytes, ProofBook
 from harness_pipelines.ports.source import Log, PartitionBatch, above, below
@@ -251,7 +250,7 @@ class LakeSide:
     def __init__(
         self,
         table: TableRow,
-        view: PinnedView,
+        view: LakeView,
         partition: int,
         *,
         signed: Sequence[SignOff] = (),
@@ -280,7 +279,7 @@ class LakeSide:
 
     def names(self, offset: int) -> list[str]:
         """The files whose manifest entries cover *offset*."""
-        return [f.data.file_path.rsplit("/", 1)[-1] for f in self.files if f.low <= offset < f.high]
+        return [f.path.rsplit("/", 1)[-1] for f in self.files if f.low <= offset < f.high]
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -297,17 +296,17 @@ class LakeSide:
 
     def _read(self, file: LakeFile) -> Rows:
         with judged(self._table, file):
-            tables = file_rows(self._table, self._view, file)
+            tables = self._view.rows(self._table, file)
             return Rows.of([Rows.from_arrow(self._own(table) if file.partition is None else table) for table in tables])
 
     def _own(self, table: pa.Table) -> pa.Table:
         return table.filter(pc.equal(table.column("_kafka_partition"), self._partition))
 
 
-def judged_view(table: TableRow, metadata: str) -> PinnedView:
+def judged_view(lake: LakeReads, table: TableRow, metadata: str) -> LakeView:
     """What *metadata* and its manifests name. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
     try:
-        return pinned(metadata)
+        return lake.view(metadata)
     except FileNotFoundError as error:
         raise LakeFileMissing(
             f"{table.name}: {metadata}, or a manifest that it names, is gone ({error}); nothing was judged. "

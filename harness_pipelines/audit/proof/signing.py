@@ -12,10 +12,10 @@ from harness_pipelines.audit.proof.accounts import Accounts, torn
 from harness_pipelines.audit.proof.contents import QuarantineSide
 from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, Piece
 from harness_pipelines.audit.proof.report import Finding, Kind, RangeAudit, Status, Tier, Witness
-from harness_pipelines.lakes.iceberg.read.scan import PinnedView
 from harness_pipelines.ports.access import HasFiles, HasLakeBytes, HasProof, HasSignOffs
 from harness_pipelines.ports.errors import LakeUnreadable
 from harness_pipelines.ports.files import FileStore
+from harness_pipelines.ports.lake import LakeView
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import added, parsed, shown
@@ -44,11 +44,11 @@ class Standing:
 
 
 def look(
-    stores: Ports, table: TableRow, view: PinnedView, bounds: Mapping[int, Bounds], *, full: bool
+    stores: Ports, table: TableRow, view: LakeView, bounds: Mapping[int, Bounds], *, full: bool
 ) -> dict[int, Standing]:
     """Compare what was signed off with what answers now. Raises: LakeUnreadable."""
     signed = stores.sign_offs.all(table)
-    stored = stored_files(stores.files, view.metadata.location) if signed and not full else {}
+    stored = stored_files(stores.files, view.folder) if signed and not full else {}
     found = {}
     for p, limits in bounds.items():
         answering = _answering(stores, table, view, p, limits)
@@ -62,14 +62,14 @@ def look(
     return found
 
 
-def _answering(stores: Ports, table: TableRow, view: PinnedView, partition: int, bounds: Bounds) -> Answering:
+def _answering(stores: Ports, table: TableRow, view: LakeView, partition: int, bounds: Bounds) -> Answering:
     held = QuarantineSide(stores.proof, stores.lake_bytes, table, partition).window(bounds.start, bounds.stream_hi)
     return Answering(
         files=[
             Entry(
-                path=normal(f.data.file_path),
+                path=normal(f.path),
                 rows=f.rows,
-                bytes=f.data.file_size_in_bytes,
+                bytes=f.bytes,
                 low=f.low,
                 high=f.high,
             )

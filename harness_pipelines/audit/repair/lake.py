@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from harness_pipelines.audit.repair.batch_view import BatchPlan, made, overlays_of, plan_batch
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, LakeState, MetadataFile, number_of, present
-from harness_pipelines.lakes.iceberg.read.scan import stored_in
 from harness_pipelines.lakes.iceberg.write.publish import reached_by
 from harness_pipelines.ports.access import (
     HasBufferRows,
     HasCatalog,
     HasLake,
+    HasLakeReads,
     HasLog,
     HasProof,
     HasReconciler,
@@ -45,6 +45,7 @@ class Ports(
     HasBufferRows,
     HasCatalog,
     HasLake,
+    HasLakeReads,
     HasLog,
     HasProof,
     HasReconciler,
@@ -295,7 +296,8 @@ def _moves(stores: Ports, table: TableRow, known: _Known, state: LakeState, afte
     starts = _starts(known, state, after)
     before = {p: known.stream_hi.get(p, starts[p]) for p in after.stream_hi}
     # Compact may have brought rows from below and above into one file.
-    fresh = {p: stored_in(state.head.metadata, {p: (low, after.stream_hi[p])}).rows for p, low in before.items()}
+    stored_in, metadata = stores.lake_reads.stored_in, state.head.metadata
+    fresh = {p: stored_in(metadata, {p: (low, after.stream_hi[p])}).rows for p, low in before.items()}
     made = []
     if after.unnamed:
         untold = sum(fresh.values()) - sum(m.rows for m in after.moves)

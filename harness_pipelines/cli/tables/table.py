@@ -155,7 +155,7 @@ def _views(one: Table) -> dict[str, Any]:
     head = one.harness.stores.tables.head(one.row)
     recalled = {"recalled": [overlay.to_json() for overlay in head.overlays]}
     try:
-        found = {cost.view: cost for cost in costs(one.row, head)}
+        found = {cost.view: cost for cost in costs(one.row, head, one.harness.stores.lake_reads)}
     except HarnessError as away:
         return {"views": None, "views_trouble": str(away), **recalled}
     told: dict[str, Any] = {"views": {name: cost.to_json() for name, cost in found.items()}, **recalled}

@@ -7,8 +7,7 @@ Four methods of ``MetastoreCatalog`` that PyIceberg does not promise are used, e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog import MetastoreCatalog
@@ -17,7 +16,6 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortField, SortOrder
@@ -28,6 +26,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from harness_pipelines.drivers.file_notes import Notes
 from harness_pipelines.lakes.iceberg.checked_io import CheckedIO, StoreIO
 from harness_pipelines.lakes.iceberg.parquet import write_checksums
+from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of, metadata_of
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
@@ -87,6 +86,36 @@ class StagingCatalog(MetastoreCatalog, NoopCatalog):
             catalog=self,
         )
 
+    def reached(self, identifier: tuple[str, str], *, current: str, heads: Iterable[str] = ()) -> set[str]:
+        """Every file that some metadata files name: *current* by any of its snapshots, *heads* by main.
+
+        Each manifest list and manifest is read once. Raises: MetadataMissing, ManifestDamaged, OSError.
+        """
+        views = [(self.at(identifier, current), True), *((self.at(identifier, head), False) for head in heads)]
+        files: set[str] = set()
+        for view, has_all in views:
+            head = view.metadata.current_snapshot()
+            for snapshot in view.metadata.snapshots if has_all else [head] if head else []:
+                if snapshot.manifest_list in files:
+                    continue
+                files.add(snapshot.manifest_list)
+                for manifest in manifests_of(snapshot, view.io):
+                    if manifest.manifest_path not in files:
+                        files |= {manifest.manifest_path, *columns_of(manifest, view.io).paths()}
+        return files
+
+    def earlier(self, identifier: tuple[str, str], metadata: str) -> set[str]:
+        """The metadata files that *metadata* follows, as far as it says. Raises: MetadataMissing."""
+        return {entry.metadata_file for entry in self.at(identifier, metadata).metadata.metadata_log}
+
+    def folder(self, identifier: tuple[str, str], metadata: str) -> str:
+        """Where the files of the view lie. Raises: MetadataMissing."""
+        return self.at(identifier, metadata).location()
+
+    def branches(self, identifier: tuple[str, str], metadata: str) -> list[str]:
+        """All that *metadata* names, main too. Raises: MetadataMissing."""
+        return list(self.at(identifier, metadata).metadata.refs)
+
     def stage_new(
         self,
         identifier: tuple[str, str],
@@ -112,7 +141,7 @@ def view_schema(fields: Sequence[Mapping[str, Any]]) -> Schema:
 def read_metadata(io: FileIO, location: str) -> TableMetadata:
     """The metadata that a file holds; immutable, so it is parsed once. Raises: MetadataMissing."""
     try:
-        return _parsed(_Io(io), location)
+        return metadata_of(location, io)
     except FileDamaged as error:
         raise MetadataMissing(f"metadata file {error}") from error
     # A file without its end: its writer died, or is writing it. Nothing names it yet.
@@ -120,23 +149,3 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
         raise MetadataMissing(
             f"metadata file {location} cannot be read: {error}; `harness fsck` names what is gone"
         ) from error
-
-
-class _Io:
-    """A FileIO that does not take part in the cache key: a location means the same file whoever opens it."""
-
-    __slots__ = ("io",)
-
-    def __init__(self, io: FileIO) -> None:
-        self.io = io
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Io)
-
-
-@lru_cache(maxsize=256)
-def _parsed(held: _Io, location: str) -> TableMetadata:
-    return FromInputFile.table_metadata(held.io.new_input(location))

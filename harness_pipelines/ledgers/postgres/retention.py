@@ -10,28 +10,23 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import structlog
-from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
 
 from harness_pipelines import faults
-from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.drivers.files import SameFile, SomeLeft
 from harness_pipelines.drivers.postgres import Connection, Database, LedgerBusy, sql
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
-from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
-from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import FilesKept
 from harness_pipelines.ports.files import FileStore
+from harness_pipelines.ports.lake import ViewMetadata
 from harness_pipelines.ports.ledger import TableRow, view_dropped
+from harness_pipelines.ports.repair import WarehouseMark
 from harness_pipelines.ports.upkeep import StoredFile, TrimDecision
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
@@ -47,7 +42,6 @@ FILES_PER_RUN_MAX = 10_000
 SHARE_MAX = 0.5  #: the size guard: one run never removes more than this share of a table's bytes
 UPLOADS_LAST_MAX = timedelta(days=1)
 GUARD_FREE_BYTES = 256 * 1024 * 1024
-_files_of: ByPath[frozenset[str]] = ByPath(20_000)
 
 
 class SizeGuard(HarnessError):
@@ -68,7 +62,7 @@ class _Seen:
 class Upkeep:
     """Decisions and removals of the expire stage for one database, catalog and warehouse."""
 
-    def __init__(self, database: Database, catalog: StagingCatalog, ownership: Ownership, files: FileStore) -> None:
+    def __init__(self, database: Database, catalog: ViewMetadata, ownership: WarehouseMark, files: FileStore) -> None:
         self.database = database
         self.catalog = catalog
         self.ownership = ownership
@@ -298,13 +292,10 @@ class Upkeep:
         for name, identifier in _identifiers(table).items():
             metadata = {v.views[name].metadata for v in kept if name in v.views}
             current = self._pointer(table, name)
-            reached |= {current, *metadata}
-            for location in metadata:
-                reached |= self._snapshot_files(identifier, location, all_snapshots=False)
-            reached |= self._snapshot_files(identifier, current, all_snapshots=True)
+            reached |= {current, *metadata} | self.catalog.reached(identifier, current=current, heads=metadata)
         if (quarantine := self._quarantine(table)["metadata"]) is not None:
             identifier = (table.spec.namespace, table.quarantine)
-            reached |= {quarantine} | self._snapshot_files(identifier, quarantine, all_snapshots=True)
+            reached |= {quarantine, *self.catalog.reached(identifier, current=quarantine)}
         return reached
 
     def _mirrors(self, table: TableRow) -> Sequence[Mapping[str, Any]]:
@@ -317,7 +308,7 @@ class Upkeep:
         if current is None:
             return set()
         identifier = (table.spec.namespace, table.quarantine)
-        return {entry.metadata_file for entry in self.catalog.at(identifier, current).metadata.metadata_log}
+        return self.catalog.earlier(identifier, current)
 
     def _quarantine(self, table: TableRow) -> Mapping[str, str | None]:
         """Folder and metadata file of the bytes of quarantined records, if any are in the lake."""
@@ -332,17 +323,6 @@ class Upkeep:
             raise view_dropped(table, view)
         return str(found[0]["metadata_location"])
 
-    def _snapshot_files(self, identifier: tuple[str, str], location: str, *, all_snapshots: bool) -> set[str]:
-        view = self.catalog.at(identifier, location)
-        head = view.metadata.current_snapshot()
-        files: set[str] = set()
-        for snapshot in view.metadata.snapshots if all_snapshots else [s for s in (head,) if s]:
-            files.add(snapshot.manifest_list)
-            for manifest in manifests_of(snapshot, view.io):
-                files.add(manifest.manifest_path)
-                files |= _files_of.get(manifest.manifest_path, partial(_data_files, manifest, view.io))
-        return files
-
     def _horizon(self, table: TableRow) -> datetime:
         """Nothing younger may be condemned: an open move may still be writing it."""
         now: datetime = self.database.rows("reads/now")[0]["now"]
@@ -352,7 +332,7 @@ class Upkeep:
     def _folders(self, table: TableRow) -> list[str]:
         """The folders of the views, with those that a batch view was in before. Raises: FolderShared."""
         views = _identifiers(table).items()
-        folders = {self.catalog.at(identifier, self._pointer(table, name)).location() for name, identifier in views}
+        folders = {self.catalog.folder(identifier, self._pointer(table, name)) for name, identifier in views}
         folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
         folders |= {folder for folder in [self._quarantine(table)["folder"]] if folder}
         found = {normal(folder): folder for folder in sorted(folders)}
@@ -368,7 +348,7 @@ class Upkeep:
 
     def dead_branches(self, table: TableRow, *, view: ViewName = "stream") -> list[str]:
         """Branches in the view's metadata whose move is closed, or that a later attempt has superseded."""
-        refs = self.catalog.at(_identifiers(table)[view], self._pointer(table, view)).metadata.refs
+        refs = self.catalog.branches(_identifiers(table)[view], self._pointer(table, view))
         named = {name: move for name in refs if (move := move_of(name)) is not None}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
         return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
@@ -409,7 +389,3 @@ def owner_path(path: str) -> str:
     """The file that a Hadoop checksum (``.name.crc`` beside ``name``) belongs to; any other file is its own."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else path
-
-
-def _data_files(manifest: ManifestFile, io: FileIO) -> frozenset[str]:
-    return frozenset(entry.data_file.file_path for entry in entries_of(manifest, io))

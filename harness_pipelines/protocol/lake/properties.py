@@ -28,6 +28,17 @@ def told_of(move: Move) -> dict[str, str]:
     return {NONCE: move.nonce} if move.nonce else {}
 
 
+def summary_of(move: Move) -> dict[str, str]:
+    """What each snapshot of *move* says of it."""
+    return {
+        MOVE: str(move.move_id),
+        ATTEMPT: str(move.attempt),
+        **told_of(move),
+        SCHEMA_VERSION: str(move.schema_version),
+        RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
+    }
+
+
 def vector_text(vector: Vector) -> str:
     """A vector as properties and summaries hold it: ``0:17,1:4``."""
     return ",".join(f"{p}:{o}" for p, o in sorted(vector.items()))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness_pipelines.lakes.iceberg.read.scan import forecast
+from harness_pipelines.ports.lake import LakeReads
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
 from harness_pipelines.protocol.reading.queries import ReadStats
@@ -94,7 +94,7 @@ def _edges(bounds: Bounds) -> tuple[int, ...]:
     return (bounds.start, *batch, bounds.stream_hi, bounds.buffer_hi)
 
 
-def explain(plan: ReadPlan, selection: Selection | None = None) -> Explanation:
+def explain(plan: ReadPlan, lake: LakeReads, selection: Selection | None = None) -> Explanation:
     """Say what a read of *plan* opens; reads manifests, no data.
 
     Raises: UnknownColumn, WhereError, LakeFileMissing.
@@ -102,7 +102,7 @@ def explain(plan: ReadPlan, selection: Selection | None = None) -> Explanation:
     selection = selection or Selection()
     work = work_of(plan, selection)
     left = {part.metadata: part for part in work.lake}
-    tiers = [_lake(work, part, left.get(part.metadata)) for part in plan.lake]
+    tiers = [_lake(lake, work, part, left.get(part.metadata)) for part in plan.lake]
     if plan.overlay is not None:
         before, after = work.pruned["overlay"]
         names = ", ".join(segment.name for segment in plan.overlay.segments)
@@ -126,11 +126,11 @@ def explain(plan: ReadPlan, selection: Selection | None = None) -> Explanation:
     )
 
 
-def _lake(work: Work, planned: LakePart, part: LakeWork | None) -> ExplainedTier:
+def _lake(lake: LakeReads, work: Work, planned: LakePart, part: LakeWork | None) -> ExplainedTier:
     before = sum(planned.high[p] - o for p, o in planned.low.items())
     if part is None:
         return ExplainedTier(tier=planned.view, source=planned.metadata, offsets=before, offsets_left=0)
-    found = forecast(part.metadata, work.query(part))
+    found = lake.forecast(part.metadata, work.query(part))
     return ExplainedTier(
         tier=part.view,
         source=part.metadata,

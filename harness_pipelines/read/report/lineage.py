@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,10 +16,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.inspect.lineage import FileEntry, ViewPast
-from harness_pipelines.lakes.iceberg.read.scan import stored_in
-from harness_pipelines.ports.access import HasLeases, HasLineage, HasLog, HasSetAside
-from harness_pipelines.ports.lake import reachable
+from harness_pipelines.ports.access import HasLakeReads, HasLeases, HasLineage, HasLog, HasSetAside
+from harness_pipelines.ports.lake import FileEntry, LakeReads, ViewPast, reachable
 from harness_pipelines.ports.ledger import new_lease
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, vector_from_json
 from harness_pipelines.protocol.changes.corrections import Wanted
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.proof import LineageBook
 
 
-class Ports(HasLeases, HasLineage, HasLog, HasSetAside, Protocol):
+class Ports(HasLakeReads, HasLeases, HasLineage, HasLog, HasSetAside, Protocol):
     """The ports that it uses."""
 
 
@@ -256,7 +254,7 @@ class _Look:
 
     def __init__(self, stores: Ports, table: TableRow, *, only: Version | None = None) -> None:
         """*only*: no other version is looked at."""
-        self.table, self.books = table, stores.lineage(table)
+        self.table, self.books, self._lake = table, stores.lineage(table), stores.lake_reads
         self.versions = self.books.versions() if only is None else [only]
         self._pasts: dict[ViewName, ViewPast] = {}
 
@@ -267,7 +265,7 @@ class _Look:
     def past(self, view: ViewName) -> ViewPast:
         if view not in self._pasts:
             pins = {v.views[view].snapshot: v.views[view].metadata for v in reversed(self.versions) if view in v.views}
-            self._pasts[view] = ViewPast(self.table.name, pins)
+            self._pasts[view] = self._lake.past(self.table.name, pins)
         return self._pasts[view]
 
     def told(self, view: ViewName, entries: Iterable[FileEntry]) -> tuple[FileTold, ...]:
@@ -321,7 +319,7 @@ def _file(look: _Look, asked: FileAsked) -> FileLineage:
 
 def _found(look: _Look, asked: FileAsked) -> tuple[ViewName, int, FileEntry]:
     """The newest snapshots of all views come first: most files that are asked for are live."""
-    scopes: tuple[Callable[[ViewPast], tuple[int, ...]], ...] = (
+    scopes: tuple[Callable[[ViewPast], Sequence[int]], ...] = (
         lambda past: past.snapshots[:1],
         lambda past: past.snapshots[1:],
     )
@@ -451,7 +449,7 @@ def _record(stores: Ports, table: TableRow, state: ReadState, asked: RecordAsked
     moves = tuple(MoveTold.of(row) for row in books.carried(asked))
     segments = books.holding([s.name for s in state.segments], asked) if tier == "buffer" else []
     overlays = [one.segment for one in version.overlays] if tier == "batch" else []
-    record = None if held else _is_record(table, state, asked, tier, in_buffer=bool(segments))
+    record = None if held else _is_record(stores.lake_reads, table, state, asked, tier, in_buffer=bool(segments))
     files = () if held or record is False else _files(_Look(stores, table, only=version), asked, tier, moves)
     return RecordLineage(
         table=table.name,
@@ -506,7 +504,9 @@ def _check_log(stores: Ports, table: TableRow, asked: RecordAsked) -> None:
         )
 
 
-def _is_record(table: TableRow, state: ReadState, asked: RecordAsked, tier: Place, *, in_buffer: bool) -> bool | None:
+def _is_record(
+    lake: LakeReads, table: TableRow, state: ReadState, asked: RecordAsked, tier: Place, *, in_buffer: bool
+) -> bool | None:
     """Return whether the log has a record at the coordinate, if one file tells."""
     if tier == "buffer":
         return in_buffer
@@ -514,7 +514,7 @@ def _is_record(table: TableRow, state: ReadState, asked: RecordAsked, tier: Plac
         return None
     one = {asked.partition: (asked.offset, asked.offset + 1)}
     with reachable(table.name, "looking for the record in the stream view"):
-        return stored_in(state.version.stream.metadata, one).rows > 0
+        return lake.stored_in(state.version.stream.metadata, one).rows > 0
 
 
 def _files(look: _Look, asked: RecordAsked, tier: Place, moves: tuple[MoveTold, ...]) -> tuple[FileTold, ...]:

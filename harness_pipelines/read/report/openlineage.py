@@ -18,6 +18,7 @@ import structlog
 from harness_pipelines.extras import needs
 from harness_pipelines.ports.access import (
     HasCatalog,
+    HasLakeReads,
     HasLeases,
     HasLineage,
     HasLog,
@@ -55,7 +56,7 @@ log = structlog.get_logger(__name__)
 NAMESPACE = uuid.UUID("5f1e9a52-7f0c-4b11-9a0b-0a1f5f3a7c21")  #: of the runs' ids
 
 
-class Ports(HasCatalog, HasLeases, HasLineage, HasLog, HasSetAside, HasSettings, HasTables, Protocol):
+class Ports(HasCatalog, HasLakeReads, HasLeases, HasLineage, HasLog, HasSetAside, HasSettings, HasTables, Protocol):
     """The ports that it uses."""
 
 

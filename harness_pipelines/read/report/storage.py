@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness_pipelines.lakes.iceberg.read.scan import pinned
-from harness_pipelines.ports.lake import reachable
+from harness_pipelines.ports.lake import LakeReads, reachable
 from harness_pipelines.protocol.versions import Version, ViewName
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class ViewCost:
         }
 
 
-def costs(table: TableRow, version: Version) -> list[ViewCost]:
+def costs(table: TableRow, version: Version, lake: LakeReads) -> list[ViewCost]:
     """Each view of *version*, the stream view first. Raises: LakeAway."""
     reached: Mapping[ViewName, dict[int, int]] = {
         "stream": {p: b.stream_hi for p, b in sorted(version.bounds.items())},
@@ -46,7 +45,7 @@ def costs(table: TableRow, version: Version) -> list[ViewCost]:
     found = []
     for name, view in version.views.items():
         with reachable(table.name, f"reading the {name} view's manifests"):
-            files = pinned(view.metadata).files
+            files = lake.view(view.metadata).files
         found.append(
             ViewCost(
                 view=name,
@@ -54,7 +53,7 @@ def costs(table: TableRow, version: Version) -> list[ViewCost]:
                 metadata=view.metadata,
                 files=len(files),
                 rows=sum(file.rows for file in files),
-                bytes=sum(file.data.file_size_in_bytes for file in files),
+                bytes=sum(file.bytes for file in files),
                 reached=reached[name],
             )
         )

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.lakes.iceberg.read.in_order import scan_in_order
 from harness_pipelines.ports.buffer import BufferReads
+from harness_pipelines.ports.lake import LakeReads
 from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeStats
 from harness_pipelines.protocol.reading.selection import Selection, Work, work_of
@@ -34,21 +34,21 @@ def log_work(plan: ReadPlan, selection: Selection) -> Work:
     return work_of(plan, replace(selection, coordinates=True, changelog=True))
 
 
-def in_order(plan: ReadPlan, work: Work, buffer: BufferReads) -> Iterator[Piece]:
+def in_order(plan: ReadPlan, work: Work, *, buffer: BufferReads, lake: LakeReads) -> Iterator[Piece]:
     """The records of *plan* (`log_plan`) that *work* wants. The lease is the caller's to check.
 
     Raises: NotInOrder, LakeFileMissing, LakeFileBroken, LakeUnreadable, SegmentMissing, ...
     """
-    yield from _of_lake(plan, work)
+    yield from _of_lake(plan, work, lake)
     if plan.buffer is not None:
         for ranges in _runs(plan.buffer):
             yield from _of_buffer(plan.buffer, ranges, work, buffer)
 
 
-def _of_lake(plan: ReadPlan, work: Work) -> Iterator[Piece]:
+def _of_lake(plan: ReadPlan, work: Work, lake: LakeReads) -> Iterator[Piece]:
     reached: dict[int, int] = {}
     for part in work.lake:
-        for found in scan_in_order(part.metadata, work.query(part), LakeStats()):
+        for found in lake.in_order(part.metadata, work.query(part), LakeStats()):
             high = reached[found.partition] = int(found.rows.column(OFFSET)[-1].as_py()) + 1
             rows = finished(conformed(found.rows, part.schema), work)
             yield Piece(partition=found.partition, rows=rows, high=high)

@@ -7,7 +7,15 @@ from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.ports.access import HasBufferReader, HasCorrections, HasLeases, HasLog, HasSchemas, HasTables
+from harness_pipelines.ports.access import (
+    HasBufferReader,
+    HasCorrections,
+    HasLakeReads,
+    HasLeases,
+    HasLog,
+    HasSchemas,
+    HasTables,
+)
 from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Watermark, check_positions
@@ -25,7 +33,7 @@ from harness_pipelines.spec.predicate import OFFSET, refs
 From = Literal["earliest", "latest"] | str | int | datetime | Mapping[int, int]
 
 
-class Ports(HasBufferReader, HasCorrections, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
+class Ports(HasBufferReader, HasCorrections, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -130,7 +138,8 @@ def _first_since(
             low={partition: plan.bounds[partition].start},
             high={partition: answered(table, plan.bounds)[partition]},
         )
-        pieces = in_order(whole, log_work(whole, wanted), stores.buffer_reader)
+        work = log_work(whole, wanted)
+        pieces = in_order(whole, work, buffer=stores.buffer_reader, lake=stores.lake_reads)
         first = next((piece.rows for piece in pieces if piece.rows.num_rows), None)
         if first is not None:
             found[partition] = int(first.column(OFFSET)[0].as_py())

@@ -29,7 +29,15 @@ from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import SegmentMissing
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.ports.access import HasBufferReader, HasCorrections, HasLeases, HasLog, HasSchemas, HasTables
+from harness_pipelines.ports.access import (
+    HasBufferReader,
+    HasCorrections,
+    HasLakeReads,
+    HasLeases,
+    HasLog,
+    HasSchemas,
+    HasTables,
+)
 from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.errors import LakeFileMissing, RecordsLost
 from harness_pipelines.ports.identity import check_topic
@@ -58,7 +66,7 @@ HELD_POLL_S = 0.1  #: of a reader that waits for ingest
 HELD_S_MAX = 30.0  #: for how long a stream that ends waits for ingest
 
 
-class Ports(HasBufferReader, HasCorrections, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
+class Ports(HasBufferReader, HasCorrections, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -169,7 +177,7 @@ class Stream:
             plan = replace(newest, tail=None)  # what a revert left to Kafka alone comes behind the state
             hold = Hold(self._stores, plan, lease_of(self._table))
             try:
-                reader = ArrowReader(buffer=self._stores.buffer_reader)
+                reader = ArrowReader.of(self._stores)
                 begins = True
                 for rows in reader.batches(plan, wanted, check_lease=hold.check):
                     yield replace(self._batch(pa.Table.from_batches([rows]), None), begins_state=begins)
@@ -192,7 +200,7 @@ class Stream:
             yield from self._corrected(plan)
             leg_ends = time.monotonic() + lease_of(self._table).total_seconds()
             try:
-                for piece in in_order(part, work, self._stores.buffer_reader):
+                for piece in in_order(part, work, buffer=self._stores.buffer_reader, lake=self._stores.lake_reads):
                     self._stores.leases.renew(plan.lease_id, lease=lease_of(self._table))
                     taken += piece.high - self._offsets[piece.partition]
                     yield self._moved(piece)
@@ -229,7 +237,7 @@ class Stream:
         if told:
             version = version_of(plan, self._stores.tables.versions(self._table), plan.version)
             for rows in read_corrections(
-                ArrowReader(buffer=self._stores.buffer_reader),
+                ArrowReader.of(self._stores),
                 passed_plan(plan, version, self._offsets),
                 self._plan.selection,
                 told=told,

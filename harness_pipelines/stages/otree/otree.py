@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from harness_pipelines.lakes.iceberg.read.deletes import Hidden
-from harness_pipelines.lakes.iceberg.read.scan import stored_in
 from harness_pipelines.lakes.iceberg.write.replace import Replacement
 from harness_pipelines.layout.balance import balanced
 from harness_pipelines.layout.files import FileStats, might_hold
@@ -32,6 +31,7 @@ from harness_pipelines.layout.tree import RegionTree, indexed_columns
 from harness_pipelines.ports.access import (
     HasEngine,
     HasLake,
+    HasLakeReads,
     HasLedger,
     HasOverlays,
     HasRecalls,
@@ -64,7 +64,18 @@ NOT_BETTER = "the layout would not be better"  #: how the ledger says that a rel
 HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is rewritten: readers still read what is hidden
 
 
-class Ports(HasEngine, HasLake, HasLedger, HasOverlays, HasRecalls, HasReclusters, HasSignOffs, HasTables, Protocol):
+class Ports(
+    HasEngine,
+    HasLake,
+    HasLakeReads,
+    HasLedger,
+    HasOverlays,
+    HasRecalls,
+    HasReclusters,
+    HasSignOffs,
+    HasTables,
+    Protocol,
+):
     """The ports that it uses."""
 
 
@@ -298,7 +309,7 @@ class _Incoming:
 def _stage_merge(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
     """New rows go to the smallest parts of the tree that give them files of some size; the first rows make the tree."""
     ranges = {r.partition: (r.low, r.high) for r in move.ranges}
-    there = stored_in(base.stream.metadata, ranges)
+    there = stores.lake_reads.stored_in(base.stream.metadata, ranges)
     if there.rows == 0:
         return Attempt(staged=NOTHING_STAGED)
     overlays = recalled.merged(stores, table, move, base=base, ranges=ranges)
@@ -391,7 +402,7 @@ def _change(stores: Ports, table: TableRow, staged: Staged, coming: _Incoming, *
     assert base.batch is not None
     return Replacement(
         removed={f.path: f.deletes for f in coming.replaced},
-        added=staged.files,
+        added=staged.written,
         hidden=stores.lake.hide(table, base.batch.metadata, coming.hidden),
         same_rows=False,
     )
@@ -518,7 +529,7 @@ def _stage_relayout(stores: Ports, table: TableRow, move: Move, *, base: Version
         scores={"before": asdict(before), "predicted": asdict(predicted), "after": asdict(after)},
         change=Replacement(
             removed={f.path: f.deletes for f in taken},
-            added=staged.files,
+            added=staged.written,
             same_rows=True,
             # Unclustered rows keep waiting: they must be newer than all clustered rows of their region.
             sequence=upto if anew else None,

@@ -20,6 +20,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.ports.access import (
     HasEngine,
     HasLake,
+    HasLakeReads,
     HasLedger,
     HasOverlays,
     HasRecalls,
@@ -44,7 +45,17 @@ LEASE = timedelta(seconds=30)
 
 
 class Ports(
-    HasEngine, HasLake, HasLedger, HasOverlays, HasRecalls, HasReclusters, HasSignOffs, HasStanding, HasTables, Protocol
+    HasEngine,
+    HasLake,
+    HasLakeReads,
+    HasLedger,
+    HasOverlays,
+    HasRecalls,
+    HasReclusters,
+    HasSignOffs,
+    HasStanding,
+    HasTables,
+    Protocol,
 ):
     """The ports that it uses."""
 
@@ -80,7 +91,10 @@ def plan_recall(stores: Ports, table: TableRow, where: str) -> RecallPlan:
     """
     recalled.check_recallable(table)
     predicate, head = recalled.predicate_of(table, where), stores.tables.head(table)
-    found, held = recalled.matching(table, head, predicate, rows_max=0), sum(one.rows for one in head.overlays)
+    found, held = (
+        recalled.matching(stores.lake_reads, table, head, predicate, rows_max=0),
+        sum(one.rows for one in head.overlays),
+    )
     check_size(table.name, rows=found.rows, held=held, rows_max=table.spec.recall.max_rows)
     return RecallPlan(
         table=table.name,

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.lakes.iceberg.read.scan import PinnedView, located, scan
-from harness_pipelines.ports.access import HasLake, HasOverlays, HasRecalls
+from harness_pipelines.ports.access import HasLake, HasLakeReads, HasOverlays, HasRecalls
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.digest import added, as_first, parsed, row_digests, shown, total_digest
 from harness_pipelines.protocol.keys import PUT
@@ -42,7 +41,7 @@ from harness_pipelines.stages.run.moving import Pointless
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Positions
-    from harness_pipelines.ports.lake import Staged
+    from harness_pipelines.ports.lake import LakeReads, Staged, judged
     from harness_pipelines.ports.ledger import TableRow
     from harness_pipelines.protocol.moves import Move
     from harness_pipelines.protocol.versions import Version
@@ -51,7 +50,7 @@ FOLD_ROWS = 65_536  #: records of a merge that are looked at together, or as man
 _AT = "_harness_at"
 
 
-class Ports(HasLake, HasOverlays, HasRecalls, Protocol):
+class Ports(HasLake, HasLakeReads, HasOverlays, HasRecalls, Protocol):
     """The ports that it uses."""
 
 
@@ -94,7 +93,7 @@ def predicate_of(table: TableRow, where: str) -> Predicate:
     return parse_where(where, {column.name: column.type for column in table.spec.columns})
 
 
-def matching(table: TableRow, version: Version, where: Predicate, *, rows_max: int) -> Matching:
+def matching(lake: LakeReads, table: TableRow, version: Version, where: Predicate, *, rows_max: int) -> Matching:
     """The live rows of the batch view of *version* for which *where* holds; beyond *rows_max* they are only counted.
 
     Rows that are recalled already are hidden in the lake, so they are none of them.
@@ -105,7 +104,7 @@ def matching(table: TableRow, version: Version, where: Predicate, *, rows_max: i
     ranges = {p: (b.start, b.batch_hi) for p, b in version.bounds.items() if b.start < b.batch_hi}
     query = LakeQuery(table=table.name, version=version.version, ranges=ranges, columns=_columns(table), where=where)
     rows, size, found, places = 0, 0, [schema.empty_table()], {}
-    for part in located(version.batch.metadata, query, stats) if ranges else ():
+    for part in lake.located(version.batch.metadata, query, stats) if ranges else ():
         held = conformed(part.rows, schema).append_column(_AT, pa.array(part.positions))
         if where != TRUE:
             held = held.filter(to_arrow(where))
@@ -114,7 +113,7 @@ def matching(table: TableRow, version: Version, where: Predicate, *, rows_max: i
             deletes = part.file.deletes
             found.append(held.drop_columns([_AT]))
             at = held.column(_AT).to_numpy()
-            places[part.file.data.file_path] = (at, part.file.rows, deletes.file_path if deletes else None)
+            places[part.file.path] = (at, part.file.rows, deletes.path if deletes else None)
     return Matching(
         rows=rows,
         bytes=size,
@@ -133,7 +132,7 @@ def gather(stores: Ports, table: TableRow, move: Move, *, base: Version) -> Gath
     where = _request(stores, table, move)
     assert where is not None
     held, rows_max = sum(one.rows for one in base.overlays), table.spec.recall.max_rows
-    found = matching(table, base, predicate_of(table, where), rows_max=rows_max - held)
+    found = matching(stores.lake_reads, table, base, predicate_of(table, where), rows_max=rows_max - held)
     try:
         check_size(table.name, rows=found.rows, held=held, rows_max=rows_max)
     except RecallTooLarge as large:
@@ -161,16 +160,11 @@ def check_release(stores: Ports, table: TableRow, move: Move, *, base: Version) 
 
 def check_released(stores: Ports, table: TableRow, staged: Staged, *, base: Version) -> None:
     """Check that the rows that return to the lake are the recalled ones. Raises: OverlayWrong (REFRESH)."""
-    from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
-    from harness_pipelines.lakes.iceberg.read.scan import LakeFile
-
-    view = stores.lake.current(table, "batch")
-    pinned = PinnedView(location=view.metadata_location, metadata=view.metadata, io=view.io, files=(), extent={})
+    view = stores.lake_reads.view(stores.lake.current(table, "batch").metadata_location)
     rows, digest = 0, 0
-    for data in staged.files:
-        file = LakeFile(data=data, partition=None, low=0, high=2**63 - 1)
+    for file in staged.files:
         with judged(table, file):
-            for part in file_rows(table, pinned, file):
+            for part in view.rows(table, file):
                 rows, digest = rows + part.num_rows, added(digest, total_digest(row_digests(part)))
     check_same(
         table.name,
@@ -190,7 +184,7 @@ def merged(stores: Ports, table: TableRow, move: Move, *, base: Version, ranges:
         return None
     held = stores.overlays.read(table, base.overlays)
     _check_read(table, base.overlays, held)
-    changes = _changes(table, held, base=base, ranges=ranges)
+    changes = _changes(stores.lake_reads, table, held, base=base, ranges=ranges)
     if not changes.num_rows:
         return None
     newest = fold(table.name, pa.concat_tables([held, changes]), table.spec.key)
@@ -198,7 +192,7 @@ def merged(stores: Ports, table: TableRow, move: Move, *, base: Version, ranges:
     return next_generation(base.overlays, _made(stores, table, move, left) if left.num_rows else None)
 
 
-def _changes(table: TableRow, held: pa.Table, *, base: Version, ranges: Ranges) -> pa.Table:
+def _changes(lake: LakeReads, table: TableRow, held: pa.Table, *, base: Version, ranges: Ranges) -> pa.Table:
     """The newest record of *ranges* of each key that is among *held*; memory is bounded by the number of these keys."""
     schema, key = held.schema, table.spec.key
     keys = KeyNumbers([held.column(name) for name in key])
@@ -206,7 +200,7 @@ def _changes(table: TableRow, held: pa.Table, *, base: Version, ranges: Ranges) 
     newest = schema.empty_table()
     # Looking keys up begins by hashing all of those that are held, so it is done for as many records at a time.
     for rows in gathered(
-        (conformed(part, schema) for part in scan(base.stream.metadata, query, LakeStats())),
+        (conformed(part, schema) for part in lake.scan(base.stream.metadata, query, LakeStats())),
         max(FOLD_ROWS, held.num_rows),
     ):
         mine = rows.filter(pa.array(keys.of([rows.column(name) for name in key]) >= 0))

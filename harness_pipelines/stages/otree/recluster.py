@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.lakes.iceberg.read.scan import paths_matching
 from harness_pipelines.layout.files import classify
 from harness_pipelines.layout.requested import Request, at_once, parts_with
 from harness_pipelines.layout.rewrites import Due
 from harness_pipelines.ports.access import (
     HasEngine,
     HasLake,
+    HasLakeReads,
     HasLedger,
     HasOverlays,
     HasRecalls,
@@ -47,7 +47,17 @@ MOVES_SEEN = 20  #: of which the rate is worked out
 
 
 class Ports(
-    HasEngine, HasLake, HasLedger, HasOverlays, HasRecalls, HasReclusters, HasSignOffs, HasStanding, HasTables, Protocol
+    HasEngine,
+    HasLake,
+    HasLakeReads,
+    HasLedger,
+    HasOverlays,
+    HasRecalls,
+    HasReclusters,
+    HasSignOffs,
+    HasStanding,
+    HasTables,
+    Protocol,
 ):
     """The ports that it uses."""
 
@@ -164,7 +174,7 @@ def _matching(stores: Ports, table: TableRow, head: Version, layout: Layout, whe
     assert head.batch is not None
     predicate = parse_where(where, {column.name: column.type for column in table.spec.columns})
     files = stores.lake.region_files(table, head.batch.metadata)
-    found = paths_matching(head.batch.metadata, predicate)
+    found = stores.lake_reads.paths_matching(head.batch.metadata, predicate)
     return parts_with(layout.tree, files, found)
 
 

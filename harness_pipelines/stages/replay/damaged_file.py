@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned, scan
+from harness_pipelines.lakes.iceberg.read.scan import pinned, scan
 from harness_pipelines.lakes.iceberg.write.repair import build_metadata, build_repair
 from harness_pipelines.ports.access import (
     HasBufferReader,
@@ -39,6 +39,7 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.errors import ManifestDamaged
+from harness_pipelines.ports.lake import LakeFile
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.digest import as_first, row_digests, total_digest
@@ -133,7 +134,7 @@ def repair_file(stores: Ports, table: TableRow, path: str, *, dry_run: bool = Fa
     rows, source, checked = _made_again(stores, table, head, target)
     done = Repaired(
         table=table.name,
-        file=target.file.data.file_path,
+        file=target.file.path,
         view=target.view,
         rows=rows.num_rows,
         source=source,
@@ -204,9 +205,9 @@ def _target(table: TableRow, head: Version, path: str) -> _Target:
                 f"that does not need it; `harness fsck {table.name}` names those that do"
             ) from error
         for file in seen.files:
-            names = [data.file_path.rsplit("/", 1)[-1] for data in (file.data, file.deletes) if data is not None]
+            names = [one.path.rsplit("/", 1)[-1] for one in (file, file.deletes) if one is not None]
             if name in names:
-                others = frozenset(f.data.file_path for f in seen.files if f is not file)
+                others = frozenset(f.path for f in seen.files if f.path != file.path)
                 return _Target(view=view, file=file, metadata=pins.metadata, others=others)
     raise RepairRefused(
         f"{table.name}: version {head.version} has no data file or delete file {name}; nothing was changed. `harness "
@@ -235,7 +236,7 @@ def _made_again(stores: Ports, table: TableRow, head: Version, target: _Target) 
             continue
         return rows, source, checked or "nothing else: ingest kept no digest of them"
     raise RepairRefused(
-        f"{table.name}: the rows of {target.file.data.file_path} cannot be had: "
+        f"{table.name}: the rows of {target.file.path} cannot be had: "
         f"{'; '.join(why) or 'no tier has them'}; nothing was changed. Copy the file back from a copy of the "
         f"warehouse, or `harness revert {table.name} --to VERSION --yes` to a version before it"
     )
@@ -271,7 +272,7 @@ def _from_stream(table: TableRow, head: Version, target: _Target) -> pa.Table:
     rows = rows.filter(pc.equal(rows[OPERATION], PUT))
     if rows.num_rows != target.file.rows:
         raise RepairRefused(
-            f"{table.name}: {target.file.data.file_path} has {target.file.rows:,} rows, the other files of the batch "
+            f"{table.name}: {target.file.path} has {target.file.rows:,} rows, the other files of the batch "
             f"view lack {rows.num_rows:,} of the stream view; nothing was changed. `harness audit {table.name} --full` "
             f"says which; `harness recluster {table.name}` cannot read it either, so revert to a version before it"
         )

@@ -119,7 +119,7 @@ class Rewritten:
         for part in located(metadata, query, LakeStats()):
             at = np.flatnonzero(np.isin(int_column(part.rows, OFFSET), gone))
             if len(at):
-                found[part.file.data.file_path] = part.positions[at]
+                found[part.file.path] = part.positions[at]
         if (count := sum(map(len, found.values()))) != len(gone):
             raise CorrectionsMoved(
                 f"{table.name}: {len(gone):,} rows were to be replaced, a view has {count:,}; nothing was changed"
@@ -173,7 +173,7 @@ class _Look:
             same = is_put[numbers] & ~fresh[numbers] & (int_column(rows, OFFSET)[at] == latest[numbers])
             stays[numbers[same]] = True
             if len(older := at[~same]):
-                hidden[part.file.data.file_path] = part.positions[older]
+                hidden[part.file.path] = part.positions[older]
         made = change.new.filter(pa.array(np.isin(change.new[OFFSET].to_numpy(), latest[fresh & is_put])))
         back = self._back(pointers["stream"], change.wanted.partition, latest[~fresh & is_put & ~stays])
         constant = pa.repeat(pa.scalar(self._table.schema_version, pa.int32()), made.num_rows)
@@ -235,7 +235,7 @@ class _Look:
         for part in located(batch, self._query(ranges), LakeStats()):
             _, numbers, at = self._of_keys(part.rows)
             if len(older := at[newest[numbers]]):
-                hidden[part.file.data.file_path] = part.positions[older]
+                hidden[part.file.path] = part.positions[older]
         return hidden
 
     def _query(self, ranges: Mapping[int, tuple[int, int]]) -> LakeQuery:

@@ -15,7 +15,7 @@ import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.pauses import Pauses
-from harness_pipelines.ports.access import HasLog, HasStalls, HasTables, HasWatch
+from harness_pipelines.ports.access import HasLakeReads, HasLog, HasStalls, HasTables, HasWatch
 from harness_pipelines.ports.errors import KafkaFailed, KafkaUnreachable, TopicForbidden, TopicMissing
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Watermark
@@ -32,7 +32,7 @@ END_S = 2.0
 Seen = Callable[[], Sequence[tuple[TableRow, TableProgress]]]
 
 
-class Ports(HasLog, HasStalls, HasTables, HasWatch, Protocol):
+class Ports(HasLakeReads, HasLog, HasStalls, HasTables, HasWatch, Protocol):
     """The ports that it uses."""
 
 
@@ -84,7 +84,7 @@ class Looks:
                 continue
             self._lake_at[table.table_id] = time.monotonic()
             with suppress(HarnessError):  # the stages show it
-                worth_it = bool(compact.due(table, self._stores.tables.head(table)))
+                worth_it = bool(compact.due(self._stores, table, self._stores.tables.head(table)))
                 self._stores.stalls.note_small_files(table.table_id, worth_it=worth_it)
 
     def _look_at_logs(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:

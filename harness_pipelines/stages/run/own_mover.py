@@ -17,24 +17,23 @@ import pyarrow as pa
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
-from harness_pipelines.lakes.iceberg.read.rows import false_bounds, file_rows, judged
-from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView, pinned
-from harness_pipelines.lakes.iceberg.write.publish import summary_of
 from harness_pipelines.ports.access import (
     HasBufferReader,
     HasBufferRows,
     HasEngine,
     HasLake,
+    HasLakeReads,
     HasLedger,
     HasLog,
     HasSegments,
     HasStanding,
     HasTables,
 )
-from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
+from harness_pipelines.ports.lake import NOTHING_STAGED, LakeView, Staged, judged
 from harness_pipelines.ports.ledger import StateDraft, TableRow, TableStopped
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld
+from harness_pipelines.protocol.lake.properties import summary_of
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import BufferPart, SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
@@ -52,7 +51,17 @@ BATCH_OFFSETS = 100_000
 
 
 class Ports(
-    HasBufferReader, HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments, HasStanding, HasTables, Protocol
+    HasBufferReader,
+    HasBufferRows,
+    HasEngine,
+    HasLake,
+    HasLakeReads,
+    HasLedger,
+    HasLog,
+    HasSegments,
+    HasStanding,
+    HasTables,
+    Protocol,
 ):
     """The ports that it uses."""
 
@@ -101,7 +110,7 @@ class OwnMove:
     @property
     def snapshot_properties(self) -> dict[str, str]:
         """The entries that the summary of that snapshot must have."""
-        return summary_of(self._move, view=None)
+        return summary_of(self._move)
 
     @property
     def schema(self) -> pa.Schema:
@@ -242,29 +251,27 @@ def _check_rows(stores: Ports, table: TableRow, move: Move, staged: Staged, segm
 
 def _staged_rows(stores: Ports, table: TableRow, staged: Staged) -> dict[int, Rows]:
     """By partition the rows of the staged files. Raises: ProofWrong for a file that is not in offset order."""
-    view = pinned(stores.lake.current(table, "stream").metadata_location)
+    view = stores.lake_reads.view(stores.lake.current(table, "stream").metadata_location)
     found: dict[int, list[Rows]] = {}
-    for data in staged.files:
-        partition = int(data.partition[0])
-        file = LakeFile(data=data, partition=partition, low=0, high=0)
+    for file, written in zip(staged.files, staged.written, strict=True):
+        partition = file.partition or 0
         with judged(table, file):
-            rows = [Rows.from_arrow(_allowed_for(table, view, file, part)) for part in file_rows(table, view, file)]
+            parts = view.rows(table, file)
+            rows = [Rows.from_arrow(_allowed_for(table, view, file.path, written, part)) for part in parts]
         offsets = np.concatenate([part.offsets for part in rows])
         if np.any(np.diff(offsets) <= 0):
             raise ProofWrong(
-                f"{table.name}: {data.file_path} of partition {partition} is not in ascending order of offsets, which "
+                f"{table.name}: {file.path} of partition {partition} is not in ascending order of offsets, which "
                 "the stream view is read in; nothing was published"
             )
         found.setdefault(partition, []).extend(rows)
     return {partition: Rows.of(rows) for partition, rows in found.items()}
 
 
-def _allowed_for(table: TableRow, view: PinnedView, file: LakeFile, rows: pa.Table) -> pa.Table:
+def _allowed_for(table: TableRow, view: LakeView, path: str, written: object, rows: pa.Table) -> pa.Table:
     """*rows*, which the manifest allows for. Raises: ProofWrong."""
-    if (wrong := false_bounds(table, view, file, rows)) is not None:
-        raise ProofWrong(
-            f"{table.name}: {file.data.file_path}: {wrong}, so reads would leave them out; nothing was published"
-        )
+    if (wrong := view.false_bounds(table, written, rows)) is not None:
+        raise ProofWrong(f"{table.name}: {path}: {wrong}, so reads would leave them out; nothing was published")
     return rows
 
 

@@ -23,10 +23,7 @@ from harness_pipelines.ports.access import (
     HasBufferRows,
     HasBufferWriter,
     HasClose,
-    HasEngine,
     HasEvolutions,
-    HasLake,
-    HasLedger,
     HasLog,
     HasMirrors,
     HasOverlays,
@@ -39,7 +36,6 @@ from harness_pipelines.ports.access import (
     HasSignOffs,
     HasStalls,
     HasStanding,
-    HasTables,
     HasUpkeep,
     HasWatch,
 )
@@ -83,13 +79,11 @@ SEGMENT_AGE_S_MAX = 600.0
 
 
 class Ports(
+    compact.Ports,
     HasBufferRows,
     HasBufferWriter,
     HasClose,
-    HasEngine,
     HasEvolutions,
-    HasLake,
-    HasLedger,
     HasLog,
     HasMirrors,
     HasOverlays,
@@ -102,7 +96,6 @@ class Ports(
     HasSignOffs,
     HasStalls,
     HasStanding,
-    HasTables,
     HasUpkeep,
     HasWatch,
     Protocol,

@@ -17,9 +17,8 @@ import structlog
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.formats.contract.checks import ContractJudge, RowRule, judge_of
 from harness_pipelines.formats.keyed_batches import OPERATION
-from harness_pipelines.lakes.iceberg.read.rows import field_ids, file_tables, judged, lake_schema
-from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned
-from harness_pipelines.ports.access import HasLake
+from harness_pipelines.ports.access import HasLake, HasLakeReads
+from harness_pipelines.ports.lake import judged, lake_schema
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move
@@ -31,7 +30,7 @@ log = structlog.get_logger(__name__)
 _PARTITION, _OFFSET = "_kafka_partition", "_kafka_offset"
 
 
-class Ports(HasLake, Protocol):
+class Ports(HasLake, HasLakeReads, Protocol):
     """The ports that it uses."""
 
 
@@ -72,18 +71,17 @@ def look_again(stores: Ports, table: TableRow, move: Move, staged: Staged) -> Ma
 
 def _staged(stores: Ports, table: TableRow, staged: Staged, *, columns: set[str]) -> Iterator[pa.Table]:
     """*columns* of the staged files by the names of today, with the coordinates, a bounded batch at a time."""
-    view = pinned(stores.lake.current(table, table.effects[Stage.TIER].view).metadata_location)
-    ids, names = field_ids(table, view), {first: name for name, first in table.first_names.items()}
+    view = stores.lake_reads.view(stores.lake.current(table, table.effects[Stage.TIER].view).metadata_location)
+    ids, names = view.field_ids(table), {first: name for name, first in table.first_names.items()}
     wanted = columns | {_PARTITION, _OFFSET}
     fields = [field for field in lake_schema(table) if names.get(field.name, field.name) in wanted]
     if table.spec.key:
         fields.append(pa.field(OPERATION, pa.string()))
-        ids[OPERATION] = view.schema.find_field(OPERATION).field_id
+        ids[OPERATION] = view.field_id(OPERATION)
     schema = pa.schema(fields)
-    for data in staged.files:
-        file = LakeFile(data=data, partition=0, low=0, high=0)
+    for file in staged.files:
         with judged(table, file):
-            for rows in file_tables(view, file, schema, ids):
+            for rows in view.tables(file, schema, ids):
                 yield rows.rename_columns([names.get(name, name) for name in schema.names])
 
 

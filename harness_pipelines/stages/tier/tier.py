@@ -11,7 +11,16 @@ from typing import Protocol
 
 import structlog
 
-from harness_pipelines.ports.access import HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments, HasTables
+from harness_pipelines.ports.access import (
+    HasBufferRows,
+    HasEngine,
+    HasLake,
+    HasLakeReads,
+    HasLedger,
+    HasLog,
+    HasSegments,
+    HasTables,
+)
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Bounds, Vector, buffered
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -26,7 +35,7 @@ log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 8_000_000
 
 
-class Ports(HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments, HasTables, Protocol):
+class Ports(HasBufferRows, HasEngine, HasLake, HasLakeReads, HasLedger, HasLog, HasSegments, HasTables, Protocol):
     """The ports that it uses."""
 
 

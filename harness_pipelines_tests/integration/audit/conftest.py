@@ -68,7 +68,7 @@ class Rig:
         from harness_pipelines.lakes.iceberg.read.scan import pinned
 
         view = pinned(self.harness.stores.ledger.head(self.table.row).stream.metadata)
-        return [normal(f.data.file_path) for f in view.files if f.partition == partition]
+        return [normal(f.path) for f in view.files if f.partition == partition]
 
     def segment(self) -> str:
         (name,) = self.sql("SELECT segment FROM harness.segments WHERE table_id = %s", self.table.row.table_id)[0]

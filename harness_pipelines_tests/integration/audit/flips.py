@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.drivers.file_notes import KNOWN
-from harness_pipelines.lakes.iceberg import catalog
-from harness_pipelines.lakes.iceberg.read import scan
+from harness_pipelines.lakes.iceberg.read.manifests import KEPT
 from harness_pipelines.spec.locations import normal
 
 
@@ -20,17 +18,7 @@ def local(path: str) -> Path:
 
 def forget_what_was_read() -> None:
     """Nothing that was parsed before answers for what a file holds now."""
-    from harness_pipelines.lakes.iceberg.inspect import files, lineage
-    from harness_pipelines.lakes.iceberg.read import regions
-    from harness_pipelines.lakes.iceberg.write import publish
-    from harness_pipelines.ledgers.postgres import retention
-
-    for cached in (scan._pinned, scan._live_files, catalog._parsed):
-        cached.cache_clear()
-    for module in (publish, lineage, files, regions, retention):
-        for held in vars(module).values():
-            if isinstance(held, ByPath):
-                held._known.clear()
+    KEPT.clear()
 
 
 def unnoted(path: str | Path) -> None:

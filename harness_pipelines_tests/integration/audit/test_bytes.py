@@ -35,13 +35,13 @@ class World:
     def paths(self, kind: str) -> list[str]:
         """Files of one kind that a read of the newest version needs."""
         if kind == "arrow":
-            return [f.data.file_path for f in view_of(self.append, "stream").files]
+            return [f.path for f in view_of(self.append, "stream").files]
         stream, batch = view_of(self.keyed, "stream"), view_of(self.keyed, "batch")
         reached = {p: b.batch_hi for p, b in self.keyed.head.bounds.items()}
         return {
-            "stream": [f.data.file_path for f in stream.files if f.high > reached[f.partition or 0]],
-            "batch": [f.data.file_path for f in batch.files],
-            "deletes": [f.deletes.file_path for f in batch.files if f.deletes is not None],
+            "stream": [f.path for f in stream.files if f.high > reached[f.partition or 0]],
+            "batch": [f.path for f in batch.files],
+            "deletes": [f.deletes.path for f in batch.files if f.deletes is not None],
             "manifest": [*stream.manifests[1:], *batch.manifests[1:]],
             "manifest list": [stream.manifests[0], batch.manifests[0]],
             "metadata": [stream.location, batch.location],

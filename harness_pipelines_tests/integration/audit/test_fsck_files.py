@@ -6,7 +6,7 @@ import pytest
 
 from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines.audit.proof.complete import audit_table
-from harness_pipelines.lakes.iceberg.read import scan
+from harness_pipelines.lakes.iceberg.read.manifests import KEPT
 from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines_tests.integration.audit.conftest import (
     MOVES,
@@ -39,10 +39,10 @@ def test_a_removed_metadata_file_is_named_with_its_version_and_other_versions_ar
 @pytest.mark.parametrize("full", [False, True])
 def test_an_audit_without_the_metadata_file_that_it_judges_says_so_by_name(sound: Rig, full: bool):
     gone = metadata_of(sound, 4)
-    scan._pinned.cache_clear()
+    KEPT.clear()
     with moved_away(gone), pytest.raises(LakeFileMissing, match=rf"{gone}.*is gone.*harness fsck"):
         audit_table(sound.harness.stores, sound.table.row, full=full)
-    scan._pinned.cache_clear()
+    KEPT.clear()
     assert audit_table(sound.harness.stores, sound.table.row, full=full).ok
 
 
@@ -99,10 +99,7 @@ def test_a_removed_manifest_is_named_with_every_version_that_needs_it(sound: Rig
 
 def forget_what_was_read() -> None:
     """A file that is damaged in place is seen by a process that has not read it before."""
-    from harness_pipelines.lakes.iceberg.inspect import files
-
-    for cache in (files._metadata, files._lists, files._files):
-        cache._known.clear()
+    KEPT.clear()
 
 
 def test_a_foreign_append_is_named_with_its_snapshot_and_rows(sound: Rig):

@@ -45,7 +45,7 @@ def change(rig: KeyedRig, *, first: int) -> None:
 def delete_files(rig: KeyedRig) -> list[Path]:
     assert rig.head.batch is not None
     files = pinned(rig.head.batch.metadata).files
-    return [Path(urlsplit(file.deletes.file_path).path) for file in files if file.deletes is not None]
+    return [Path(urlsplit(file.deletes.path).path) for file in files if file.deletes is not None]
 
 
 def goes_on(rig: KeyedRig) -> None:

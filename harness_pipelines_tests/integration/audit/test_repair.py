@@ -42,7 +42,7 @@ def damage(path: str) -> None:
 
 
 def file_of(rig: TableRig, view: Any, number: int = 0) -> str:
-    return pinned(rig.stores.ledger.head(rig.table.row).views[view].metadata).files[number].data.file_path
+    return pinned(rig.stores.ledger.head(rig.table.row).views[view].metadata).files[number].path
 
 
 def repaired(rig: TableRig, path: str, *, source: str) -> None:
@@ -58,7 +58,7 @@ def repaired(rig: TableRig, path: str, *, source: str) -> None:
     assert {p: (b.batch_hi, b.stream_hi) for p, b in after.bounds.items()} == {
         p: (b.batch_hi, b.stream_hi) for p, b in before.bounds.items()
     }
-    assert path not in {f.data.file_path for view in after.views.values() for f in pinned(view.metadata).files}
+    assert path not in {f.path for view in after.views.values() for f in pinned(view.metadata).files}
     rig.assert_exact()
     with pytest.raises(RepairRefused, match="has no data file"):
         repair_file(rig.stores, row, path)
@@ -146,7 +146,7 @@ def test_files_of_a_merged_state_are_made_again_without_what_was_hidden(place: S
     assert rig.head.batch is not None
     hidden = next(f for f in pinned(rig.head.batch.metadata).files if f.deletes is not None)
     assert hidden.deletes is not None
-    path = hidden.data.file_path if what == "data" else hidden.deletes.file_path
+    path = hidden.path if what == "data" else hidden.deletes.path
     damage(path)
     done = repair_file(rig.stores, rig.table.row, path)
     assert (done.source, done.rows) == ("the stream view", hidden.rows)

@@ -82,7 +82,7 @@ def head(rig: TableRig) -> Version:
 
 def batch_files(version: Version) -> list[Path]:
     assert version.batch is not None
-    return [Path(urlsplit(file.data.file_path).path) for file in pinned(version.batch.metadata).files]
+    return [Path(urlsplit(file.path).path) for file in pinned(version.batch.metadata).files]
 
 
 def broken(rig: TableRig) -> dict[str, list[str]]:

@@ -50,6 +50,10 @@ def rows_of(world: World, keep: Callable[[int, int], bool] = lambda p, o: True) 
     return [(p, o) for p in PARTITIONS for o in range(400) if keep(p, o)]
 
 
+def reader_of(union: Any) -> ArrowReader:
+    return ArrowReader(buffer=union.buffer_reader, lake=union.lake_reads)
+
+
 def test_each_row_below_the_bounds_is_there_once_whatever_else_the_tiers_hold(union):
     found = read_arrow(whole_plan(union), union, coordinates=True, check_lease=alive).rows
 
@@ -170,7 +174,7 @@ def test_files_are_skipped_by_the_statistics_of_user_columns(union):
 def test_a_file_that_must_not_be_opened_may_be_missing(union, tmp_path):
     plan = whole_plan(union)
     victim = next(f for f in pinned(union.view.metadata_location).files if f.partition == 1 and f.low == 100)
-    path = Path(victim.data.file_path.removeprefix("file://"))
+    path = Path(victim.path.removeprefix("file://"))
     aside = tmp_path / "aside"
     path.rename(aside)
     try:
@@ -228,7 +232,7 @@ def test_nothing_is_returned_when_the_lease_has_ended(union):
     with pytest.raises(LeaseEnded):
         read_arrow(whole_plan(union), union, check_lease=ended)
     with pytest.raises(LeaseEnded):
-        list(ArrowReader(buffer=union.buffer_reader).batches(whole_plan(union), Selection(), check_lease=ended))
+        list(reader_of(union).batches(whole_plan(union), Selection(), check_lease=ended))
 
 
 def test_a_lease_that_ends_between_batches_ends_the_read(union):
@@ -239,7 +243,7 @@ def test_a_lease_that_ends_between_batches_ends_the_read(union):
         if error is not None:
             raise error
 
-    batches = ArrowReader(buffer=union.buffer_reader).batches(whole_plan(union), Selection(), check_lease=check)
+    batches = reader_of(union).batches(whole_plan(union), Selection(), check_lease=check)
 
     assert len([next(batches), next(batches)]) == 2
     with pytest.raises(LeaseEnded):
@@ -248,7 +252,7 @@ def test_a_lease_that_ends_between_batches_ends_the_read(union):
 
 def test_batches_hold_the_same_rows_as_a_table(union):
     selection = Selection(columns=["id"], coordinates=True, where="ratio < 48")
-    reader = ArrowReader(buffer=union.buffer_reader)
+    reader = reader_of(union)
 
     batches = list(reader.batches(whole_plan(union), selection, check_lease=alive))
     table = reader.read(whole_plan(union), selection, check_lease=alive)
@@ -259,9 +263,7 @@ def test_batches_hold_the_same_rows_as_a_table(union):
 def test_a_limit_stops_the_read_early(union):
     stats = ReadStats()
 
-    found = ArrowReader(buffer=union.buffer_reader).read(
-        whole_plan(union), Selection(limit=150), check_lease=alive, stats=stats
-    )
+    found = reader_of(union).read(whole_plan(union), Selection(limit=150), check_lease=alive, stats=stats)
 
     assert found.num_rows == 150
     assert stats.lake.files_opened == 2
@@ -271,7 +273,7 @@ def test_a_limit_stops_the_read_early(union):
 
 def test_a_reader_that_is_left_halfway_leaves_its_connection_in_order(union):
     plan = replace(whole_plan(union), lake=())
-    batches = ArrowReader(buffer=union.buffer_reader).batches(plan, Selection(), check_lease=alive)
+    batches = reader_of(union).batches(plan, Selection(), check_lease=alive)
     next(batches)
     batches.close()  # type: ignore[attr-defined]
 
@@ -349,7 +351,7 @@ def test_an_empty_table_has_its_columns(world):
 def test_explain_says_what_is_read_and_what_is_not(union):
     plan = whole_plan(union)
 
-    text = "\n".join(explain(plan, Selection(columns=["id"], where="_kafka_offset < 50")).lines())
+    text = "\n".join(explain(plan, union.lake_reads, Selection(columns=["id"], where="_kafka_offset < 50")).lines())
 
     assert f"{plan.table} at version 1, lease {plan.lease_id}" in text
     assert "stream  150 of 900 offsets" in text

@@ -146,7 +146,7 @@ FILTERED: Mapping[str, Callable[[SparkSession, World], DataFrame]] = {
 def test_spark_does_not_open_a_file_that_holds_no_wanted_row(union, spark, tmp_path, name):
     narrow = {**NARROWED, **FILTERED}[name]
     victim = next(x for x in pinned(union.view.metadata_location).files if x.partition == 1 and x.low == 100)
-    path = Path(victim.data.file_path.removeprefix("file://"))
+    path = Path(victim.path.removeprefix("file://"))
     aside = tmp_path / "aside"
     narrowed, whole = narrow(spark, union), to_spark(spark, whole_plan(union), union)
     path.rename(aside)

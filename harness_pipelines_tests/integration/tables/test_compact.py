@@ -21,7 +21,6 @@ import pytest
 from harness_pipelines import faults
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
-from harness_pipelines.lakes.iceberg.read.runs import stream_files
 from harness_pipelines.ledgers.postgres import retention
 from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -69,7 +68,7 @@ def head(rig: TableRig) -> Version:
 
 
 def files(rig: TableRig, version: Version | None = None) -> list[StreamFile]:
-    found = stream_files(rig.table.row, (version or head(rig)).stream.metadata)
+    found = compact.stream_files(rig.stores.lake_reads, rig.table.row, (version or head(rig)).stream.metadata)
     return sorted(found, key=lambda f: (f.partition, f.low))
 
 

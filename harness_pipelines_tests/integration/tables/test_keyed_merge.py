@@ -95,7 +95,7 @@ def test_deletes_alone_only_remove_files_and_what_was_deleted_may_come_again(rig
     rig.assert_merged()
     assert gone is not None
     assert gone.batch is not None
-    assert pinned(gone.batch.metadata).files == ()
+    assert len(pinned(gone.batch.metadata).files) == 0
     rig.put(row(7, n=3), row(5, n=5))
     rig.to_stream()
     rig.merge()
@@ -111,13 +111,13 @@ def test_files_without_a_changed_key_stay_and_the_snapshot_is_an_overwrite(harne
     rig.put(*({"id": id_, "n": 1} for id_ in ids))
     rig.to_stream()
     rig.merge()
-    before = {f.data.file_path for f in pinned(rig.head.views["batch"].metadata).files}
+    before = {f.path for f in pinned(rig.head.views["batch"].metadata).files}
     rig.put(*({"id": id_, "n": 2} for id_ in ids[:20]))
     rig.delete(*((id_,) for id_ in ids[20:30]))
     rig.to_stream()
     rig.merge()
     view = pinned(rig.head.views["batch"].metadata)
-    after = {f.data.file_path for f in view.files}
+    after = {f.path for f in view.files}
     assert (len(before), len(before - after), len(after - before)) == (4, 1, 1)
     snapshot = view.metadata.current_snapshot()
     assert snapshot is not None

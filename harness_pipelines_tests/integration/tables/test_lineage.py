@@ -67,12 +67,12 @@ def once(rig: TableRig, stage: Stage) -> Version:
 def paths(version: Version, view: ViewName = "stream") -> set[str]:
     """Of the data files and the delete files."""
     files = pinned(version.views[view].metadata).files
-    return {f.data.file_path for f in files} | {f.deletes.file_path for f in files if f.deletes}
+    return {f.path for f in files} | {f.deletes.path for f in files if f.deletes}
 
 
 def holding(version: Version, record: tuple[int, int], view: ViewName = "batch") -> set[str]:
     """The data files with a row of the record, hidden or not."""
-    found = (f.data.file_path for f in pinned(version.views[view].metadata).files)
+    found = (f.path for f in pinned(version.views[view].metadata).files)
     return {path for path in found if record in coordinates(path)}
 
 

@@ -133,7 +133,7 @@ def test_filters_reach_the_batch_view_and_leave_files_out(rig: TableRig):
     wanted = {at for at in rig.truth.elements() if at[2] % 100 < 3}
     found = rig.table.read(columns=["id"], where="n < 3")
     assert set(found.column("id").to_pylist()) == {at[2] for at in wanted}
-    explained = explain(rig.table.plan(), Selection(where="n < 3"))
+    explained = explain(rig.table.plan(), rig.stores.lake_reads, Selection(where="n < 3"))
     batch = next(t for t in explained.tiers if t.tier == "batch")
     assert batch.files == 8 + 1, "regions, and the sample layer"
     assert batch.files_left <= batch.files / 2

@@ -166,7 +166,7 @@ def test_a_sample_reads_the_files_of_its_layer_and_no_other_of_the_batch_view(la
     read_file = scan.read_file
 
     def read_one(view, file, query):
-        opened.append(file.data.file_path)
+        opened.append(file.path)
         return read_file(view, file, query)
 
     monkeypatch.setattr(scan, "read_file", read_one)

@@ -16,10 +16,11 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.read.deletes import PATH_ID, deleted_from, positions_of, split
+from harness_pipelines.lakes.iceberg.read.deletes import deleted_from, positions_of, split
+from harness_pipelines.lakes.iceberg.read.file_columns import PATH_ID
 from harness_pipelines.lakes.iceberg.read.scan import POSITION, _not_hidden, named_errors
 from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes, LakeFileBroken
-from harness_pipelines.ports.lake import reachable
+from harness_pipelines.ports.lake import DeleteFile, reachable
 from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.spec.predicate import TRUE, Compare, Op, Ref
 from harness_pipelines.spec.types import Primitive
@@ -107,7 +108,7 @@ def test_a_delete_file_that_was_damaged_is_named(tmp_path: Path, positions: list
     path = tmp_path / "d.parquet"
     sound = pa.table({"file_path": ["a"] * 3, "pos": [59, 0, 7]})
     pq.write_table(sound, path)
-    deletes = file(str(path), DataFileContent.POSITION_DELETES, low=b"a", high=b"a", rows=3)
+    deletes = DeleteFile(path=str(path), rows=3, bytes=1)
     assert positions_of(PyArrowFileIO(), deletes, rows=ROWS).tolist() == [0, 7, 59]
 
     if positions is None:

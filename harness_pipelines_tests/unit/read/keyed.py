@@ -12,14 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, SegmentRef, TailPart
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeQuery, LakeStats
 from harness_pipelines.protocol.reading.selection import Selection
-from harness_pipelines.read import union
 from harness_pipelines.read.union import ArrowReader
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.arrow_filter import to_arrow
@@ -127,9 +125,9 @@ class Tiers:
     @contextmanager
     def reader(self) -> Iterator[ArrowReader]:
         """A reader of these tiers, each row of the lake a file of its own."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(union, "scan", self._scan)
-            yield ArrowReader(buffer=_Buffer(self), tail_rows=self._tail)  # type: ignore[arg-type]  # a stand-in
+        lake: Any = _Lake(self)
+        buffer: Any = _Buffer(self)
+        yield ArrowReader(buffer=buffer, lake=lake, tail_rows=self._tail)
 
     def read(self, selection: Selection | None = None) -> pa.Table:
         with self.reader() as reader:
@@ -140,15 +138,21 @@ class Tiers:
         found = self.read(Selection(columns=["_kafka_partition", "_kafka_offset"], **selection))
         return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
-    def _scan(self, metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]:
-        records = self.log if metadata == "stream" else self.cold
-        records = replay(self.log, self.batch_hi) if records is None else records
+    def _tail(self, part: TailPart) -> pa.Table:
+        return table_of(self.log, {p: (part.low[p], part.high[p]) for p in part.low})
+
+
+class _Lake:
+    def __init__(self, tiers: Tiers) -> None:
+        self._tiers = tiers
+
+    def scan(self, metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]:
+        tiers = self._tiers
+        records = tiers.log if metadata == "stream" else tiers.cold
+        records = replay(tiers.log, tiers.batch_hi) if records is None else records
         names = [column.name for column in query.columns]
         for record in records:
             yield table_of([record], query.ranges, query.where).select(names)
-
-    def _tail(self, part: TailPart) -> pa.Table:
-        return table_of(self.log, {p: (part.low[p], part.high[p]) for p in part.low})
 
 
 class _Buffer:

@@ -13,25 +13,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 import orjson
-from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
-    DataFile,
     DataFileContent,
     ManifestContent,
-    ManifestEntry,
     ManifestFile,
     read_manifest_list,
 )
-from pyiceberg.types import LongType, PrimitiveType, StringType
 
-from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.drivers.files import listed, size_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
-from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
-from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE
+from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns, maybe
+from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, KEPT, kept_columns
 from harness_pipelines.ports.files import GONE, FileSeen, MetadataSeen, SnapshotSeen, Unreadable
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
@@ -50,11 +45,6 @@ class ManifestSeen:
     rows: int  #: of these; negative for delete files, which hide this number
     plain: bool  #: of data files, and it removes none
     manifest: ManifestFile = field(repr=False, compare=False)
-
-
-_metadata: ByPath[MetadataSeen] = ByPath(4_000)
-_lists: ByPath[tuple[ManifestSeen, ...]] = ByPath(20_000)
-_files: ByPath[tuple[FileSeen, ...]] = ByPath(20_000)
 
 
 class LakeLook:
@@ -79,10 +69,10 @@ class LakeLook:
         return size_of(path)  # gone, of another engine, or spelled through a link: asked for one by one
 
     def metadata(self, path: str) -> MetadataSeen | Unreadable:
-        return self._read(path, _metadata, partial(_parse_metadata, self._io, path))
+        return self._read(path, "seen metadata", partial(self._metadata, path))
 
     def manifests(self, manifest_list: str) -> tuple[ManifestSeen, ...] | Unreadable:
-        return self._read(manifest_list, _lists, partial(_parse_list, self._io, manifest_list))
+        return self._read(manifest_list, "manifest list", partial(self._manifests, manifest_list))
 
     def cut_off(self, manifest: ManifestSeen) -> Unreadable | None:
         """Return whether a manifest is there in full, without opening it."""
@@ -131,19 +121,35 @@ class LakeLook:
         """The live files of a manifest; *of* says which columns are which."""
         if (damage := self.cut_off(manifest)) is not None:
             return damage
-        return self._read(manifest.path, _files, partial(_parse_manifest, self._io, manifest.manifest, of))
+        return self._read(manifest.path, "manifest", partial(self._files, manifest.manifest, of))
 
-    def _read(self, path: str, cache: ByPath[Seen], make: Callable[[], Seen]) -> Seen | Unreadable:
+    def _read(self, path: str, kind: str, read: Callable[[], Seen]) -> Seen | Unreadable:
         if self.size(path) is None:
             return Unreadable(path, GONE)
         try:
-            if path in cache:  # what it was is known, not what it is
+            if KEPT.has(path, kind=kind):  # what it was is known, not what it is
                 self._compare(path)
-            return cache.get(path, make)
+            return read()
         except FileDamaged as error:
             return Unreadable(path, error.why)
         except (OSError, *DAMAGE) as error:
             return Unreadable(path, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
+
+    def _metadata(self, path: str) -> MetadataSeen:
+        def parsed() -> MetadataSeen:
+            return _parse_metadata(self._io, path)
+
+        return KEPT.get(path, parsed, kind="seen metadata", weigh=lambda seen: 1_024 * (2 + len(seen.snapshots)))
+
+    def _manifests(self, path: str) -> tuple[ManifestSeen, ...]:
+        def parsed() -> tuple[ManifestSeen, ...]:
+            return _parse_list(self._io, path)
+
+        return KEPT.get(path, parsed, kind="manifest list", weigh=lambda seen: 2_048 * (1 + len(seen)))
+
+    def _files(self, manifest: ManifestFile, of: MetadataSeen | None) -> tuple[FileSeen, ...]:
+        columns = kept_columns(manifest, lambda: manifest.fetch_manifest_entry(self._io, discard_deleted=True))
+        return tuple(_seen(columns, number, of) for number in range(len(columns)))
 
 
 def stored_files(folder: str) -> dict[str, int]:
@@ -194,38 +200,29 @@ def _parse_list(io: FileIO, path: str) -> tuple[ManifestSeen, ...]:
     )
 
 
-def _parse_manifest(io: FileIO, manifest: ManifestFile, of: MetadataSeen | None) -> tuple[FileSeen, ...]:
-    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
-    return tuple(_seen(entry, of) for entry in entries)
-
-
 _SIGN = {ManifestContent.DATA: 1, ManifestContent.DELETES: -1}
-_DELETES = {DataFileContent.POSITION_DELETES: "position", DataFileContent.EQUALITY_DELETES: "equality"}
+_DELETES = {DataFileContent.POSITION_DELETES.value: "position", DataFileContent.EQUALITY_DELETES.value: "equality"}
 
 
-def _seen(entry: ManifestEntry, of: MetadataSeen | None) -> FileSeen:
-    file = entry.data_file
-    low, high = _bounds(file, LongType(), None if of is None else of.offset_id)
-    first, last = _bounds(file, StringType(), None if of is None else of.operation_id)
-    partition = file.partition[0] if len(file.partition) else None
+def _seen(files: FileColumns, number: int, of: MetadataSeen | None) -> FileSeen:
+    low, high = (None, None)
+    if of is not None and of.offset_id is not None:
+        low, high = (maybe(bounds, number) for bounds in files.longs(of.offset_id))
     return FileSeen(
-        path=file.file_path,
-        added=entry.file_sequence_number,
-        bytes=file.file_size_in_bytes,
-        rows=file.record_count,
-        partition=int(partition) if isinstance(partition, int) else None,
+        path=files.path(number),
+        added=maybe(files.written, number),
+        bytes=int(files.bytes[number]),
+        rows=int(files.rows[number]),
+        partition=maybe(files.partition, number),
         low=low,
         high=high,
-        operations=None if first is None or last is None else (first, last),
-        deletes=_DELETES.get(file.content),
-        deletes_of=deleted_from(file),
+        operations=None if of is None or of.operation_id is None else _texts(files, number, of.operation_id),
+        deletes=_DELETES.get(int(files.content[number])),
+        deletes_of=files.deletes_of(number),
     )
 
 
-def _bounds(file: DataFile, kind: PrimitiveType, field_id: int | None) -> tuple[Any, Any]:
+def _texts(files: FileColumns, number: int, field_id: int) -> tuple[str, str] | None:
     """Lower and upper bound of a column; None where the writer kept none."""
-    if field_id is None:
-        return None, None
-    found = [(bounds or {}).get(field_id) for bounds in (file.lower_bounds, file.upper_bounds)]
-    low, high = (None if bound is None else from_bytes(kind, bound) for bound in found)
-    return low, high
+    low, high = files.lower(field_id, number), files.upper(field_id, number)
+    return None if low is None or high is None else (low.decode(), high.decode())

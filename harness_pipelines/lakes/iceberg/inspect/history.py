@@ -12,10 +12,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.drivers.files import listed, opened, size_of
-from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
-from harness_pipelines.lakes.iceberg.read.deletes import split
-from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
-from harness_pipelines.lakes.iceberg.write.publish import offset_bounds
+from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
+from harness_pipelines.lakes.iceberg.read.live_files import OPEN, live_files
+from harness_pipelines.lakes.iceberg.read.manifests import fresh_columns
+from harness_pipelines.lakes.iceberg.write.publish import no_bounds
 from harness_pipelines.lakes.iceberg.write.revert import STREAM_HI
 from harness_pipelines.ports.errors import ForeignDeletes, LakeAway, LakeHistoryMissing, MetadataMissing
 from harness_pipelines.ports.lake import reachable
@@ -255,18 +255,15 @@ LiveFile = tuple[int | None, str, int, int, int]  #: partition (None: several), 
 
 def _live(view: Table, head: Snapshot) -> tuple[list[LiveFile], list[str]]:
     """The data files, and the paths of the files that hide rows of theirs. Raises: MetadataMissing."""
-    entries = (entry for manifest in manifests_of(head, view.io) for entry in entries_of(manifest, view.io))
     try:
-        files, deletes = split(entry.data_file for entry in entries)
+        offset_id = view.schema().find_field(OFFSET).field_id
+        files = live_files(head, view.io, offset_id=offset_id, read=fresh_columns)
     except ForeignDeletes as foreign:
         raise MetadataMissing(str(foreign)) from foreign
-    found = []
-    for data in files:
-        low, high = offset_bounds(data, view)
-        partition = int(data.partition[0]) if len(data.partition) else None
-        hidden = deletes[data.file_path].record_count if data.file_path in deletes else 0
-        found.append((partition, data.file_path, data.record_count - hidden, low, high))
-    return found, [file.file_path for file in deletes.values()]
+    if strange := next((file for file in files if file.high == OPEN), None):
+        raise no_bounds(strange.path)
+    found = [(file.partition, file.path, file.rows, file.low, file.high - 1) for file in files]
+    return found, [file.path for file in files.deletes.values()]
 
 
 def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:

@@ -2,65 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 
-from pyiceberg.conversions import from_bytes
+import numpy as np
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import LongType
 
-from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, read_metadata
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
-from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
-from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
-from harness_pipelines.ports.lake import reachable
+from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns, maybe
+from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
+from harness_pipelines.ports.lake import FileEntry, SnapshotTold, reachable
 from harness_pipelines.protocol.lake.lineage import FileAsked
 from harness_pipelines.protocol.lake.properties import MOVE
 
-MANIFESTS_KEPT = 4_000
-Named = Mapping[str, tuple["FileEntry", ...]]  #: by the last part of their paths
-_named: ByPath[Named] = ByPath(MANIFESTS_KEPT)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    """A live file as a manifest names it."""
-
-    path: str
-    rows: int
-    bytes: int
-    partition: int | None  #: Kafka's; None: it mixes several
-    low: int | None  #: its rows are in ``[low, high)``; None: its writer kept no bounds, or it has no rows
-    high: int | None
-    snapshot: int | None  #: that added it
-    sequence: int | None  #: its data sequence number
-    is_data: bool = True  #: False: it tells which rows of another file are hidden
-    hides_in: str | None = None  #: of a file of position deletes: the data file whose rows it hides
-
-    def reaches(self, partition: int, offset: int) -> bool:
-        """Return whether a record can be in it, by partition and bounds."""
-        if not self.is_data or self.partition not in (None, partition):
-            return False
-        return self.low is None or self.high is None or self.low <= offset < self.high
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotTold:
-    """A snapshot that a metadata file still names."""
-
-    snapshot: int
-    parent: int | None
-    operation: str | None
-    move_id: int | None  #: None: it is of no move
-
-
-class ViewPast:
+class IcebergPast:
     """What is kept of one view of *table*. Each metadata file and each manifest is read once.
 
     *pins* are the snapshots of the versions that are kept and the metadata file of each, newest first. What the newest
@@ -103,27 +63,32 @@ class ViewPast:
     def find(self, asked: FileAsked, *, at: Sequence[int]) -> tuple[int, FileEntry] | None:
         """The file that is meant, and the first of the snapshots *at* that has it."""
         for snapshot in at:
-            for manifest in self._manifests(snapshot) or ():
-                for entry in self._entries(manifest).get(asked.name, ()):
-                    if asked.fits(entry.path):
-                        return snapshot, entry
+            for files in self._manifests(snapshot) or ():
+                for number in files.named(asked.name):
+                    if asked.fits(files.path(number)):
+                        return snapshot, self._entry(files, number)
         return None
 
     def has(self, snapshot: int, path: str) -> bool:
         """Return whether a file is live in a snapshot."""
         name = path.rsplit("/", 1)[-1]
-        found = (e for m in self._manifests(snapshot) or () for e in self._entries(m).get(name, ()))
-        return any(entry.path == path for entry in found)
+        manifests = self._manifests(snapshot) or ()
+        return any(files.path(number) == path for files in manifests for number in files.named(name))
 
     def hiding(self, snapshot: int, path: str) -> FileEntry | None:
         """The file of position deletes that speaks of a data file."""
-        deletes = (m for m in self._manifests(snapshot) or () if m.content is ManifestContent.DELETES)
-        return next((entry for m in deletes for entry in self._each(m) if entry.hides_in == path), None)
+        for files in self._manifests(snapshot) or ():
+            for number in np.flatnonzero(~files.is_data).tolist():
+                if files.deletes_of(number) == path:
+                    return self._entry(files, number)
+        return None
 
     def files(self, snapshot: int) -> dict[str, FileEntry] | None:
         """The live files of a snapshot by path; None when it is not kept."""
         manifests = self._manifests(snapshot)
-        return None if manifests is None else {e.path: e for m in manifests for e in self._each(m)}
+        if manifests is None:
+            return None
+        return {e.path: e for files in manifests for e in map(partial(self._entry, files), range(len(files)))}
 
     def _snapshot(self, snapshot: int) -> Snapshot | None:
         """One metadata file tells of those before it too, so few of them are read."""
@@ -137,45 +102,26 @@ class ViewPast:
         self._known = {**{s.snapshot_id: s for s in view.snapshots}, **self._known}
         return view
 
-    def _manifests(self, snapshot: int) -> list[ManifestFile] | None:
+    def _manifests(self, snapshot: int) -> list[FileColumns] | None:
         if snapshot not in self._pins and snapshot not in self._newest:
             return None
         with self._reachable():
-            return manifests_of(self._snapshot(snapshot), self._io)
+            return [columns_of(manifest, self._io) for manifest in manifests_of(self._snapshot(snapshot), self._io)]
 
-    def _entries(self, manifest: ManifestFile) -> Named:
-        with self._reachable():
-            return _named.get(manifest.manifest_path, partial(_by_name, manifest, self._io, self._offset_id))
-
-    def _each(self, manifest: ManifestFile) -> Iterator[FileEntry]:
-        for entries in self._entries(manifest).values():
-            yield from entries
+    def _entry(self, files: FileColumns, number: int) -> FileEntry:
+        low, high = (maybe(bounds, number) for bounds in files.longs(self._offset_id))
+        return FileEntry(
+            path=files.path(number),
+            rows=int(files.rows[number]),
+            bytes=int(files.bytes[number]),
+            partition=maybe(files.partition, number),
+            low=low,
+            high=None if high is None else high + 1,
+            snapshot=maybe(files.snapshot, number),
+            sequence=maybe(files.sequence, number),
+            is_data=bool(files.is_data[number]),
+            hides_in=files.deletes_of(number),
+        )
 
     def _reachable(self) -> AbstractContextManager[None]:
         return reachable(self._table, "reading the metadata of the lake")
-
-
-def _by_name(manifest: ManifestFile, io: FileIO, offset_id: int) -> Named:
-    found: dict[str, tuple[FileEntry, ...]] = {}
-    for entry in entries_of(manifest, io):
-        name = entry.data_file.file_path.rsplit("/", 1)[-1]
-        found[name] = (*found.get(name, ()), _entry(entry, offset_id))
-    return found
-
-
-def _entry(entry: ManifestEntry, offset_id: int) -> FileEntry:
-    file = entry.data_file
-    partition = file.partition[0] if len(file.partition) else None
-    low, high = ((bounds or {}).get(offset_id) for bounds in (file.lower_bounds, file.upper_bounds))
-    return FileEntry(
-        path=file.file_path,
-        rows=file.record_count,
-        bytes=file.file_size_in_bytes,
-        partition=int(partition) if isinstance(partition, int) else None,
-        low=None if low is None else int(from_bytes(LongType(), low)),
-        high=None if high is None else int(from_bytes(LongType(), high)) + 1,
-        snapshot=entry.snapshot_id,
-        sequence=entry.sequence_number,
-        is_data=file.content is DataFileContent.DATA,
-        hides_in=deleted_from(file),
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
@@ -17,15 +18,20 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType
 
 from harness_pipelines.lakes.iceberg.checked_io import note_data_file
 from harness_pipelines.lakes.iceberg.parquet import damage_named, read_columns, write_table
+from harness_pipelines.lakes.iceberg.read.file_columns import PATH_ID, POSITION_ID
 from harness_pipelines.layout.files import Positions
 from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes
+from harness_pipelines.ports.lake import DeleteFile, LakeFile
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
-PATH_ID, POSITION_ID = 2147483546, 2147483545  #: field ids that Iceberg's specification reserves
+if TYPE_CHECKING:
+    from harness_pipelines.lakes.iceberg.read.live_files import LiveFiles
+
 AT_ONCE = 8  #: small files that are read and written at once: a store far away answers slowly, but many at a time
 _SCHEMA = pa.schema([
     pa.field("file_path", pa.string(), nullable=False, metadata={b"PARQUET:field_id": str(PATH_ID).encode()}),
@@ -51,11 +57,15 @@ def split(files: Iterable[DataFile]) -> tuple[list[DataFile], dict[str, DataFile
         elif (path := deleted_from(file)) is not None and path not in deletes:
             deletes[path] = file
         else:
-            raise ForeignDeletes(
-                f"{file.file_path} holds deletes that the harness did not write; `harness fsck` names them, `harness "
-                "revert TABLE --to HEAD --yes` sets the view back to what the ledger published"
-            )
+            raise foreign(file.file_path)
     return data, deletes
+
+
+def foreign(path: str) -> ForeignDeletes:
+    return ForeignDeletes(
+        f"{path} holds deletes that the harness did not write; `harness fsck` names them, `harness revert TABLE --to "
+        "HEAD --yes` sets the view back to what the ledger published"
+    )
 
 
 def deleted_from(file: DataFile) -> str | None:
@@ -66,9 +76,9 @@ def deleted_from(file: DataFile) -> str | None:
     return low.decode()
 
 
-def positions_of(io: FileIO, deletes: DataFile, *, rows: int) -> Positions:
+def positions_of(io: FileIO, deletes: DeleteFile, *, rows: int) -> Positions:
     """Which of the *rows* rows of its data file a delete file hides. Raises: DeletesBroken; OSError if it is away."""
-    path = deletes.file_path
+    path = deletes.path
     try:
         with damage_named(io, path), io.new_input(path).open() as stream:
             column = read_columns(stream, ["pos"]).column("pos")
@@ -77,8 +87,8 @@ def positions_of(io: FileIO, deletes: DataFile, *, rows: int) -> Positions:
     except KeyError as error:
         raise _broken(path, str(error)) from error
     found = np.sort(column.to_numpy())
-    if len(found) != deletes.record_count or np.any(found[1:] == found[:-1]):
-        raise _broken(path, f"expected {deletes.record_count:,} rows, each once, found {len(np.unique(found)):,}")
+    if len(found) != deletes.rows or np.any(found[1:] == found[:-1]):
+        raise _broken(path, f"expected {deletes.rows:,} rows, each once, found {len(np.unique(found)):,}")
     if len(found) and not 0 <= found[0] <= found[-1] < rows:
         raise _broken(path, f"it names row {found[-1] if found[0] >= 0 else found[0]} of a file of {rows:,} rows")
     return found
@@ -91,25 +101,26 @@ def _broken(path: str, why: str) -> DeletesBroken:
     )
 
 
-def hide(view: Table, live: Iterable[DataFile], positions: Mapping[str, Positions]) -> Hidden:
+def hide(view: Table, live: LiveFiles, positions: Mapping[str, Positions]) -> Hidden:
     """Write which rows of some of the *live* data files of *view* are hidden from now on, with those that are already.
 
-    Raises: ForeignDeletes, DeletesBroken.
+    Raises: DeletesBroken.
     """
-    data, deletes = split(live)
-    of = {file.file_path: file for file in data}
+    of = {file.path: (file, spec_id) for file, spec_id in live.named(positions)}
 
     def more_of(path: str) -> DataFile:
-        known = [positions_of(view.io, deletes[path], rows=of[path].record_count)] if path in deletes else []
-        return _write(view, of[path], np.unique(np.concatenate([*known, positions[path]])))
+        file, spec_id = of[path]
+        known = [] if file.deletes is None else [positions_of(view.io, file.deletes, rows=file.stored)]
+        return _write(view, file, np.unique(np.concatenate([*known, positions[path]])), spec_id=spec_id)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hide") as pool:
         files = tuple(pool.map(more_of, sorted(positions)))
-    return Hidden(files=files, of={path: deletes[path].file_path if path in deletes else None for path in positions})
+    deletes = {path: of[path][0].deletes for path in positions}
+    return Hidden(files=files, of={path: None if one is None else one.path for path, one in deletes.items()})
 
 
-def _write(view: Table, data: DataFile, positions: Positions) -> DataFile:
-    count, path = len(positions), data.file_path
+def _write(view: Table, data: LakeFile, positions: Positions, *, spec_id: int) -> DataFile:
+    count, path = len(positions), data.path
     place = view.location_provider().new_data_location(f"{uuid4()}-deletes.parquet")
     target = view.io.new_output(place)
     table = pa.table([pa.repeat(pa.scalar(path), count), pa.array(positions)], schema=_SCHEMA)
@@ -122,12 +133,12 @@ def _write(view: Table, data: DataFile, positions: Positions) -> DataFile:
         content=DataFileContent.POSITION_DELETES,
         file_path=place,
         file_format=FileFormat.PARQUET,
-        partition=data.partition,
+        partition=Record() if data.partition is None else Record(data.partition),
         record_count=count,
         file_size_in_bytes=len(target),
         value_counts={PATH_ID: count, POSITION_ID: count},
         null_value_counts={PATH_ID: 0, POSITION_ID: 0},
         lower_bounds={PATH_ID: told, POSITION_ID: ends[0]},
         upper_bounds={PATH_ID: told, POSITION_ID: ends[1]},
-        spec_id=data.spec_id,
+        spec_id=spec_id,
     )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +18,15 @@ from pyiceberg.types import LongType
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import (
-    LakeFile,
     PinnedView,
-    choose_files,
+    chosen_places,
     named_errors,
     opened_file,
     pinned,
     read_file,
 )
 from harness_pipelines.ports.errors import LakeFileBroken
+from harness_pipelines.ports.lake import LakeFile, OrderedRows
 from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
 from harness_pipelines.spec.predicate import OFFSET
 
@@ -40,14 +39,6 @@ class NotInOrder(HarnessError):
     """The view has no offset order: its files mix Kafka partitions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OrderedRows:
-    """Rows of one partition in offset order, in the types of their file; the next ones have higher offsets."""
-
-    partition: int
-    rows: pa.Table
-
-
 def scan_in_order(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[OrderedRows]:
     """What `scan` gives, strictly in offset order within each partition; *query* asks for `_kafka_offset` too.
 
@@ -55,14 +46,18 @@ def scan_in_order(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator
     """
     with named_errors(query, metadata):
         view = pinned(metadata)
-    chosen = choose_files(view, query, stats)
+    places = chosen_places(view, query, stats)
+    chosen = view.files.many(places)
     for file in chosen:
         if file.partition is None:
             raise NotInOrder(
-                f"{query.table}: {file.data.file_path} mixes partitions, so it has no offset order: "
+                f"{query.table}: {file.path} mixes partitions, so it has no offset order: "
                 "`views: both` keeps a view that has"
             )
-    for together in _by_time(view, chosen):
+    timestamp_id = view.schema.find_field(TIMESTAMP).field_id
+    firsts = (view.files.lower(timestamp_id, place) for place in places.tolist())
+    begins = {file.path: _time(first) for file, first in zip(chosen, firsts, strict=True)}
+    for together in _by_time(chosen, begins):
         stats.files_opened += len(together)
         reached = -1
         for rows in filter(len, _tables(view, together, query)):
@@ -71,8 +66,15 @@ def scan_in_order(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator
             yield OrderedRows(partition=together[0].partition or 0, rows=rows)
 
 
-def _by_time(view: PinnedView, files: list[LakeFile]) -> Iterator[list[LakeFile]]:
-    """Files that are read together, in offset order within each partition, else those of the oldest records first."""
+def _time(bound: bytes | None) -> int:
+    return 0 if bound is None else int(from_bytes(LongType(), bound))
+
+
+def _by_time(files: list[LakeFile], begins: Mapping[str, int]) -> Iterator[list[LakeFile]]:
+    """Files that are read together, in offset order within each partition, else those of the oldest records first.
+
+    *begins* is the time of a file's first record, by path.
+    """
     left: defaultdict[int, deque[list[LakeFile]]] = defaultdict(deque)
     for file in files:
         groups = left[file.partition or 0]
@@ -80,11 +82,9 @@ def _by_time(view: PinnedView, files: list[LakeFile]) -> Iterator[list[LakeFile]
             groups[-1].append(file)
         else:
             groups.append([file])
-    timestamp_id = view.schema.find_field(TIMESTAMP).field_id
 
     def age(partition: int) -> tuple[int, int]:
-        first = (left[partition][0][0].data.lower_bounds or {}).get(timestamp_id)
-        return (0 if first is None else int(from_bytes(LongType(), first))), partition
+        return begins[left[partition][0][0].path], partition
 
     heads = [age(partition) for partition in left]
     heapq.heapify(heads)
@@ -117,7 +117,6 @@ def _check_order(rows: pa.Table, reached: int, query: LakeQuery, file: LakeFile)
     offsets = rows.column(OFFSET).to_numpy()
     if offsets[0] <= reached or np.any(offsets[1:] <= offsets[:-1]):
         raise LakeFileBroken(
-            f"{query.table}, version {query.version}: {file.data.file_path} is not in offset order; nothing more is "
-            "returned"
+            f"{query.table}, version {query.version}: {file.path} is not in offset order; nothing more is returned"
         )
     return int(offsets[-1])

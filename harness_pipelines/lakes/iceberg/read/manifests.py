@@ -1,16 +1,23 @@
-"""Manifests and manifest lists through PyIceberg; damage becomes a named error."""
+"""The one reader of metadata files, manifest lists and manifests; damage becomes a named error.
+
+These files never change under their path, so what was read of them is kept, within `KEPT_BYTES` for the process.
+"""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestEntry, ManifestFile
+from pyiceberg.manifest import ManifestEntry, ManifestFile, read_manifest_list
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from harness_pipelines.drivers.by_path import ByPath
+from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns
 from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
@@ -19,18 +26,63 @@ DAMAGE = (
     *(ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, ArithmeticError, SystemError),
     *(zlib.error, struct.error),
 )
+KEPT_BYTES = 256 * 2**20  #: of some hundred thousand data files
+KEPT = ByPath(KEPT_BYTES)
+
+
+def metadata_of(location: str, io: FileIO) -> TableMetadata:
+    """What a metadata file says. Raises: what its parser raises of one that is damaged; OSError, FileDamaged."""
+
+    def read() -> TableMetadata:
+        return FromInputFile.table_metadata(io.new_input(location))
+
+    return KEPT.get(location, read, kind="metadata", weigh=_bytes_of)
+
+
+def _bytes_of(metadata: TableMetadata) -> int:
+    """About what PyIceberg's objects take."""
+    fields = sum(len(schema.fields) for schema in metadata.schemas)
+    return 16_384 + 4_096 * len(metadata.snapshots) + 1_024 * (fields + len(metadata.metadata_log))
 
 
 def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
     """What a snapshot's manifest list names; nothing of no snapshot. Raises: ManifestDamaged, OSError."""
     if snapshot is None:
         return []
-    with understood("manifest list", snapshot.manifest_list):
-        return snapshot.manifests(io)
+    return listed_in(snapshot.manifest_list, io)
+
+
+def listed_in(manifest_list: str, io: FileIO) -> list[ManifestFile]:
+    """What a manifest list names. Raises: ManifestDamaged, OSError."""
+    with understood("manifest list", manifest_list):
+        return list(read_manifest_list(io.new_input(manifest_list)))
+
+
+def columns_of(manifest: ManifestFile, io: FileIO) -> FileColumns:
+    """The live files of a manifest. Raises: ManifestDamaged, OSError."""
+    return kept_columns(manifest, lambda: entries_of(manifest, io))
+
+
+def fresh_columns(manifest: ManifestFile, io: FileIO) -> FileColumns:
+    """The same for a check of what the file holds now: nothing that is kept answers for it."""
+    return _made(manifest, entries_of(manifest, io))
+
+
+def kept_columns(manifest: ManifestFile, read: Callable[[], list[ManifestEntry]]) -> FileColumns:
+    """The live files of a manifest, which *read* reads where they are not kept."""
+    path = manifest.manifest_path
+    return KEPT.get(path, lambda: _made(manifest, read()), kind="manifest", weigh=lambda columns: columns.nbytes)
+
+
+def _made(manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> FileColumns:
+    return FileColumns([e.data_file for e in entries], entries, spec_id=manifest.partition_spec_id)
 
 
 def entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """The live entries of a manifest. Raises: ManifestDamaged, OSError."""
+    """The live entries of a manifest as PyIceberg has them, for a writer that repeats them.
+
+    Nothing of them is kept. Raises: ManifestDamaged, OSError.
+    """
     path, size = manifest.manifest_path, len(io.new_input(manifest.manifest_path))
     if size != manifest.manifest_length:  # PyIceberg reads past the end of what was cut off
         raise _damaged("manifest", path, f"{size:,} bytes are there, {manifest.manifest_length:,} were written")

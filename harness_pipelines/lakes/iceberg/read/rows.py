@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,43 +15,17 @@ from pyiceberg.types import PrimitiveType, UUIDType
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.parquet import damage_named, parquet_file
 from harness_pipelines.lakes.iceberg.read.field_ids import by_field_ids, has_field_ids
-from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView
-from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable
-from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.protocol.digest import as_first_written
-from harness_pipelines.protocol.lake.file_digests import FileDamaged
-from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
+from harness_pipelines.ports.lake import LakeFile
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
+    from harness_pipelines.lakes.iceberg.read.scan import PinnedView
+    from harness_pipelines.ports.ledger import TableRow
 
 BATCH_BYTES = 32 * 2**20
 BATCH_ROWS_MAX = 65_536
 BATCH_ROWS_MIN = 64
-
-
-def field_ids(table: TableRow, view: PinnedView) -> dict[str, int]:
-    """The ids by which the columns of `lake_schema` are found in the files of *view*."""
-    first = table.first_names
-    ids = {first.get(f["name"], f["name"]): int(f["id"]) for f in table.fields}
-    return ids | {name: view.schema.find_field(name).field_id for name in COORDINATES.names}
-
-
-@contextmanager
-def judged(table: TableRow, file: LakeFile) -> Iterator[None]:
-    """What the storage says about *file* by the audit's name. Raises: LakeFileMissing, LakeUnreadable."""
-    where = f"{table.name}: {file.data.file_path}"
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise LakeFileMissing(f"{where} is gone ({error}), but its view names it; nothing was judged") from error
-    except FileDamaged as error:
-        raise LakeFileBroken(f"{table.name}: {error}; nothing was judged") from error
-    except (OSError, pa.ArrowInvalid) as error:
-        raise LakeUnreadable(f"{where} cannot be read: {error}; nothing was judged") from error
-
-
-def file_rows(table: TableRow, view: PinnedView, file: LakeFile) -> Iterator[pa.Table]:
-    """The rows of a data file as digests are made of them. Raises: DeletesBroken."""
-    for rows in file_tables(view, file, lake_schema(table), field_ids(table, view)):
-        yield as_first_written(rows, table)
 
 
 def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
@@ -60,14 +33,14 @@ def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mappin
 
     Raises: DeletesBroken.
     """
-    size = BATCH_BYTES * max(file.data.record_count, 1) // max(file.data.file_size_in_bytes, 1) // 4
-    path = file.data.file_path
+    size = BATCH_BYTES * max(file.stored, 1) // max(file.bytes, 1) // 4
+    path = file.path
     with damage_named(view.io, path), view.io.new_input(path).open() as stream:
         parquet = parquet_file(stream)
         places = _places(parquet.schema_arrow, ids)
         held = {f.name: parquet.schema_arrow.field(places[f.name]).name for f in schema if f.name in places}
         is_live = np.ones(parquet.metadata.num_rows, np.bool_)
-        if (hidden := file.hidden(view.io)) is not None:
+        if (hidden := view.hidden(file)) is not None:
             is_live[hidden] = False
         first = 0
         for batch in parquet.iter_batches(
@@ -100,25 +73,14 @@ def _places(schema: pa.Schema, ids: Mapping[str, int]) -> dict[str, int]:
     return {name: place for name, place in found.items() if place is not None}
 
 
-def lake_schema(table: TableRow) -> pa.Schema:
-    """User columns and coordinates, all nullable: what a damaged file holds must be readable too.
-
-    The columns have the names that they had first: digests are made of these.
-    """
-    first = table.first_names
-    found = arrow_schema(table.spec.stored, coordinates=True)
-    return pa.schema([f.with_nullable(True).with_name(first.get(f.name, f.name)) for f in found])
-
-
-def false_bounds(table: TableRow, view: PinnedView, file: LakeFile, rows: pa.Table) -> str | None:
-    """What the manifest says of a column of *file* and its *rows* (of `file_rows`) contradict; None: nothing.
+def false_bounds(table: TableRow, view: PinnedView, data: DataFile, rows: pa.Table) -> str | None:
+    """What the manifest says of a column of *data* and its *rows*, of `PinnedView.rows`, contradict; None: nothing.
 
     A read leaves a file out by what its manifest says, so rows that it does not allow for would be lost in silence.
     Bounds of texts and bytes may be cut off, the upper one to a value above. Columns inside of others have no bounds
     that a read goes by.
     """
-    data = file.data
-    for name, field_id in field_ids(table, view).items():
+    for name, field_id in view.field_ids(table).items():
         kind = view.schema.find_field(field_id).field_type
         if name not in rows.column_names or not isinstance(kind, PrimitiveType):
             continue

@@ -13,30 +13,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyiceberg.conversions import from_bytes, to_bytes
+from pyiceberg.conversions import to_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import BooleanType, LongType, NestedField
+from pyiceberg.types import BooleanType, NestedField
 
 from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
-from harness_pipelines.lakes.iceberg.parquet import ParquetFragment, Scanner, damage_named, fragment_of, scanner_of
+from harness_pipelines.lakes.iceberg.parquet import (
+    ParquetFragment,
+    Scanner,
+    check_pages,
+    damage_named,
+    fragment_of,
+    scanner_of,
+)
 from harness_pipelines.lakes.iceberg.private import InclusiveMetricsEvaluator
-from harness_pipelines.lakes.iceberg.read.deletes import positions_of, split
+from harness_pipelines.lakes.iceberg.read.deletes import positions_of
 from harness_pipelines.lakes.iceberg.read.field_ids import FIELD_ID, by_field_ids
-from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of, understood
+from harness_pipelines.lakes.iceberg.read.live_files import LiveFiles, Mask, Places
+from harness_pipelines.lakes.iceberg.read.manifests import KEPT, columns_of, manifests_of, metadata_of, understood
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg
+from harness_pipelines.lakes.iceberg.read.rows import false_bounds, file_tables
 from harness_pipelines.layout.files import Positions
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.errors import (
@@ -47,11 +55,15 @@ from harness_pipelines.ports.errors import (
     LakeUnreadable,
     ManifestDamaged,
 )
+from harness_pipelines.ports.lake import LakeFile, Located, Stored, lake_schema
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.coordinates import COORDINATES
+from harness_pipelines.protocol.digest import as_first_written
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.properties import BATCH_HI, STARTS, vector_of
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
+from harness_pipelines.spec.arrow import COORDINATES as coordinates
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.arrow_filter import to_arrow
 from harness_pipelines.spec.predicate import (
@@ -71,8 +83,6 @@ from harness_pipelines.spec.predicate import (
 )
 from harness_pipelines.spec.types import Primitive
 
-METADATA_KEPT = 64
-MANIFESTS_KEPT = 4096
 POSITION = "_pos"  #: of a row in its file; Iceberg reserves the name
 READERS = 8  #: files whose ends are compared at once: a store far away answers slowly
 FILES_AHEAD = 3  #: files that are read while the caller works on an earlier one
@@ -83,39 +93,57 @@ _NONE_HIDDEN: Positions = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeFile:
-    """A data file with its run of offsets ``[low, high)`` in one partition, or over all that it mixes."""
-
-    data: DataFile
-    partition: int | None  #: None: of several partitions
-    low: int
-    high: int
-    deletes: DataFile | None = None  #: tells which of its rows are hidden
-
-    @property
-    def rows(self) -> int:
-        """Rows that are not hidden."""
-        return self.data.record_count - (self.deletes.record_count if self.deletes else 0)
-
-    def hidden(self, io: FileIO) -> Positions | None:
-        """Which of its rows are hidden; None: none is. Raises: DeletesBroken."""
-        return None if self.deletes is None else positions_of(io, self.deletes, rows=self.data.record_count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedView:
     """What one metadata file fixes."""
 
     location: str
     metadata: TableMetadata
     io: FileIO
-    files: tuple[LakeFile, ...]  #: by partition and first offset
+    files: LiveFiles  #: by partition and first offset
     manifests: tuple[str, ...] = ()  #: the paths of its manifest list and manifests
     extent: Ranges  #: of a batch view: where its rows lie, as its snapshot tells; empty if it does not
 
     @property
     def schema(self) -> Schema:
         return self.metadata.schema()
+
+    def hidden(self, file: LakeFile) -> Positions | None:
+        """Which rows of *file* are hidden; None: none is. Raises: DeletesBroken."""
+        return None if file.deletes is None else positions_of(self.io, file.deletes, rows=file.stored)
+
+    @property
+    def folder(self) -> str:
+        return self.metadata.location
+
+    @property
+    def snapshot(self) -> int | None:
+        return self.metadata.current_snapshot_id
+
+    def field_ids(self, table: TableRow) -> dict[str, int]:
+        """The ids by which the columns of `lake_schema` are found in its files."""
+        first = table.first_names
+        ids = {first.get(f["name"], f["name"]): int(f["id"]) for f in table.fields}
+        return ids | {name: self.field_id(name) for name in coordinates.names}
+
+    def field_id(self, name: str) -> int:
+        return self.schema.find_field(name).field_id
+
+    def rows(self, table: TableRow, file: LakeFile) -> Iterator[pa.Table]:
+        """The rows of *file* as digests are made of them. Raises: DeletesBroken."""
+        for part in self.tables(file, lake_schema(table), self.field_ids(table)):
+            yield as_first_written(part, table)
+
+    def tables(self, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
+        """The rows of *file* in *schema*, as `rows` gives them; missing columns are NULL. Raises: DeletesBroken."""
+        return file_tables(self, file, schema, ids)
+
+    def false_bounds(self, table: TableRow, written: DataFile, rows: pa.Table) -> str | None:
+        return false_bounds(table, self, written, rows)
+
+    def check_bytes(self, path: str) -> None:
+        """Read all of a data or delete file and keep nothing. Raises: FileDamaged, FileNotFoundError, OSError."""
+        with damage_named(self.io, path), self.io.new_input(path).open() as stream:
+            check_pages(stream)
 
 
 def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]:
@@ -126,37 +154,31 @@ def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table
     """
     with named_errors(query, metadata):
         view = pinned(metadata)
-    chosen = choose_files(view, query, stats)
-    if not chosen:
+    places = chosen_places(view, query, stats)
+    if not len(places):
         return
+    chosen = view.files.many(places)
 
     def read(file: LakeFile) -> pa.Table:
         return read_file(view, file, query)
 
-    ids = _leaf_ids(view, query)
-    for file, table in zip(chosen, _ahead(chosen, read, ahead=FILES_AHEAD if query.limit is None else 0), strict=True):
-        _count_opened(stats, view, file, ids, query)
+    sizes = view.files.sizes(_leaf_ids(view, query), places)
+    tables = _ahead(chosen, read, ahead=FILES_AHEAD if query.limit is None else 0)
+    for file, size, table in zip(chosen, sizes, tables, strict=True):
+        _count_opened(stats, view, file, query, size=size)
         stats.rows_read += table.num_rows
         yield table
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Located:
-    """Rows of one file that are not hidden, and where in it they are."""
-
-    file: LakeFile
-    rows: pa.Table
-    positions: Positions  #: of the rows, in their order
 
 
 def located(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[Located]:
     """What `scan` gives, file by file, with the place of each row. Raises: as `scan`."""
     with named_errors(query, metadata):
         view = pinned(metadata)
-    ids = _leaf_ids(view, query)
-    for file in choose_files(view, query, stats):
+    places = chosen_places(view, query, stats)
+    sizes = view.files.sizes(_leaf_ids(view, query), places)
+    for file, size in zip(view.files.many(places), sizes, strict=True):
         table = read_file(view, file, query, with_positions=True)
-        _count_opened(stats, view, file, ids, query)
+        _count_opened(stats, view, file, query, size=size)
         stats.rows_read += table.num_rows
         positions = np.asarray(table.column(POSITION).to_numpy(), dtype=np.int64)
         yield Located(file, table.drop_columns([POSITION]), positions)
@@ -167,9 +189,10 @@ def forecast(metadata: str, query: LakeQuery) -> LakeStats:
     stats = LakeStats()
     with named_errors(query, metadata):
         view = pinned(metadata)
-    ids = _leaf_ids(view, query)
-    for file in choose_files(view, query, stats):
-        _count_opened(stats, view, file, ids, query)
+    places = chosen_places(view, query, stats)
+    sizes = view.files.sizes(_leaf_ids(view, query), places)
+    for file, size in zip(view.files.many(places), sizes, strict=True):
+        _count_opened(stats, view, file, query, size=size)
     return stats
 
 
@@ -177,31 +200,21 @@ def files_of(metadata: str, query: LakeQuery) -> list[tuple[str, int]]:
     """Path and bytes of each file that `scan` would open at most. Raises: LakeFileMissing, LakeUnreadable."""
     with named_errors(query, metadata):
         view = pinned(metadata)
-    return [(f.data.file_path, f.data.file_size_in_bytes) for f in choose_files(view, query, LakeStats())]
+    return [(file.path, file.bytes) for file in choose_files(view, query, LakeStats())]
 
 
 def paths_matching(metadata: str, where: Predicate) -> frozenset[str]:
     """Paths of the files whose column bounds do not rule out that a row in them is one of *where*."""
     view = pinned(metadata)
-    pushed = to_iceberg(where)
-    might_match = InclusiveMetricsEvaluator(view.schema, pushed).eval
-    return frozenset(file.data.file_path for file in view.files if might_match(file.data))
+    found = _matching(view, to_iceberg(where), among=np.ones(len(view.files), np.bool_))
+    return frozenset(file.path for file in view.files.many(np.flatnonzero(found)))
 
 
-def _count_opened(stats: LakeStats, view: PinnedView, file: LakeFile, ids: Sequence[int], query: LakeQuery) -> None:
+def _count_opened(stats: LakeStats, view: PinnedView, file: LakeFile, query: LakeQuery, *, size: int) -> None:
     stats.files_opened += 1
     stats.files_straddling += _straddles(view, file, query.ranges)
     stats.rows_in_opened += file.rows
-    stats.bytes_read += sum((file.data.column_sizes or {}).get(i, 0) for i in ids)
-    stats.bytes_read += file.deletes.file_size_in_bytes if file.deletes else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What lies in some ranges of a view: rows exactly, bytes by the share of the rows."""
-
-    rows: int
-    bytes: int
+    stats.bytes_read += size + (file.deletes.bytes if file.deletes else 0)
 
 
 def stored_in(metadata: str, ranges: Ranges) -> Stored:
@@ -220,41 +233,37 @@ def stored_in(metadata: str, ranges: Ranges) -> Stored:
             if _straddles(view, file, ranges):
                 inside = read_file(view, file, query).num_rows
             rows += inside
-            size += file.data.file_size_in_bytes * inside // max(file.rows, 1)
+            size += file.bytes * inside // max(file.rows, 1)
     return Stored(rows, size)
 
 
 def pinned(metadata: str) -> PinnedView:
-    """Parse a metadata file and the manifests of its current snapshot."""
-    return _pinned(metadata)
+    """What a metadata file and the manifests of its current snapshot say; kept, as none of them changes."""
+    return KEPT.get(metadata, lambda: _pinned(metadata), kind="view", weigh=lambda view: view.files.nbytes)
 
 
 def covered(view: PinnedView, ranges: Ranges) -> bool:
     """True if every row of *view* lies in *ranges*, so that no filter on them is needed."""
-    return all(_overlaps(file, ranges) and not _straddles(view, file, ranges) for file in view.files)
+    mixed = view.files.mixed
+    if np.any(mixed) and (not np.all(view.files.overlapping(ranges)[mixed]) or _reaches_beyond(view, ranges)):
+        return False
+    return bool(np.all(mixed | (view.files.overlapping(ranges) & view.files.inside(ranges))))
 
 
-@lru_cache(maxsize=METADATA_KEPT)
 def _pinned(location: str) -> PinnedView:
     io = opened_io(location)
     with understood("metadata file", location):
-        metadata = FromInputFile.table_metadata(io.new_input(location))
+        metadata = metadata_of(location, io)
     offset_id = metadata.schema().find_field(OFFSET).field_id
     manifests = manifests_of(metadata.current_snapshot(), io)
     KNOWN.learn(manifest.manifest_path for manifest in manifests)
-    data, deletes = split(file for manifest in manifests for file in _live_files(_Manifest(manifest, io)))
-    KNOWN.learn(file.file_path for file in (*data, *deletes.values()))
-    files = [_lake_file(file, deletes.get(file.file_path), offset_id) for file in data]
-    files.sort(key=lambda file: (file.partition or 0, file.low))
+    columns = [columns_of(manifest, io) for manifest in manifests]
+    files = LiveFiles(columns, offset_id)
+    KNOWN.learn(path for one in columns for path in one.paths())
     head = metadata.current_snapshot()
     paths = (head.manifest_list, *(manifest.manifest_path for manifest in manifests)) if head else ()
     return PinnedView(
-        location=location,
-        metadata=metadata,
-        io=io,
-        files=tuple(files),
-        manifests=paths,
-        extent=_extent(metadata),
+        location=location, metadata=metadata, io=io, files=files, manifests=paths, extent=_extent(metadata)
     )
 
 
@@ -265,7 +274,7 @@ def check_ends(view: PinnedView, query: LakeQuery) -> None:
     Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable.
     """
     chosen = choose_files(view, query, LakeStats())
-    files = [data.file_path for file in chosen for data in (file.data, file.deletes) if data is not None]
+    files = [path for file in chosen for path in (file.path, file.deletes and file.deletes.path) if path is not None]
 
     def check(path: str) -> None:
         with named_errors(query, path):
@@ -273,6 +282,18 @@ def check_ends(view: PinnedView, query: LakeQuery) -> None:
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="check") as pool:
         list(pool.map(check, [view.location, *view.manifests, *files]))
+
+
+def staged_file(data: DataFile, *, low: int, high: int) -> LakeFile:
+    """A file that an attempt wrote, with rows of offsets in ``[low, high)``."""
+    return LakeFile(
+        path=data.file_path,
+        stored=data.record_count,
+        bytes=data.file_size_in_bytes,
+        partition=int(data.partition[0]) if len(data.partition) else None,
+        low=low,
+        high=high,
+    )
 
 
 def _extent(metadata: TableMetadata) -> dict[int, tuple[int, int]]:
@@ -283,49 +304,34 @@ def _extent(metadata: TableMetadata) -> dict[int, tuple[int, int]]:
     return {p: (starts.get(p, 0), high) for p, high in vector_of(told).items()}
 
 
-class _Manifest:
-    """A manifest as a cache key: its path says it all."""
-
-    __slots__ = ("io", "manifest")
-
-    def __init__(self, manifest: ManifestFile, io: FileIO) -> None:
-        self.manifest, self.io = manifest, io
-
-    def __hash__(self) -> int:
-        return hash(self.manifest.manifest_path)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Manifest) and other.manifest.manifest_path == self.manifest.manifest_path
-
-
-@lru_cache(maxsize=MANIFESTS_KEPT)
-def _live_files(held: _Manifest) -> tuple[DataFile, ...]:
-    return tuple(entry.data_file for entry in entries_of(held.manifest, held.io))
-
-
-def _lake_file(data: DataFile, deletes: DataFile | None, offset_id: int) -> LakeFile:
-    low, high = (data.lower_bounds or {}).get(offset_id), (data.upper_bounds or {}).get(offset_id)
-    partition = data.partition[0] if len(data.partition) else None
-    if low is None or high is None:
-        return LakeFile(data=data, partition=partition, low=0, high=2**63 - 1, deletes=deletes)
-    first, last = int(from_bytes(LongType(), low)), int(from_bytes(LongType(), high))
-    return LakeFile(data=data, partition=partition, low=first, high=last + 1, deletes=deletes)
-
-
 def choose_files(view: PinnedView, query: LakeQuery, stats: LakeStats) -> list[LakeFile]:
     """The files that can hold wanted rows; *stats* learns why the others cannot."""
-    stats.files += len(view.files)
-    inside = [file for file in view.files if _overlaps(file, query.ranges)]
-    pushed = _pushed(view, query)
-    might_match = (lambda _: True) if pushed == AlwaysTrue() else InclusiveMetricsEvaluator(view.schema, pushed).eval
-    chosen = [file for file in inside if might_match(file.data)]
+    return view.files.many(chosen_places(view, query, stats))
+
+
+def chosen_places(view: PinnedView, query: LakeQuery, stats: LakeStats) -> Places:
+    """The places in `view.files` of the files that can hold wanted rows; *stats* as in `choose_files`."""
+    files = view.files
+    stats.files += len(files)
+    found = files.overlapping(query.ranges)
+    inside, pushed = int(np.count_nonzero(found)), _pushed(view, query)
+    if pushed != AlwaysTrue():
+        found = _matching(view, pushed, among=found)
+    chosen = np.flatnonzero(found)
     if query.files is not None:
-        chosen = [file for file in chosen if file.data.file_path in query.files]
+        chosen = np.intersect1d(chosen, files.at(query.files))
     if query.layer and (layer := layer_field(view)):
-        chosen = [file for file in chosen if (file.data.upper_bounds or {}).get(layer.field_id) != _NONE_OF_LAYER]
-    _count(stats, "ranges", len(view.files) - len(inside))
-    _count(stats, "statistics", len(inside) - len(chosen))
+        bounds = (files.upper(layer.field_id, place) for place in chosen.tolist())
+        chosen = chosen[np.array([bound != _NONE_OF_LAYER for bound in bounds], np.bool_)]
+    _count(stats, "ranges", len(files) - inside)
+    _count(stats, "statistics", inside - len(chosen))
     return chosen
+
+
+def _matching(view: PinnedView, where: BooleanExpression, *, among: Mask) -> Mask:
+    """Which of the files *among* them may hold a row of *where*, by the bounds of their columns."""
+    evaluator = InclusiveMetricsEvaluator(view.schema, where)
+    return view.files.matching(evaluator.eval, extract_field_ids(evaluator.expr), among=among)  # type: ignore[arg-type]
 
 
 def _count(stats: LakeStats, reason: str, files: int) -> None:
@@ -333,20 +339,18 @@ def _count(stats: LakeStats, reason: str, files: int) -> None:
         stats.skipped[reason] = stats.skipped.get(reason, 0) + files
 
 
-def _overlaps(file: LakeFile, ranges: Ranges) -> bool:
-    if file.partition is None:
-        return any(file.low < high and low < file.high for low, high in ranges.values())
-    low, high = ranges.get(file.partition, (0, 0))
-    return file.low < high and low < file.high
-
-
 def _straddles(view: PinnedView, file: LakeFile, ranges: Ranges) -> bool:
     if file.partition is None:
-        return not view.extent or any(
-            p not in ranges or low < ranges[p][0] or high > ranges[p][1] for p, (low, high) in view.extent.items()
-        )
+        return _reaches_beyond(view, ranges)
     low, high = ranges[file.partition]
     return file.low < low or file.high > high
+
+
+def _reaches_beyond(view: PinnedView, ranges: Ranges) -> bool:
+    """Whether a batch view may hold rows outside of *ranges*."""
+    return not view.extent or any(
+        p not in ranges or low < ranges[p][0] or high > ranges[p][1] for p, (low, high) in view.extent.items()
+    )
 
 
 def _field(view: PinnedView, column: LakeColumn) -> NestedField:
@@ -382,8 +386,8 @@ def read_file(view: PinnedView, file: LakeFile, query: LakeQuery, *, with_positi
 
     Not by PyIceberg's ArrowScan: it turns a NULL list or map of structs into an empty one.
     """
-    with named_errors(query, (file.deletes or file.data).file_path):
-        hidden = file.hidden(view.io)
+    with named_errors(query, (file.deletes or file).path):
+        hidden = view.hidden(file)
     with opened_file(view, file, query) as opened:
         if hidden is None and not with_positions:
             return opened.shaped(opened.scanner().to_table())
@@ -425,7 +429,7 @@ class OpenedFile:
 @contextmanager
 def opened_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> Iterator[OpenedFile]:
     """Open *file*, filtered by its bounds only if it straddles them. Raises: LakeFileMissing, LakeUnreadable, ..."""
-    path = file.data.file_path
+    path = file.path
     with named_errors(query, path), damage_named(view.io, path), view.io.new_input(path).open() as stream:
         fragment = fragment_of(stream)
         physical = fragment.physical_schema

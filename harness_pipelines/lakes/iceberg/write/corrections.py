@@ -44,7 +44,7 @@ def check_free(table: TableRow, metadata: str, rows: pa.Table, *, hidden: Mappin
         columns=[LakeColumn(name=PARTITION, field_id=None), LakeColumn(name=OFFSET, field_id=None)],
     )
     for part in located(metadata, query, LakeStats()):
-        stays = ~np.isin(part.positions, hidden.get(part.file.data.file_path, ()))
+        stays = ~np.isin(part.positions, hidden.get(part.file.path, ()))
         left = part.rows.filter(pa.array(stays))
         for partition, offsets in wanted.items():
             if len(taken := np.intersect1d(_offsets(left, partition), offsets)):

@@ -7,19 +7,18 @@ head, and only after they were checked from metadata.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import BooleanType, LongType
 
-from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
@@ -27,7 +26,10 @@ from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files
 from harness_pipelines.lakes.iceberg.read import deletes, regions
 from harness_pipelines.lakes.iceberg.read.deletes import Hidden
-from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
+from harness_pipelines.lakes.iceberg.read.file_columns import NONE
+from harness_pipelines.lakes.iceberg.read.live_files import live_files
+from harness_pipelines.lakes.iceberg.read.manifests import columns_of, entries_of, manifests_of
+from harness_pipelines.lakes.iceberg.read.scan import staged_file
 from harness_pipelines.lakes.iceberg.write import corrections, revert
 from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
 from harness_pipelines.lakes.iceberg.write.still_there import brought
@@ -52,10 +54,10 @@ from harness_pipelines.protocol.lake.properties import (
     RANGES,
     RECALLED,
     SCHEMA_VERSION,
+    summary_of,
     vector_of,
     vector_text,
 )
-from harness_pipelines.protocol.lake.properties import told_of as nonce_told
 from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.locations import normal
@@ -77,7 +79,6 @@ VIEW_PROPERTIES: Mapping[str, str] = {
     "commit.manifest.min-count-to-merge": "20",
 }
 BRANCH_TRIES = 10
-_highest_of: ByPath[tuple[tuple[int, int, str], ...]] = ByPath(20_000)
 
 
 class ForeignFiles(HarnessError):
@@ -189,10 +190,12 @@ class Lake:
         if strange := next((f for f in files if f.content is not DataFileContent.DATA), None):
             raise StagedWrong(f"{table.name}: move {move.move_id}: {strange.file_path} holds deletes, not rows")
         check = _check_inside if table.effects[move.stage].bounds == ("stream_hi",) else _check_hull
-        check(table, move, [(f, offset_bounds(f, current)) for f in files], rows=rows)
+        bounds = [offset_bounds(f, current) for f in files]
+        check(table, move, list(zip(files, bounds, strict=True)), rows=rows)
         with reachable(table.name, f"noting what attempt {move.attempt} of move {move.move_id} staged"):
             note_data_files(current.io, [f.file_path for f in files])
-        return Staged(files=tuple(files), rows=rows, bytes=sum(f.file_size_in_bytes for f in files))
+        found = tuple(staged_file(f, low=low, high=high + 1) for f, (low, high) in zip(files, bounds, strict=True))
+        return Staged(files=found, rows=rows, bytes=sum(f.bytes for f in found), written=tuple(files))
 
     def append_to_branch(self, table: TableRow, move: Move, rows: pa.Table) -> None:
         """Write *rows* to the branch of an attempt without Spark: a file per Kafka partition, in the order given.
@@ -206,7 +209,7 @@ class Lake:
             try:
                 with reachable(table.name, f"writing rows of move {move.move_id}"):
                     written = conformed(rows.select(schema.names), schema)
-                    current.append(written, snapshot_properties=summary_of(move, view=None), branch=move.branch)
+                    current.append(written, snapshot_properties=summary_of(move), branch=move.branch)
             except (KeyError, ValueError, pa.ArrowException) as error:
                 raise StagedWrong(f"{table.name}: move {move.move_id}: rows do not fit the view: {error}") from error
             if self.pointers.move(table, view, old=old, new=current.metadata_location):
@@ -237,9 +240,9 @@ class Lake:
             with reachable(table.name, doing):
                 check_no_overlap(table, view, move)
         with reachable(table.name, doing), view.transaction() as transaction:
-            properties = summary_of(move, view=None if name == "stream" else view, overlays=overlays)
+            properties = _published(move, view=None if name == "stream" else view, overlays=overlays)
             with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
-                for file in staged.files:
+                for file in staged.written:
                     append.append_data_file(file)
             transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
@@ -251,7 +254,7 @@ class Lake:
 
         *removed* names the delete file of each, which goes along; as `build_change`. Raises: FilesGone.
         """
-        change = Replacement(removed=removed, added=staged.files, same_rows=True)
+        change = Replacement(removed=removed, added=staged.written, same_rows=True)
         return self.build_change(table, move, change, base=base, keep=keep)
 
     def build_change(
@@ -273,7 +276,7 @@ class Lake:
         view = self.load(table, base, view=name)
         base_snapshot = _head(view).snapshot
         with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
-            properties = summary_of(move, view=None if name == "stream" else view, overlays=overlays)
+            properties = _published(move, view=None if name == "stream" else view, overlays=overlays)
             replace_files(transaction, change, properties=properties)
             transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
@@ -328,7 +331,8 @@ class Lake:
         """Write delete files for rows, by data file, of the view that *metadata* fixes; no reader sees them yet."""
         with reachable(table.name, "writing position deletes"):
             fixed = self.load(table, metadata, view=view)
-            live = (entry.data_file for entry in regions.live_entries(fixed))
+            offset_id = fixed.schema().find_field(OFFSET).field_id
+            live = live_files(fixed.metadata.current_snapshot(), fixed.io, offset_id=offset_id)
             return deletes.hide(fixed, live, positions)
 
     def build_revert(
@@ -378,7 +382,7 @@ class Lake:
     def staged_regions(self, table: TableRow, staged: Staged) -> list[FileStats]:
         """What an attempt staged for the batch view, as the region tree sees it."""
         columns = indexed_columns(table.spec)
-        return regions.staged_files(self.current(table, "batch"), columns, staged.files)
+        return regions.staged_files(self.current(table, "batch"), columns, staged.written)
 
     def sequence_of(self, table: TableRow, metadata: str) -> int:
         """The data sequence number of the batch view's newest snapshot in *metadata*."""
@@ -413,15 +417,9 @@ def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:
     }
 
 
-def summary_of(move: Move, *, view: Table | None, overlays: Sequence[Overlay] | None = None) -> dict[str, str]:
+def _published(move: Move, *, view: Table | None, overlays: Sequence[Overlay] | None = None) -> dict[str, str]:
     """What a published snapshot tells of its move; *view* is the batch view that it goes into, None: a stream view."""
-    found = {
-        MOVE: str(move.move_id),
-        ATTEMPT: str(move.attempt),
-        **nonce_told(move),
-        SCHEMA_VERSION: str(move.schema_version),
-        RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
-    }
+    found = summary_of(move)
     if view is None:
         return found
     lacks = recalled_from(view) if overlays is None else told(overlays)
@@ -465,23 +463,18 @@ def check_no_overlap(table: TableRow, view: Table, move: Move) -> None:
 def _highest(view: Table, snapshot: Snapshot) -> dict[int, tuple[int, str]]:
     """Per Kafka partition the highest offset of any live file, and that file."""
     highest: dict[int, tuple[int, str]] = {}
+    offset_id = view.schema().find_field(OFFSET).field_id
     for manifest in manifests_of(snapshot, view.io):
-        make = partial(_manifest_highest, manifest, view)
-        for partition, offset, path in _highest_of.get(manifest.manifest_path, make):
-            if partition not in highest or highest[partition][0] < offset:
-                highest[partition] = (offset, path)
+        files = columns_of(manifest, view.io)
+        low, high = files.longs(offset_id)
+        if len(unknown := np.flatnonzero(files.is_data & ((low == NONE) | (high == NONE)))):
+            raise no_bounds(files.path(int(unknown[0])))
+        for partition in np.unique(files.partition[files.is_data]).tolist():
+            mine = np.flatnonzero(files.is_data & (files.partition == partition))
+            last = int(mine[np.argmax(high[mine])])
+            if partition not in highest or highest[partition][0] < high[last]:
+                highest[partition] = (int(high[last]), files.path(last))
     return highest
-
-
-def _manifest_highest(manifest: ManifestFile, view: Table) -> tuple[tuple[int, int, str], ...]:
-    highest: dict[int, tuple[int, str]] = {}
-    for entry in entries_of(manifest, view.io):
-        if entry.data_file.content is not DataFileContent.DATA:
-            continue
-        partition, (_, offset) = int(entry.data_file.partition[0]), offset_bounds(entry.data_file, view)
-        if partition not in highest or highest[partition][0] < offset:
-            highest[partition] = (offset, entry.data_file.file_path)
-    return tuple((partition, offset, path) for partition, (offset, path) in highest.items())
 
 
 def offset_bounds(file: DataFile, view: Table) -> tuple[int, int]:
@@ -489,11 +482,15 @@ def offset_bounds(file: DataFile, view: Table) -> tuple[int, int]:
     field_id = view.schema().find_field(OFFSET).field_id
     low, high = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
     if low is None or high is None:
-        raise ForeignFiles(
-            f"{file.file_path} has no bounds for _kafka_offset: it was not written by the harness. Nothing was "
-            "written; `harness revert TABLE --to HEAD --yes` sets the view back to what the ledger published"
-        )
+        raise no_bounds(file.file_path)
     return int(from_bytes(LongType(), low)), int(from_bytes(LongType(), high))
+
+
+def no_bounds(path: str) -> ForeignFiles:
+    return ForeignFiles(
+        f"{path} has no bounds for _kafka_offset: it was not written by the harness. Nothing was written; `harness "
+        "revert TABLE --to HEAD --yes` sets the view back to what the ledger published"
+    )
 
 
 def _is_of(snapshot: Snapshot, move: Move) -> bool:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pyiceberg.manifest import ManifestContent, read_manifest_list
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from harness_pipelines.lakes.iceberg.read.manifests import manifests_of, understood
+from harness_pipelines.lakes.iceberg.read.manifests import listed_in, manifests_of
 from harness_pipelines.lakes.iceberg.write import corrections
 from harness_pipelines.lakes.iceberg.write.publish import Lake, reached_by
 from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
@@ -40,7 +40,7 @@ from harness_pipelines.spec.locations import normal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness_pipelines.lakes.iceberg.read.scan import LakeFile
+    from harness_pipelines.ports.lake import LakeFile
 
 REPAIRED = "harness.repaired"  #: of a repair: the file that was replaced
 
@@ -55,7 +55,7 @@ def build_repair(
     current = lake.load(table, base, view=view)
     head = current.metadata.current_snapshot()
     assert head is not None
-    path = file.data.file_path
+    path = file.path
     properties = {
         MOVE: str(move_id),
         ATTEMPT: "1",
@@ -67,7 +67,7 @@ def build_repair(
         properties |= {BATCH_HI: vector_text(reached_by(current))}
     with reachable(table.name, f"repairing {path}"), current.transaction() as transaction:
         files = corrections.written(current, corrections.appendable(table, current, rows))
-        gone = {path: file.deletes.file_path if file.deletes is not None else None}
+        gone = {path: file.deletes.path if file.deletes is not None else None}
         replace_files(transaction, Replacement(removed=gone, added=files, same_rows=True), properties=properties)
         keep = table.spec.retention.snapshots
         transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=()), ())
@@ -136,10 +136,9 @@ def _found_again(lake: Lake, view: Table, snapshot: int) -> Snapshot:
 def _totals(view: Table, manifest_list: str) -> dict[str, str]:
     """What a snapshot's summary says of all its files."""
     files, rows = (dict.fromkeys(ManifestContent, 0) for _ in range(2))
-    with understood("manifest list", manifest_list):
-        for one in read_manifest_list(view.io.new_input(manifest_list)):
-            files[one.content] += (one.added_files_count or 0) + (one.existing_files_count or 0)
-            rows[one.content] += (one.added_rows_count or 0) + (one.existing_rows_count or 0)
+    for one in listed_in(manifest_list, view.io):
+        files[one.content] += (one.added_files_count or 0) + (one.existing_files_count or 0)
+        rows[one.content] += (one.added_rows_count or 0) + (one.existing_rows_count or 0)
     return {
         "total-data-files": str(files[ManifestContent.DATA]),
         "total-delete-files": str(files[ManifestContent.DELETES]),

@@ -7,7 +7,7 @@ from pyiceberg.table import Table
 from harness_pipelines.drivers.files import listed, size_of
 from harness_pipelines.lakes.iceberg.catalog import read_metadata
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
-from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
+from harness_pipelines.lakes.iceberg.read.manifests import columns_of, fresh_columns, manifests_of
 from harness_pipelines.ports.errors import BuiltGone
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.spec.locations import normal
@@ -20,7 +20,7 @@ def brought(view: Table) -> tuple[str, ...]:
         files.append(head.manifest_list)
         for manifest in manifests_of(head, view.io):
             if manifest.added_snapshot_id == head.snapshot_id:
-                files += [manifest.manifest_path, *(e.data_file.file_path for e in entries_of(manifest, view.io))]
+                files += [manifest.manifest_path, *columns_of(manifest, view.io).paths()]
     return tuple(files)
 
 
@@ -43,7 +43,7 @@ def check_whole(table: TableRow, location: str) -> None:
     for manifest in manifests_of(head, io):
         if size_of(manifest.manifest_path) is None:
             raise BuiltGone.of(table.name, manifest.manifest_path)
-        named += [manifest.manifest_path, *(entry.data_file.file_path for entry in entries_of(manifest, io))]
+        named += [manifest.manifest_path, *fresh_columns(manifest, io).paths()]
     for path in named:
         if normal(path) not in stored and size_of(path) is None:
             raise BuiltGone.of(table.name, path)
