@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import _lru_cache_wrapper
 from types import FrameType
 from typing import Any, LiteralString
 
@@ -25,8 +26,18 @@ class Watch:
 
     def __init__(self) -> None:
         self.seen: set[tuple[str, str]] = set()  #: (statement, caller) since somebody emptied it
-        self.mutant: Mutant | None = None
+        self._mutant: Mutant | None = None
         self._loaded = postgres.sections
+
+    @property
+    def mutant(self) -> Mutant | None:
+        """What is broken now."""
+        return self._mutant
+
+    @mutant.setter
+    def mutant(self, mutant: Mutant | None) -> None:
+        self._mutant = mutant
+        _forget_statements()
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -81,6 +92,14 @@ class _OneRow(psycopg.Cursor[Any]):
     @property
     def rowcount(self) -> int:
         return 1
+
+
+def _forget_statements() -> None:
+    """Let the package ask again for statements that it has put together before and keeps in a cache."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(_PACKAGE)]
+    for one in {id(one): one for module in modules for one in vars(module).values()}.values():
+        if isinstance(one, _lru_cache_wrapper):
+            one.cache_clear()
 
 
 def _caller(frame: FrameType | None) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.buffers.postgres import newest
 from harness_pipelines.drivers import postgres
 from harness_pipelines_tests.bench import mutants as bench
 from harness_pipelines_tests.bench.mutants import FIGURES, FILES
@@ -114,6 +115,16 @@ def test_the_loader_gives_a_mutant_to_the_package_alone_and_the_statement_again_
         assert postgres.sql("reads/now") == was
         assert watch.seen == {("reads/now", "ledgers.x.ask")}
     assert asked["ask"]() == was
+
+
+def test_a_statement_that_the_package_keeps_is_broken_too_and_whole_again_afterwards():
+    watch = Watch()
+    with watch.installed():
+        was = newest._statement()
+        watch.mutant = Mutant(statement="reads/no_rows", kind="where", detail="", text="broken")
+        assert "(broken)" in newest._statement()
+        watch.mutant = None
+        assert newest._statement() == was
 
 
 def test_a_single_statement_can_be_asked_for_by_name():
