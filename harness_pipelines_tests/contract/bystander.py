@@ -20,7 +20,7 @@ INSERT INTO harness.versions
     FROM harness.versions v, (VALUES (2, 1), (3, NULL), (1000, NULL)) AS w (n, r)
     WHERE table_id = %(t)s AND version = 1;
 UPDATE harness.lake_positions SET stream_hi = partition * 10, batch_hi = partition * 5 WHERE table_id = %(t)s;
-UPDATE harness.ingest_positions SET buffer_hi = partition * 10 WHERE table_id = %(t)s;
+UPDATE harness.ingest_positions SET buffer_hi = partition * 10, schema_version = 9 WHERE table_id = %(t)s;
 INSERT INTO harness.claims (table_id, stage, shard, holder, epoch, lease_until)
     SELECT %(t)s, stage, shard, gen_random_uuid(), 1000, clock_timestamp() + interval '10 days'
     FROM unnest(ARRAY['ingest', 'tier', 'otree', 'compact', 'expire']) AS stage, generate_series(0, 1) AS shard;

@@ -57,15 +57,16 @@ def test_a_range_without_rows_still_moves_the_position(stores: StoresRig, table,
 
 @pytest.mark.parametrize(("low", "verb"), [(4, "repeat"), (6, "skip")])
 def test_a_commit_must_begin_where_the_buffer_ends(stores: StoresRig, table, claim, low: int, verb: str):
+    stores.ledger.add_partitions(claim, {2: 0})
     segment = stores.ingest(table, {1: (0, 5)}, claim=claim)
     before, writer = stores.contents(table), stores.writer(table, claim)
 
     with pytest.raises(
         BoundaryGap, match=f"would {verb} records of partition 1: it starts at offset {low}, the buffer ends at 5"
     ) as gap:
-        writer.commit(segment, [decoded(table, 0, 0, 5), decoded(table, 1, low, 9, refused=[8])], confirm=agrees)
+        writer.commit(segment, [decoded(table, 1, low, 9, refused=[8]), decoded(table, 2, 0, 5)], confirm=agrees)
     assert (gap.value.partition, gap.value.expected_low, gap.value.got_low) == (1, 5, low)
-    assert stores.contents(table) == before  # partition 0 fitted, but a vector moves all or nothing
+    assert stores.contents(table) == before  # partition 2 fitted, but a vector moves all or nothing
     writer.close()
 
 

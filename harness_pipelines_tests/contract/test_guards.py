@@ -394,17 +394,20 @@ def test_the_oldest_of_all_that_is_under_way_counts(real: RealRig, files: TableR
 
 
 def test_the_folders_that_are_looked_through_are_those_of_the_views_of_the_table(real: RealRig, files: TableRow):
-    """A table without a batch view has none of it; another engine's row of the catalog may name no file."""
+    """A table without a batch view has none of it; another engine's row of the catalog may name no file.
+
+    What is its own may lie below a folder of it.
+    """
     upkeep: Any = real.upkeep
-    nameless = [CATALOG, files.spec.namespace, f"nameless_{files.table_id}"]
-    real.ask(
-        "INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, iceberg_type) "
-        "VALUES (%s, %s, %s, 'TABLE')",
-        nameless,
-    )
-    assert upkeep._folders(files) == [orphan_of(real, files, "orphan.avro").parents[1].as_uri()]
-    row = "catalog_name = %s AND table_namespace = %s AND table_name = %s"
-    real.ask(f"DELETE FROM public.iceberg_tables WHERE {row}", nameless)
+    folder, nameless = orphan_of(real, files, "orphan.avro").parents[1].as_uri(), f"nameless_{files.table_id}"
+    for name, location in ((nameless, None), (files.quarantine, f"{folder}/aside/metadata/1.json")):
+        real.ask(
+            "INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, "
+            "iceberg_type) VALUES (%s, %s, %s, %s, 'TABLE')",
+            [CATALOG, files.spec.namespace, name, location],
+        )
+    assert upkeep._folders(files) == [folder]
+    real.ask("DELETE FROM public.iceberg_tables WHERE table_name = ANY(%s)", [[nameless, files.quarantine]])
 
 
 def test_files_go_after_the_grace_oldest_first_and_expire_forgets_those_of_its_table_alone(

@@ -340,7 +340,11 @@ def test_a_request_that_a_move_has_taken_up_is_not_cancelled(
     waiting = recalls.ask(table, Act.RELEASE, where=None, by="t")
     move = plan(real, table, claim, recall=taken.recall_id)
 
+    other = real.table(**KEYED)
+    elsewhere = recalls.ask(other, Act.RECALL, where="id > 3", by="t")
     assert recalls.cancel(table) == [waiting.recall_id]
+    assert recalls.cancel(table) == [], "it was given up once"
+    assert recalls.open(other) == [elsewhere]
     assert recalls.find(table, waiting.recall_id).state == "cancelled"
     assert recalls.find(table, taken.recall_id).is_open
     recalls.refuse(move, detail="too many")
@@ -349,6 +353,17 @@ def test_a_request_that_a_move_has_taken_up_is_not_cancelled(
         "refused",
         "too many",
     )
+
+
+def test_a_request_whose_move_was_given_up_may_be_given_up_too(
+    real: RealRig, recalls: Recalls, table: TableRow, claim: Claim
+):
+    asked = recalls.ask(table, Act.RECALL, where="id > 3", by="t")
+    move = plan(real, table, claim, recall=asked.recall_id)
+    real.ledger.close_move(claim, move, state=MoveState.ABANDONED, error="test")
+
+    recalls.refuse(move, detail="who was at it does not know yet")
+    assert recalls.cancel(table) == [asked.recall_id]
 
 
 def test_an_attempt_that_a_later_one_replaced_does_not_end_the_request(
