@@ -103,6 +103,12 @@ class CatalogServer:
         with self._lock:
             self._faults.clear()
 
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Nobody changes anything while the block lasts."""
+        with self._lock:
+            yield
+
     def backup(self) -> Path:
         """A copy of the server's state of now."""
         with self._lock:

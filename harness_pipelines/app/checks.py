@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SMALL_FILES_MAX = 200
 CONTRACT_RECENT_S = 24 * 3600.0
+MIRROR_LAG_S = 300.0
 HELD_S = 60.0  #: a transaction of a producer may be open so long
 
 
@@ -151,6 +152,18 @@ def few_are_refused(stores: Stores, table: TableRow) -> Finding:
     )
 
 
+def mirrors_follow(stores: Stores, table: TableRow) -> Finding:
+    """Every foreign catalog of the spec shows the newest version, or one that was the newest minutes ago."""
+    found = stores.mirrors.lags([table.name])
+    late = [str(one) for one in found if one.trouble or one.lag_s > MIRROR_LAG_S]
+    return Finding(
+        passed=not late,
+        description="; ".join(late) or ("; ".join(map(str, found)) or "no foreign catalog is to follow"),
+        numbers={one.catalog: round(one.lag_s, 1) for one in found},
+        is_advice=True,
+    )
+
+
 CHECKS = {
     "no_gap_no_overlap": no_gap_no_overlap,
     "rows_are_conserved": rows_are_conserved,
@@ -160,6 +173,7 @@ CHECKS = {
     "compact_keeps_up": compact_keeps_up,
     "contract": contract,
     "few_are_refused": few_are_refused,
+    "mirrors_follow": mirrors_follow,
 }
 
 

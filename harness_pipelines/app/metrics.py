@@ -26,6 +26,7 @@ from harness_pipelines.app.health import Health
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.ledgers.postgres.migrations import migrations
 from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
+from harness_pipelines.ledgers.postgres.views.mirrors import MirrorLag
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
 from harness_pipelines.ledgers.postgres.views.work import TableState
 from harness_pipelines.ports.ledger import SickTable
@@ -102,6 +103,9 @@ METRICS = (
            "Offsets in the buffer that are not in the lake yet."),
     Metric("harness_stream_offsets", _TABLE,
            "Offsets of the stream view that are not in the batch view yet; no sample without a batch view."),
+    Metric("harness_mirror_lag_seconds", (*_TABLE, "catalog"),
+           "Seconds since the oldest version that the foreign catalog was not seen to show yet was published; 0 if it "
+           "shows the newest; no sample without `catalogs`."),
     Metric("harness_buffer_commit_age_seconds", _TABLE,
            "Seconds since the last commit of records (to the buffer, or with `buffer: none` to the lake), or since "
            "the table was created. It also grows while the topic is silent."),
@@ -186,6 +190,7 @@ class Found:
     lags: Sequence[Lag]
     pins: Sequence[Pin]
     growth: Mapping[str, BufferGrowth]
+    mirrors: Sequence[MirrorLag]
 
 
 class WorkerCollector(Collector):
@@ -247,6 +252,8 @@ class WorkerCollector(Collector):
             shown["harness_subscriber_lag_events"].add_metric(labels, lag.events)
             shown["harness_subscriber_age_seconds"].add_metric(labels, lag.since_s)
             shown["harness_subscriber_failing"].add_metric(labels, lag.error is not None)
+        for mirror in found.mirrors:
+            shown["harness_mirror_lag_seconds"].add_metric([mirror.table, mirror.catalog], mirror.lag_s)
         for sick in found.sick:
             shown["harness_table_unreadable"].add_metric([sick.name], 1)
 
@@ -274,6 +281,7 @@ class WorkerCollector(Collector):
             lags=stalls.lags(names),
             pins=stalls.pins(names),
             growth=stalls.growth(),
+            mirrors=stores.mirrors.lags(names),
         )
 
     def _show_worker(self, shown: dict[str, Family]) -> None:

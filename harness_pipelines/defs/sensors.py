@@ -100,7 +100,7 @@ def _maintenance_sensor(tables: Tables, jobs: Jobs) -> SensorDefinition:
         jobs=jobs,
         minimum_interval_seconds=UPKEEP_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description="Starts compact, otree and expire where they are due. Takes turns where there are many tables.",
+        description="Starts compact, otree, mirror and expire where they are due. Takes turns with many tables.",
     )
     def harness_maintenance(
         context: SensorEvaluationContext, harness: HarnessResource

@@ -65,6 +65,7 @@ def table_definitions(spec: TableSpec, shown: Shown = PLAIN) -> Definitions:
             _ingest(spec, shown),
             _tier(spec, shown),
             *(_REWRITES[stage](spec, shown) for stage in _rewriters(spec)),
+            *([_mirror(spec, shown)] if spec.catalogs else []),
             _expiring(spec, shown),
         ],
         asset_checks=[_checks(spec), _audit(spec)],
@@ -88,7 +89,8 @@ def stage_jobs(specs: Sequence[TableSpec]) -> list[UnresolvedAssetJobDefinition]
     """
     found: dict[Stage, list[AssetKey]] = {}
     for spec in specs:
-        for stage in (Stage.INGEST, Stage.TIER, *_rewriters(spec), Stage.EXPIRE):
+        mirror = (Stage.MIRROR,) if spec.catalogs else ()
+        for stage in (Stage.INGEST, Stage.TIER, *_rewriters(spec), *mirror, Stage.EXPIRE):
             found.setdefault(stage, []).extend(stage_assets(spec.table, stage))
     audits = audits_of(specs)
     return [
@@ -233,6 +235,29 @@ def _compact(spec: TableSpec, shown: Shown) -> AssetsDefinition:
 
 
 _REWRITES = {Stage.COMPACT: _compact, Stage.OTREE: otree_asset}
+
+
+def _mirror(spec: TableSpec, shown: Shown) -> AssetsDefinition:
+    key = table_key(spec.table, Stage.MIRROR.value)
+    behind = [table_key(spec.table, stage.value) for stage in (Stage.TIER, *_rewriters(spec))]
+    names = ", ".join(one.name for one in spec.catalogs)
+    about = f"The views in foreign catalogs ({names}), which follow the published versions"
+
+    @multi_asset(
+        name=step_name(spec.table, "mirror"),
+        specs=[table_asset(spec, shown, "mirror", deps=behind, kinds="iceberg", about=about)],
+        op_tags={TABLE_TAG: table_tag(spec.table)},
+    )
+    def mirror(
+        context: AssetExecutionContext, config: StageConfig, harness: HarnessResource
+    ) -> Iterator[MaterializeResult[Any]]:
+        with harness.opened() as opened:
+            table = opened.table(spec.table).row
+            work(context, opened.stores, table, Stage.MIRROR, config.for_s)
+            found = opened.stores.mirrors.lags([spec.table])
+            yield MaterializeResult(asset_key=key, metadata={one.catalog: one.version or "none yet" for one in found})
+
+    return mirror
 
 
 def _expiring(spec: TableSpec, shown: Shown) -> AssetsDefinition:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -370,8 +370,23 @@ class MirrorState:
     trouble: str | None
 
 
+class MirrorBehind(Protocol):
+    """How far one mirror is."""
+
+    @property
+    def catalog(self) -> str: ...
+    @property
+    def kind(self) -> str | None: ...
+    @property
+    def version(self) -> int | None: ...
+    @property
+    def head(self) -> int: ...
+
+
 class MirrorBook(Protocol):
     """What the ledger remembers of mirrors; one row for each table and catalog."""
+
+    def lags(self, tables: Collection[str]) -> Sequence[MirrorBehind]: ...
 
     def state(self, table: TableRow, catalog: str) -> MirrorState: ...
     def intend(self, table: TableRow, catalog: str, claim: Claim) -> Version:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
     from harness_pipelines.app.table import Table
     from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
+    from harness_pipelines.ledgers.postgres.views.mirrors import MirrorLag
     from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
     from harness_pipelines.ledgers.postgres.views.status import Apart, Counts, Refusing
     from harness_pipelines.ports.ledger import PartitionStatus
@@ -68,6 +69,7 @@ class TableSeen:
     pins: list[Pin]  #: of snapshots and states, the oldest first
     growth: BufferGrowth | None  #: None: there is no buffer
     lags: list[Lag]  #: of subscribers to its events
+    mirrors: list[MirrorLag]  #: foreign catalogs
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
@@ -194,6 +196,7 @@ class TableSeen:
             "pins": [pin.to_json() for pin in self.pins],
             "buffer": self.growth and self.growth.to_json(),
             "subscribers": [lag.to_json() for lag in self.lags],
+            "mirrors": [one.to_json() for one in self.mirrors],
             "state": self.state,
             "quarantined": self.counts.quarantined,
             "refused_of_last": None
@@ -287,5 +290,6 @@ def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
         pins=harness.stores.stalls.pins([table.name]),
         growth=harness.stores.stalls.growth().get(table.name),
         lags=harness.stores.stalls.lags([table.name]),
+        mirrors=harness.stores.mirrors.lags([table.name]),
         held={} if trouble else kafka.held(table, positions),
     )

@@ -19,6 +19,8 @@ from harness_pipelines.defs.tables import AUDIT, job_name
 from harness_pipelines.defs.work import WHY_TAG
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import load_spec
+from harness_pipelines.stages.run.due import due_upkeep
+from harness_pipelines_tests.catalog_server import CatalogServer
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import TableRig
 
@@ -42,6 +44,23 @@ def test_a_folder_of_specs_loads_without_any_service(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(TABLES_FOLDER, str(Path(__file__).parent / "tables"))
     stages = {f"shop/orders/{name}" for name in ("ingest", "buffer", "tier", "compact", "otree", "expire")}
     assert assets() == {"kafka/orders", "shop/orders", *stages}
+
+
+def test_a_table_with_catalogs_has_an_asset_that_shows_what_they_show(
+    make_rig: MakeRig, environment: None, tmp_path: Path
+) -> None:
+    with CatalogServer(tmp_path / "lakehouse").running() as server:
+        rig = make_rig(catalogs=[{"name": "lakehouse", "type": "rest", "uri": server.uri, "namespace": "scratch"}])
+        rig.produce(5)
+        rig.ingest()
+        rig.tier()
+        definitions = build([rig.table.spec])
+        key = AssetKey([*rig.name.split("."), "mirror"])
+        with DagsterInstance.ephemeral() as instance:
+            result = run(definitions, rig, Stage.MIRROR, instance)
+        assert metadata(result, key)["lakehouse"] == rig.stores.tables.head(rig.table.row).version
+        assert checks.mirrors_follow(rig.stores, rig.table.row).passed
+        assert due_upkeep(rig.stores, rig.table.row, rig.stores.watch.work([rig.name])[0]).get(Stage.MIRROR) is None
 
 
 def assets() -> set[str]:

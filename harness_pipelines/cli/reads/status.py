@@ -106,6 +106,8 @@ def _show_table(one: TableSeen) -> None:
     refused = f" ({one.refused_in_buffer:,} refused)" if one.refused_in_buffer else ""
     out.print(f"  lag: {tail} offsets only in Kafka, {one.lag['buffer']:,} only in the buffer{refused}{merge}")
     _show_recalled(one)
+    for mirror in one.mirrors:
+        out.print(f"  catalog {escape(str(mirror))}", style="red" if mirror.trouble else "")
     for claim in one.claims:
         if claim["alive"]:
             left = bars.ago((claim["lease_until"] - one.at).total_seconds())

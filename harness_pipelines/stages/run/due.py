@@ -13,6 +13,7 @@ from harness_pipelines.ports.access import (
     HasLakeReads,
     HasLedger,
     HasLog,
+    HasMirrors,
     HasOverlays,
     HasRecalls,
     HasReclusters,
@@ -40,6 +41,7 @@ class Ports(
     HasLakeReads,
     HasLedger,
     HasLog,
+    HasMirrors,
     HasOverlays,
     HasRecalls,
     HasReclusters,
@@ -101,6 +103,9 @@ def _upkeep(stores: Ports, table: TableRow, work: TableWork) -> Iterator[tuple[S
     if work.since_expire_s is None or work.since_expire_s >= EXPIRE_EVERY_S:
         ago = "never before" if work.since_expire_s is None else f"last {work.since_expire_s:.0f} s ago"
         yield Stage.EXPIRE, Due(why=ago, attempt=0, position=version)
+    lags = stores.mirrors.lags([table.name]) if table.spec.catalogs else []
+    if behind := [one.catalog for one in lags if one.kind and one.version != one.head]:
+        yield Stage.MIRROR, Due(why=f"version {version} for {', '.join(behind)}", attempt=0, position=version)
     triggers: Mapping[Stage, Callable[[Ports, TableRow], str | None]]
     triggers = {Stage.COMPACT: compact.trigger, Stage.OTREE: otree.trigger}
     for stage, trigger in triggers.items():

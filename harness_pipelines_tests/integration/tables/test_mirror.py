@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.mirrors import VERSION
 from harness_pipelines_tests.catalog_server import CatalogServer
 from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.integration.stores.test_lake_on_s3 import command
+from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
 MIRROR = frozenset({Stage.MIRROR})
+VIEWS = ("stream", "batch")
 
 
 @pytest.fixture
@@ -44,6 +48,15 @@ def shows(rig: TableRig, server: CatalogServer, view: str = "stream") -> tuple[i
     return found.metadata.current_snapshot_id, found.metadata.properties.get(VERSION)
 
 
+def there(rig: TableRig, server: CatalogServer, view: str) -> bool:
+    return server.catalog.table_exists(f"faults.{rig.table.row.views[view]}")  # type: ignore[index]
+
+
+def rows(rig: TableRig, server: CatalogServer) -> int:
+    return len(server.table(f"faults.{rig.table.row.views['stream']}").scan().to_arrow())
+
+
+@pytest.mark.long
 def test_a_catalog_follows_each_version_and_shows_its_very_rows(make_rig: MakeRig, server: CatalogServer):
     rig = mirrored(make_rig, server)
     for _ in range(3):
@@ -55,3 +68,48 @@ def test_a_catalog_follows_each_version_and_shows_its_very_rows(make_rig: MakeRi
     assert sorted(rows["id"].to_pylist()) == sorted(one for _, _, one in rig.truth.elements())
     [lag] = rig.stores.mirrors.lags([rig.name])
     assert (lag.version, lag.behind, lag.lag_s, lag.trouble) == (head.version, 0, 0.0, None)
+
+
+def test_both_views_are_always_those_of_one_version_while_a_worker_runs(make_rig: MakeRig, server: CatalogServer):
+    rig = mirrored(make_rig, server, views="both", layout={"columns": ["n", "id"]}, tier={"max_rows": 20})
+    seen: set[tuple[int, int]] = set()
+    with rig.working(frozenset(Stage)):
+        for _ in range(4):
+            rig.produce(30)
+            wanted = rig.truth.total()
+
+            def shown(wanted: int = wanted) -> bool:
+                with server.quiet():  # both in one look
+                    pair = [shows(rig, server, view)[0] if there(rig, server, view) else None for view in VIEWS]
+                if None not in pair:
+                    seen.add((pair[0] or 0, pair[1] or 0))
+                return None not in pair and rows(rig, server) >= wanted
+
+            wait_until(shown, f"{wanted} rows are in the foreign catalog", deadline_s=120)
+    published = {(v.stream.snapshot, v.batch.snapshot) for v in rig.stores.tables.versions(rig.table.row) if v.batch}
+    assert seen <= published
+    assert len(seen) >= 4
+    rig.assert_exact()
+
+
+def test_the_commands_show_probe_and_drop(make_rig: MakeRig, server: CatalogServer):
+    rig = mirrored(make_rig, server)
+    moved(rig)
+    mirror(rig)
+    head = rig.stores.tables.head(rig.table.row)
+    shown = json.loads(command(rig, "mirror", "status", rig.name, "--json"))
+    assert [(m["catalog"], m["version"], m["behind"], m["trouble"]) for m in shown["mirrors"]] == [
+        ("lakehouse", head.version, 0, None)
+    ]
+    [listed] = json.loads(command(rig, "status", rig.name, "--json"))["tables"]
+    assert [m["version"] for m in listed["mirrors"]] == [head.version]
+    assert "lakehouse shows version" in command(rig, "status", rig.name)
+    probed = json.loads(command(rig, "mirror", "probe", rig.name, "--json"))
+    assert probed["is_usable"]
+    assert probed["transactions"]
+    planned = json.loads(command(rig, "mirror", "drop", rig.name, "--dry-run", "--json"))
+    assert (planned["views"], planned["dropped"]) == (["stream"], False)
+    assert there(rig, server, "stream")
+    command(rig, "mirror", "drop", rig.name, "--yes")
+    assert not there(rig, server, "stream")
+    assert rig.stores.mirrors.lags([rig.name])[0].version is None

@@ -22,6 +22,7 @@ from harness_pipelines.app.health import Health
 from harness_pipelines.app.metrics import LOOPBACK, METRICS, Timely, WorkerCollector, endpoint
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
+from harness_pipelines.ledgers.postgres.views.mirrors import MirrorLag
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
 from harness_pipelines.ledgers.postgres.views.work import TableState
 from harness_pipelines.ports.ledger import SickTable, TableRow
@@ -50,6 +51,21 @@ def state(**changes: Any) -> TableState:
         "violations": (Broken(check="amount.ge", severity="warn", records=31),),
     }  # fmt: skip
     return TableState(**{**known, **changes})
+
+
+MIRRORED = MirrorLag(
+    table="a.b",
+    catalog="lakehouse",
+    kind="rest",
+    uri="https://catalog.example",
+    version=7,
+    head=9,
+    lag_s=12.5,
+    trouble=None,
+    trouble_since=None,
+    mirrored_at=None,
+)
+MIRRORS = SimpleNamespace(lags=lambda _: [MIRRORED])
 
 
 class Ledger:
@@ -101,13 +117,13 @@ def url(ledger: Ledger, progress: TableProgress) -> Iterator[str]:
     """The metrics of a worker of one table."""
     settings = Settings(home=Path("/none"))
     worker: Any = SimpleNamespace(
-        stores=SimpleNamespace(watch=ledger, stalls=ledger, tables=ledger, settings=settings),
+        stores=SimpleNamespace(watch=ledger, stalls=ledger, tables=ledger, mirrors=MIRRORS, settings=settings),
         options=WorkerOptions(),
         holder="me",
         stop=threading.Event(),
         progress=[progress],
     )
-    goals = {"freshness": SimpleNamespace(lake=900.0), "tier": SimpleNamespace(max_rows=500_000)}
+    goals = {"freshness": SimpleNamespace(lake=900.0), "tier": SimpleNamespace(max_rows=500_000), "catalogs": ()}
     spec = SimpleNamespace(buffer="postgres", **goals)
     bare = SimpleNamespace(buffer="none", **goals)
     tables: Any = [SimpleNamespace(name="a.b", spec=spec), SimpleNamespace(name="a.bare", spec=bare)]
@@ -149,6 +165,12 @@ def test_every_metric_has_samples_with_the_labels_that_it_names(url: str):
     for metric in METRICS:
         labels = {frozenset(name for name, _ in sample) for sample in found.samples(metric.name)}
         assert labels == {frozenset(metric.labels)}, metric.name
+
+
+def test_a_catalog_that_is_behind_is_shown_with_its_lag(url: str):
+    assert scrape(url).samples("harness_mirror_lag_seconds") == {
+        frozenset({("table", "a.b"), ("catalog", "lakehouse")}): 12.5
+    }
 
 
 def test_the_alerts_ask_for_nothing_that_is_not_served(url: str):
