@@ -31,6 +31,9 @@ spark.driver.extraJavaOptions                 -Duser.timezone=UTC {temporary_opt
 spark.connect.grpc.binding.address            127.0.0.1
 spark.connect.grpc.binding.port               {port}
 spark.connect.authenticate.token              {token}
+spark.connect.execute.reattachable.senderMaxStreamDuration  {answers}s
+spark.connect.execute.manager.detachedTimeout      {detached}s
+spark.connect.execute.manager.maintenanceInterval  {looks}s
 spark.local.dir                               tmp
 spark.ui.enabled                              false
 spark.ui.showConsoleProgress                  false
@@ -49,6 +52,11 @@ POOLS = """\
   <pool name="default"><schedulingMode>FAIR</schedulingMode><weight>1</weight><minShare>0</minShare></pool>
 </allocations>
 """
+#: What a client that is gone had begun keeps its places until these three are over. By Spark's own seven and a half
+#: minutes what a killed worker had begun would slow down its successor, which begins when the lease of the claim is
+#: over (30 s). The first: how long Spark answers over one call before the client has to call again, which is when Spark
+#: finds out that it is gone. The second: how long it waits for such a call. The third: how often it looks.
+ANSWERS_S, DETACHED_S, LOOKS_S = 10, 15, 2
 SLOTS_MIN = 4  #: a task that waits for Kafka, Postgres or its Python process uses no core, and others can go on
 #: Of the requests that Spark Connect shows in its UI and its event log, with the options of what is read in them.
 HIDDEN = r'(?is)key: "[^"]*(?:password|passphrase|secret|token|jaas|ssl\.key)[^"]*"\s+value: "(?:\\.|[^"\\])*"'
@@ -103,6 +111,9 @@ class Spark:
             port=ports[0],
             token=self._token(),
             hidden=in_properties(HIDDEN),
+            answers=ANSWERS_S,
+            detached=DETACHED_S,
+            looks=LOOKS_S,
             folder=in_properties(str(self._folder)),
             partitions=max(4, 2 * (os.cpu_count() or 1)),
             slots=max(SLOTS_MIN, os.cpu_count() or 1),

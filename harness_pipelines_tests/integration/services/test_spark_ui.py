@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,11 +18,13 @@ import pytest
 from harness_pipelines.chaos.standby import free_port
 from harness_pipelines.engines.spark.kafka import read_kafka
 from harness_pipelines.engines.spark.session import jdbc_options, open_spark
+from harness_pipelines.engines.spark.sessions import SparkSessions
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.services import Endpoints
 from harness_pipelines.services.base import Place
 from harness_pipelines.services.process import end
-from harness_pipelines.services.spark import Spark
+from harness_pipelines.services.spark import ANSWERS_S, DETACHED_S, LOOKS_S, Spark
+from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COLUMNS, settings_for
@@ -85,3 +89,50 @@ def _paths(ui: str) -> list[str]:
         *found,
         *(f"/api/v1/applications/{app['id']}/{word}" for word in ("jobs", "sql?details=true", "environment")),
     ]
+
+
+WORKS = """
+import sys
+from pathlib import Path
+
+from harness_pipelines.engines.spark.sessions import SparkSessions
+from harness_pipelines.spec.settings import Settings
+
+
+def endless(batches):
+    import time
+
+    time.sleep(600)
+    yield from batches
+
+
+with SparkSessions(Settings(home=Path(sys.argv[2]), spark=sys.argv[1])).working() as spark:
+    spark.range(0, 8, 1, 8).mapInArrow(endless, "id long").collect()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_what_a_killed_process_had_begun_gives_its_places_back_to_others(server: tuple[str, str], tmp_path: Path):
+    spark_at, ui = server
+    [application] = httpx.get(f"{ui}/api/v1/applications", timeout=30).json()
+
+    def busy() -> int:
+        """How many tasks Spark is busy with."""
+        found = httpx.get(f"{ui}/api/v1/applications/{application['id']}/executors", timeout=30).json()
+        return int(sum(one["activeTasks"] for one in found))
+
+    process = subprocess.Popen([sys.executable, "-c", WORKS, spark_at, str(tmp_path)])
+    try:
+        wait_until(lambda: busy() > 0, "it has begun", deadline_s=120)
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: busy() == 0, "its work is given up", deadline_s=2 * (ANSWERS_S + DETACHED_S + LOOKS_S))
+    settings = Settings(home=tmp_path, spark=spark_at)
+    sessions = SparkSessions(settings)
+    try:
+        with sessions.working() as spark:
+            assert spark.range(0, 8, 1, 8).count() == 8
+    finally:
+        sessions.close()
