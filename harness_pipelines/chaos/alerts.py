@@ -166,6 +166,10 @@ class Alerts:
             self._process.kill()
             self._process.wait()
 
+    def abandon(self) -> None:
+        """SIGKILL; nothing is waited for."""
+        self._process.kill()
+
     def fired(self) -> list[Firing]:
         """All that fired since the start, in order. Raises: PrometheusFailed."""
         found = [one for series in self._series() for one in self._firings(series)]

@@ -82,6 +82,10 @@ class Child:
         self._listener.join(END_S)
         return code
 
+    def abandon(self) -> None:
+        """SIGKILL, also when it is stopped; nothing is waited for."""
+        self._process.kill()
+
     def last_words(self) -> str:
         return tail(self._log)
 
@@ -185,6 +189,12 @@ class Worker:
             self._process.wait()
             said = tail(self._log, lines=ABORT_LINES)
             self.defects.append(f"{self._log.stem} did not end within {END_S:g} s of SIGTERM:\n{said}")
+
+    def abandon(self) -> None:
+        """SIGKILL, also when it is stopped; nothing is waited for, and it is not started again."""
+        self._start_at, self._rests = None, True
+        if self._process is not None:
+            self._process.kill()
 
     def _start(self) -> None:
         with self._log.open("ab") as out:

@@ -37,8 +37,15 @@ class CannotGoOn(HarnessError):
     """A part of the run that is never broken on purpose does not work, so there is nothing to judge by."""
 
 
-def run_chaos(options: Options, say: Callable[[str], None]) -> Result:
+def run_chaos(
+    options: Options,
+    say: Callable[[str], None],
+    *,
+    if_late: Callable[[Callable[[], None]], None] = lambda _: None,
+) -> Result:
     """Run the schedule of *options* and check the outcome; every process that it started is ended.
+
+    *if_late* receives a function that kills all of them at once, for a caller that cannot wait.
 
     Raises: ServicesError when its services do not start or do not come back, CannotGoOn; with alerts UsageError,
     PrometheusFailed.
@@ -51,6 +58,9 @@ def run_chaos(options: Options, say: Callable[[str], None]) -> Result:
         World(table=options.table, jars=options.jars, s3=options.s3, say=say) as world,
         _watched(options, world) as alerts,
     ):
+        if_late(world.kill)
+        if alerts is not None:
+            if_late(alerts.abandon)
         storm = Storm(world, result, say, alerts)
         try:
             storm.blow()

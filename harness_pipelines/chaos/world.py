@@ -36,6 +36,7 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
 from harness_pipelines.services.errors import ServicesError
 from harness_pipelines.services.state import free_ports
+from harness_pipelines.services.values import ALL_NAMES
 from harness_pipelines.sources.kafka.producer import add_partitions, recreate_topic
 from harness_pipelines.spec.settings import Settings
 
@@ -69,6 +70,7 @@ class World:
         self.home = Path(tempfile.mkdtemp(prefix="harness-chaos-"))
         self.keep = False  #: keep the home, with the logs, at the end
         self.workers: list[Worker] = []
+        self._children: list[Child] = []  #: that may still run
         self.told: queue.SimpleQueue[tuple[Fault, Mapping[str, Any]]] = queue.SimpleQueue()  #: by what has words
         self._say = say
         self._name = table
@@ -125,9 +127,24 @@ class World:
 
     def child(self, name: str, module: str, *arguments: str) -> Child:
         """Start a process that ends with the run."""
-        child = Child(f"harness_pipelines.chaos.{module}", *arguments, env=self.env, log=self._log(name))
+        child = self._child(module, *arguments, env=self.env, log=self._log(name))
         self._stack.callback(child.end, patience_s=1.0)
         return child
+
+    def _child(self, module: str, *arguments: str, env: Mapping[str, str], log: Path) -> Child:
+        child = Child(f"harness_pipelines.chaos.{module}", *arguments, env=env, log=log)
+        self._children = [one for one in self._children if one.exit_code is None] + [child]
+        return child
+
+    def kill(self) -> None:
+        """SIGKILL for all that was started, without waiting; the home stays."""
+        for worker in self.workers:
+            worker.abandon()
+        for child in self._children:
+            child.abandon()
+        for name in ALL_NAMES:
+            with suppress(ServicesError):
+                self._services.send(name, signal.SIGKILL)
 
     def _log(self, name: str) -> Path:
         return self.home / "logs" / f"{name}.log"
@@ -253,7 +270,7 @@ class World:
         env = {**self.env, **({"HARNESS_FAULT": f"{fault.point}=stop"} if fault.point else {})}
         name = BY_SUFFIX[fault.subject or ""].name(self._name)
         log = self._log(f"act-{fault.at_s:07.2f}-{fault.kind}")
-        child = Child("harness_pipelines.chaos.act", fault.kind, name, env=env, log=log)
+        child = self._child("act", fault.kind, name, env=env, log=log)
         until = time.monotonic() + ACT_S + fault.lasts_s
         while child.exit_code is None and time.monotonic() < until and not self._over.is_set():
             if child.is_stopped:

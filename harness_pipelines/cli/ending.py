@@ -13,10 +13,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 END_S_MAX = 10.0  #: from the signal to the end of the process
 TERMINATED = 128 + signal.SIGTERM
+_if_late: list[Callable[[], None]] = []
 
 
 def end_in_time(end_s_max: float = END_S_MAX) -> None:
@@ -31,6 +34,13 @@ def end_in_time(end_s_max: float = END_S_MAX) -> None:
     threading.Thread(target=_watch, args=(seen, end_s_max), name="end-in-time", daemon=True).start()
 
 
+def if_late(kill: Callable[[], None]) -> None:
+    """Call *kill* when the command does not end in time: it ends by force what the command started, and waits for
+    nothing. It runs on another thread than the one that is late.
+    """
+    _if_late.append(kill)
+
+
 def _terminate(number: int, _frame: FrameType | None) -> None:
     """End as Ctrl-C does, once: later signals do not disturb the ending."""
     signal.signal(number, lambda *_: None)
@@ -42,6 +52,9 @@ def _watch(seen: int, end_s_max: float) -> None:
     while signal.SIGTERM not in os.read(seen, 64):
         pass
     time.sleep(end_s_max)
+    for kill in _if_late:
+        with suppress(Exception):  # the next one has its turn too, and the process ends in any case
+            kill()
     said = f"harness: ended {end_s_max:.0f} s after SIGTERM without waiting for what does not answer; claims that are "
     os.write(sys.stderr.fileno(), f"{said}held end by themselves\n".encode())
     os._exit(TERMINATED)

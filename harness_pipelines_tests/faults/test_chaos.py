@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +20,9 @@ from click.testing import CliRunner, Result
 
 from harness_pipelines.chaos.result import Options
 from harness_pipelines.chaos.run import run_chaos
-from harness_pipelines.chaos.schedule import schedule
+from harness_pipelines.chaos.schedule import WORKERS, schedule
 from harness_pipelines.cli.main import cli
+from harness_pipelines_tests.producer import wait_until
 
 SEEDS = (2, 3, 5, 7, 11, 13, 17, 19)  #: between them they break everything
 SECONDS = 60.0
@@ -48,6 +54,37 @@ def test_a_minute_of_chaos_loses_and_doubles_nothing_and_no_read_is_wrong():
     assert result.moves >= 3
     assert result.produced >= SECONDS * RATE / 2
     assert threading.active_count() <= threads + 4, "what it started is gone, but for threads of clients"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_chaos_run_that_is_ended_while_spark_and_workers_stand_leaves_no_process(tmp_path: Path):
+    services = ("HARNESS_DSN", "HARNESS_KAFKA", "HARNESS_SPARK")
+    env = {name: value for name, value in os.environ.items() if name not in services} | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "harness_pipelines.cli.main", "chaos", "--yes", "--for=600s"]
+    with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as chaos:
+        logs = partial(tmp_path.glob, "harness-chaos-*/logs/worker-*.log")
+        wait_until(lambda: sum(1 for _ in logs()) == WORKERS, "the workers are started", deadline_s=600)
+        ours = processes_of(tmp_path)
+        for pid, words in ours.items():
+            if "java" in words or " run " in words:
+                os.kill(pid, signal.SIGSTOP)
+        chaos.send_signal(signal.SIGTERM)
+        chaos.wait(timeout=60)
+    assert ours
+    assert chaos.returncode == 128 + signal.SIGTERM
+    wait_until(lambda: not processes_of(tmp_path), "all of its processes are gone", deadline_s=60)
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """The command lines of those that have *folder* in it, or in their environment."""
+    found = {}
+    for one in Path("/proc").iterdir():
+        with suppress(OSError):  # it ended, or is no process
+            words, around = (one / "cmdline").read_bytes(), (one / "environ").read_bytes()
+            if str(folder).encode() in words + around:
+                found[int(one.name)] = words.replace(b"\0", b" ").decode(errors="replace")
+    return found
 
 
 def run(*words: str, **env: str) -> Result:

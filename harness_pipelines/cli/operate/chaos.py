@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from harness_pipelines.cli.common import check_wish, duration, not_asked, wish_options
+from harness_pipelines.cli.ending import if_late
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.extras import require
 from harness_pipelines.secret import redact
@@ -122,7 +123,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
         alerts=options["alerts"],
     )
     signal.signal(signal.SIGTERM, _terminated)
-    result = run_chaos(wanted, _Said()).to_json()
+    result = run_chaos(wanted, _Said(), if_late=if_late).to_json()
     emit(result, target, lambda: _show(result))
     if not result["ok"]:
         raise ChaosFailed(

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 
+from harness_pipelines.chaos.processes import state_of
 from harness_pipelines.cli.ending import TERMINATED
+from harness_pipelines_tests.producer import wait_until
 
 # The main thread holds no lock of Python's and runs no line of it: the handler is never called.
 HANGS = """
@@ -55,3 +57,31 @@ def test_a_command_that_hangs_in_c_ends_after_sigterm_and_says_so():
         _, said = process.communicate(timeout=30)
     assert process.returncode == TERMINATED
     assert "without waiting for what does not answer" in said
+
+
+LEAVES_A_CHILD = """
+import ctypes, signal, subprocess
+from harness_pipelines.cli.ending import end_in_time, if_late
+
+end_in_time(0.2)
+signal.signal(signal.SIGTERM, lambda *_: None)
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+if_late(lambda: 1 // 0)
+if_late(child.kill)
+print(child.pid, flush=True)
+libc = ctypes.CDLL(None)
+while True:
+    libc.sleep(60)
+"""
+
+
+def test_what_a_late_command_started_is_killed_with_it():
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVES_A_CHILD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == TERMINATED
+    wait_until(lambda: state_of(child) in {"gone", "Z"}, "the child is gone")
