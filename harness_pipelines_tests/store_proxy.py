@@ -28,6 +28,7 @@ class Request:
     #: UPLOADS and VERSIONING
     kind: str
     path: str  #: bucket and key, as in the address
+    agent: str = ""  #: the client, as it calls itself
 
     @classmethod
     def of(cls, method: str, address: str, headers: Mapping[str, str]) -> Request:
@@ -44,7 +45,8 @@ class Request:
             method = "CREATE"
         elif method == "PUT" and "if-match" in names:
             method = "REPLACE"
-        return cls(kind=method, path=place.path)
+        agent = next((value for name, value in headers.items() if name.lower() == "user-agent"), "")
+        return cls(kind=method, path=place.path, agent=agent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

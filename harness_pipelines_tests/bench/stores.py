@@ -1,0 +1,196 @@
+"""The bench of object stores: what each act asks of a store, request by request, and what that costs.
+
+A proxy between all clients and the store counts. Requests are exact, so they are the same on a busy machine.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import harness_pipelines as hp
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.drivers.files import opened
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.services import Services
+from harness_pipelines.spec.object_stores import S3Settings
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines_tests.bench.base import Figure, Group, Run
+from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
+from harness_pipelines_tests.rig import ALL, INGEST, OTREE, TIER, running
+from harness_pipelines_tests.store_proxy import Request, StoreProxy
+
+#: Dollars per request: S3 Standard in us-east-1, 2026. Deletes are free.
+PRICES: Mapping[str, float] = {
+    **dict.fromkeys(("PUT", "CREATE", "REPLACE", "POST", "LIST", "UPLOADS"), 0.005 / 1000),
+    **dict.fromkeys(("GET", "HEAD", "VERSIONING"), 0.0004 / 1000),
+    **dict.fromkeys(("DELETE", "BULK"), 0.0),
+}
+WRITES, DELETES = ("PUT", "CREATE", "REPLACE", "POST"), ("BULK", "DELETE")
+MONTH_S = 30 * 86_400.0
+EXPIRE, SHORT_S, SETTLE_S = frozenset({Stage.EXPIRE}), 20.0, 30.0
+BATCH, TIERS_TO_COMPACT, ORPHANS = 400, 4, 1_000
+#: Files that never change and are read whole. Data files are read in parts; the owner's mark is read again on purpose.
+_WHOLE = re.compile(r"/metadata/[^/]+\.(?:json|avro)$")
+#: Nothing outlives its use, so that expire finds what it removes within a minute.
+SHORT = {"versions": "1s", "snapshots": 1, "grace": "1s", "lease": "5s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """The requests of one act."""
+
+    requests: tuple[Request, ...]
+
+    def count(self, *kinds: str) -> int:
+        return sum(one.kind in kinds for one in self.requests)
+
+    @property
+    def dollars(self) -> float:
+        return sum(PRICES[one.kind] for one in self.requests)
+
+    @property
+    def for_data(self) -> int:
+        """Requests to change or look at files that are no metadata."""
+        return sum(one.kind in (*WRITES, *DELETES, "HEAD") and not _WHOLE.search(one.path) for one in self.requests)
+
+    @property
+    def read_twice(self) -> list[str]:
+        """Metadata that one process read more than once; Spark and Python are two."""
+        reads = Counter(
+            ("java" in one.agent.lower(), one.path)
+            for one in self.requests
+            if one.kind == "GET" and _WHOLE.search(one.path)
+        )
+        return sorted(path for (_, path), times in reads.items() if times > 1)
+
+
+class Counted:
+    """Acts of one run, by name."""
+
+    def __init__(self, run: Run, proxy: StoreProxy) -> None:
+        self._run, self._proxy = run, proxy
+        self.acts: dict[str, Act] = {}
+
+    def act(self, name: str, work: Callable[[], object]) -> Act:
+        """Do *work* and note what it asked of the store."""
+        self._run.say(f"requests: {name}")
+        first = len(self._proxy.seen)
+        work()
+        made = self.acts[name] = Act(requests=tuple(self._proxy.seen[first:]))
+        for kind, count in sorted(Counter(one.kind for one in made.requests).items()):
+            self._run.note(f"requests.{name}.{kind}", count, "requests")
+        self._run.note(f"requests.{name}.dollars", made.dollars * 1000, "$ for 1,000 times")
+        for path in made.read_twice[:5]:
+            self._run.say(f"requests: {name} read twice: {path}")
+        return made
+
+
+@contextmanager
+def store_of(run: Run) -> Iterator[S3Settings]:
+    """The embedded object store of the bench, started if it does not run."""
+    settings = run.harness.settings
+    services = Services(settings.home / "bench-store", jars=settings.jars)
+    try:
+        found = services.up(only=["s3"]).s3
+        assert found is not None
+        yield found
+    finally:
+        services.down()
+
+
+@contextmanager
+def over(run: Run, warehouse: str, s3: S3Settings) -> Iterator[Run]:
+    """The same run over another warehouse; its tables are dropped at the end."""
+    with hp.connect(replace(run.harness.settings, warehouse=warehouse, s3=s3)) as harness:
+        there = Run(harness=harness, quick=run.quick, say=run.say, notes=run.notes)
+        try:
+            yield there
+        finally:
+            there.close()
+
+
+def requests(run: Run) -> Sequence[Figure]:
+    """Exact requests of each act on a table of both views, and what they cost."""
+    with store_of(run) as s3, StoreProxy(s3) as proxy, over(run, _bucket(), proxy.settings) as there:
+        counted, topic = Counted(run, proxy), there.topic()
+        table = there.table(topic, views="both", retention=SHORT)
+        feed = _Feed(there, topic, table)
+        for _ in range(2):  # what a process reads once
+            feed.more()
+            there.work(table, ALL - {Stage.EXPIRE})
+        feed.more()
+        tier = counted.act("tier", lambda: there.work(table, TIER))
+        counted.act("otree", lambda: there.work(table, OTREE))
+        counted.act("read", table.read)
+        for _ in range(TIERS_TO_COMPACT):
+            feed.more()
+            there.work(table, TIER)
+        counted.act("compact", lambda: there.work(table, frozenset({Stage.COMPACT})))
+        there.work(table, OTREE)
+        counted.act("audit", table.audit)
+        counted.act("fsck", lambda: fsck(there.harness.stores, [table.name]))
+        counted.act("expire", lambda: _run_for(table, SHORT_S, stages=EXPIRE))
+        _orphans(table)
+        expire = counted.act("expire_of_1000", lambda: _run_for(table, SHORT_S, stages=EXPIRE))
+        quiet = there.table(topic, views="both")  # at default retention: the other one looks for garbage every second
+        there.work(quiet, ALL)
+        idle_s = run.size(180, 60)
+        with running(Worker(there.harness.stores, [quiet.row], WorkerOptions())):
+            time.sleep(SETTLE_S)  # what a worker looks at once
+            idle = counted.act("idle", lambda: time.sleep(idle_s))
+        per_minute = len(idle.requests) * 60 / idle_s
+        moves = MONTH_S / table.spec.tier.max_age
+        run.note("requests.month.tier", tier.dollars * moves, "$ per table")
+        run.note("requests.month.otree", counted.acts["otree"].dollars * moves, "$ per table, after each tier")
+        run.note("requests.month.idle", idle.dollars * MONTH_S / idle_s, "$ per table")
+        return [
+            _figure("tier.puts", tier.count(*WRITES), "requests", PARTITIONS + 5),
+            _figure("tier.lists", tier.count("LIST"), "requests", 1),
+            *(_figure(f"{name}.read_twice", len(act.read_twice), "files", 0) for name, act in counted.acts.items()),
+            _figure("expire.per_1000_deletes", expire.for_data, "requests", 3),
+            _figure("idle.per_minute", per_minute, "requests", 1),
+        ]
+
+
+def _bucket() -> str:
+    return f"s3://harness/bench-{uuid.uuid4().hex[:8]}"
+
+
+def _figure(name: str, value: float, unit: str, goal: float) -> Figure:
+    return Figure(figure=f"stores.{name}", value=value, unit=unit, goal=goal, sense="<=")
+
+
+class _Feed:
+    """More records for a table, ingested."""
+
+    def __init__(self, run: Run, topic: str, table: hp.Table) -> None:
+        self._run, self._topic, self._table = run, topic, table
+        self._sent = 0
+
+    def more(self) -> None:
+        produce_backlog(self._run.harness.settings, self._topic, count=BATCH, first=self._sent)
+        self._sent += BATCH
+        self._run.work(self._table, INGEST)
+
+
+def _orphans(table: hp.Table) -> None:
+    """Files that nothing reaches, as writers leave them that were killed."""
+    folder = table.harness.stores.tables.head(table.row).stream.metadata.rsplit("/metadata/", 1)[0]
+    for number in range(ORPHANS):
+        system, path = opened(f"{folder}/data/orphan-{number:04}.parquet")
+        with system.open_output_stream(path) as stream:
+            stream.write(b"x")
+
+
+def _run_for(table: hp.Table, for_s: float, *, stages: frozenset[Stage] = ALL) -> None:
+    """Run a worker that long, as `harness run` does, whether there is work or not."""
+    Worker(table.harness.stores, [table.row], WorkerOptions(stages=stages, for_s=for_s)).run()
+
+
+FIGURES: Mapping[str, Group] = {"requests": requests}
