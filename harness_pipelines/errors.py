@@ -65,6 +65,12 @@ class TryAgain(HarnessError):
     exit_code: ClassVar[int] = 75
 
 
+class DatabaseAway(TryAgain):
+    """The database of the ledger gives no answer: whoever cleans up after it asks nothing more of it."""
+
+    way_on: ClassVar[str] = "nothing: workers continue by themselves; is HARNESS_DSN right?"
+
+
 class OutcomeUnknown(HarnessError):
     """A COMMIT was sent and its answer was lost (exit code 76)."""
 

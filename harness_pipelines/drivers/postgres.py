@@ -24,7 +24,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool
 
 from harness_pipelines.drivers.certificates import CertificateRefused, TlsPlace, why_refused
-from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
+from harness_pipelines.errors import DatabaseAway, HarnessError, OutcomeUnknown, TryAgain
 from harness_pipelines.secret import redact
 
 
@@ -116,10 +116,8 @@ _LOGIN_STATES = frozenset({"28000", "28P01", "3D000"})
 _SQL = tuple(files(f"harness_pipelines.{room}") / "sql" for room in ("ledgers.postgres", "buffers.postgres"))
 
 
-class PostgresUnreachable(TryAgain):
+class PostgresUnreachable(DatabaseAway):
     """The database did not answer, or the connection was lost before anything was committed."""
-
-    way_on = "nothing: workers continue by themselves; is HARNESS_DSN right?"
 
 
 class PostgresReadOnly(TryAgain):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from harness_pipelines.spec.types import DecimalType
 from harness_pipelines.spec.wording import quote, unknown_name
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from harness_pipelines.spec.types import Type
 
 KEY_COLUMNS_MAX = 16
+FIRST_PRINTED = 0x20  #: below are the control characters
 #: Floats are no keys: NaN is unequal to itself and -0.0 equals 0.0, and each engine has other rules.
 KEY_TYPES = ("boolean", "int", "long", "decimal", "date", "time", "timestamp", "timestamptz", "string", "uuid",
              "binary")  # fmt: skip
@@ -25,6 +26,12 @@ def _rule_value(value: Any) -> Any:
     return value
 
 
+def _readable(name: str) -> str:
+    if odd := next((one for one in name if one in '"\\' or ord(one) < FIRST_PRINTED), None):
+        raise ValueError(f"{quote(name)} has the character {quote(odd)}, with which no field of a record is looked up")
+    return name
+
+
 class DeleteRule(BaseModel):
     """Records that have one of ``values`` in the field ``field`` of their value delete their key."""
 
@@ -32,6 +39,7 @@ class DeleteRule(BaseModel):
 
     field: Annotated[
         str,
+        AfterValidator(_readable),
         Field(
             min_length=1,
             description="A field of the record's value, a column or not, its path (payload.op), or a column that "

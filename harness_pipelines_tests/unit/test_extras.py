@@ -23,6 +23,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 NOT_FOR_READERS = {"dagster", "duckdb", "grpcio", "matplotlib", "pandas", "pandera", "pyspark", "sqlalchemy", "sqlglot"}
 #: What cannot be imported without its extra.
 GUARDED = (
+    "harness_pipelines.app.doctor.spark_trial",
     "harness_pipelines.defs",
     "harness_pipelines.engines.spark",
     "harness_pipelines.formats.debezium.avro",

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.ports.access import HasLake, HasLakeReads, HasOverlays, HasRecalls
+from harness_pipelines.ports.lake import judged
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.digest import added, as_first, parsed, row_digests, shown, total_digest
 from harness_pipelines.protocol.keys import PUT
@@ -41,7 +42,7 @@ from harness_pipelines.stages.run.moving import Pointless
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Positions
-    from harness_pipelines.ports.lake import LakeReads, Staged, judged
+    from harness_pipelines.ports.lake import LakeReads, Staged
     from harness_pipelines.ports.ledger import TableRow
     from harness_pipelines.protocol.moves import Move
     from harness_pipelines.protocol.versions import Version

@@ -242,5 +242,5 @@ def test_a_keyed_table_needs_its_changelog():
         "key": ["id"],
         "views": "batch",
     }
-    with pytest.raises(ValueError, match="a keyed table needs its changelog"):
+    with pytest.raises(ValueError, match="a keyed table needs the stream view, its changelog"):
         hp.TableSpec.model_validate(wanted)
