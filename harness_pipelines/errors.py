@@ -66,7 +66,7 @@ class TryAgain(HarnessError):
 
 
 class DatabaseAway(TryAgain):
-    """The database of the ledger gives no answer: whoever cleans up after it asks nothing more of it."""
+    """The ledger's database does not answer. Cleaning up after this error must not ask it again."""
 
     way_on: ClassVar[str] = "nothing: workers continue by themselves; is HARNESS_DSN right?"
 

@@ -20,21 +20,17 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from harness_pipelines import faults
 from harness_pipelines.drivers import files, postgres
 from harness_pipelines.drivers.postgres import (
     READER,
     WORKER,
-    Connection,
     Database,
     NotInitialised,
-    PostgresUnreachable,
     session_dsn,
 )
-from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.lakes.owner import MARK, Ownership
-from harness_pipelines.ledgers.postgres import boundary, migrations
-from harness_pipelines.ledgers.postgres.boundary import OUTCOME_CHECKS, CommitLost, check_held
+from harness_pipelines.ledgers.postgres import migrations
+from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.drop import Dropped
 from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.leases import Leases
@@ -43,11 +39,10 @@ from harness_pipelines.ledgers.postgres.migrations import ledger_database, migra
 from harness_pipelines.ledgers.postgres.named_snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
 from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ports.errors import WarehouseTaken
-from harness_pipelines.ports.ledger import Boundary, Swap, TableUnknown
+from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.versions import Version, ViewName
-from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded, fresh_view
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import with_session
 
@@ -464,98 +459,6 @@ def test_numbers_that_ingest_was_given_tell_nothing_of_what_the_lake_may_hold(re
 
     assert histories.highest_move(table) == moved
     assert max(m["move_id"] for m in real.ledger.moves(table)) > moved
-
-
-# -- answers that are lost ----------------------------------------------------------------------------------
-
-
-class AwayDatabase(Database):
-    """Away for some transactions after the answer of a publish was lost."""
-
-    away = 0
-
-    @contextmanager
-    def transaction(self, *, table: str | None = None) -> Iterator[Any]:
-        if self.away:
-            self.away -= 1
-            raise PostgresUnreachable("Postgres is not answering")
-        with super().transaction(table=table) as connection:
-            yield connection
-
-    def lose_answer(self, *, kept: bool, away: int) -> None:
-        """Of the next COMMIT; it took effect if it is *kept*."""
-        commit = Connection.commit
-
-        def once(connection: Connection) -> None:
-            armed.stop()
-            commit(connection) if kept else connection.rollback()
-            self.away = away
-            raise psycopg.OperationalError("server closed the connection unexpectedly")
-
-        armed = patch.object(Connection, "commit", once)
-        armed.start()
-
-
-@pytest.fixture
-def away(real: RealRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayDatabase]:
-    monkeypatch.setattr(boundary, "PAUSE_S", 0.0)
-    made = AwayDatabase(real.dsn)
-    yield made
-    patch.stopall()
-    faults.disarm()
-    made.close()
-
-
-@pytest.mark.parametrize("kept", [True, False], ids=["took effect", "was lost"])
-def test_postgres_that_goes_away_with_a_commit_is_asked_until_it_is_back(real: RealRig, away: AwayDatabase, kept: bool):
-    table = real.table()
-    real.ingest(table, {0: (0, 10)})
-    claim = real.claim(table)
-    move = real.plan(table, claim, {0: 0}, {0: 10})
-    ledger = PostgresLedger(away, catalog=CATALOG)
-    faults.arm("tier.in_transaction", lambda: away.lose_answer(kept=kept, away=OUTCOME_CHECKS - 1))
-    boundary = Boundary(claim=claim, move=move, rows=7, bytes=70)
-
-    if kept:
-        assert ledger.publish(table, boundary, real.build(table)).version == 2
-    else:
-        with pytest.raises(CommitLost, match="did not take effect: try again"):
-            ledger.publish(table, boundary, real.build(table))
-    assert away.away == 0
-    assert real.ledger.head(table).version == (2 if kept else 1)
-
-
-@pytest.mark.parametrize("kept", [True, False], ids=["took effect", "was lost"])
-def test_the_outcome_of_a_commit_stays_unknown_while_postgres_stays_away(real: RealRig, away: AwayDatabase, kept: bool):
-    table = real.table()
-    real.ingest(table, {0: (0, 10)})
-    real.move(table, {0: 0}, {0: 10})
-    ledger = PostgresLedger(away, catalog=CATALOG)
-    faults.arm("revert.in_transaction", lambda: away.lose_answer(kept=kept, away=OUTCOME_CHECKS))
-
-    def build(view: ViewName, base: str, head: Version, _target: Version, _move: int) -> Swap:
-        return Swap(view=view, old=base, base_snapshot=head.views[view].snapshot, new=fresh_view())
-
-    with pytest.raises(OutcomeUnknown, match=f"{table.name}: COMMIT was sent.*harness status {table.name}"):
-        ledger.revert(table, to=None, log_from={}, build=build)
-    assert real.ledger.head(table).version == (3 if kept else 2)
-
-
-def test_a_query_whose_commit_is_lost_has_found_postgres_away(real: RealRig, away: AwayDatabase):
-    assert away.rows("reads/now")
-    away.lose_answer(kept=True, away=0)
-
-    with pytest.raises(PostgresUnreachable, match="its answer was lost.*nothing was written"):
-        away.rows("reads/now")
-    assert away.rows("reads/now")
-
-
-@pytest.mark.parametrize("use", ["transaction", "at_once"])
-def test_a_ctrl_c_between_a_statement_and_its_answer_is_not_taken_for_postgres_being_away(real: RealRig, use: str):
-    with pytest.raises(KeyboardInterrupt), getattr(real.database, use)() as connection:
-        connection.pgconn.send_query(b"SELECT pg_sleep(30)")
-        raise KeyboardInterrupt
-    assert real.database.rows("reads/now")
 
 
 # -- whose the warehouse is ---------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def _login(notes: Notes, *, name: str, dsn: str, role: str) -> Iterator[Finding]
             what = "a superuser" if seen.is_superuser else "the owner of the database"
             yield notes.warn(
                 title,
-                f"{seen.login} acts as {role}, and is {what}: whoever has its password may change the ledger",
+                f"{seen.login} acts as {role}, and is {what}: its password is enough to change the ledger",
                 f"CREATE ROLE harness_app LOGIN PASSWORD '...' IN ROLE {role}, and use that login instead",
             )
         else:

@@ -1,4 +1,4 @@
-"""The warehouse: what the harness asks of a store. The same look is taken at `harness init`."""
+"""The warehouse: what the harness asks of a store. `harness init` runs the same checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def warehouse(settings: Settings) -> list[Check]:
 
 
 def look(notes: Notes, *, settings: Settings) -> Iterator[Finding]:
-    """Ask the store everything that stages will ask; what a refused question makes pointless is left out."""
+    """Ask the store everything that stages will ask. A refused request skips the checks that depend on it."""
     place = settings.warehouse
     if place is None:
         way_on = "set HARNESS_WAREHOUSE, or `harness services up`"
