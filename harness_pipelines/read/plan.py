@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 from harness_pipelines.errors import DatabaseAway, HarnessError
@@ -144,8 +145,7 @@ def _tail(stores: Ports, table: TableRow, state: ReadState, *, to_end: bool) -> 
     _, high = _vectors(state.bounds)
     low = table.intake.ends(state.bounds) if state.answered_by is None else dict(high)
     if to_end or low != high:  # the same offsets of another topic are other records
-        ask = lambda: stores.log.describe(table.spec.topic)  # noqa: E731
-        check_topic(table, ask, known=state.bounds if to_end else None)
+        check_topic(table, partial(stores.log.describe, table.spec.topic), known=state.bounds if to_end else None)
     if to_end:
         marks = stores.log.watermarks(table.spec.topic, state.bounds)
         # A log that starts above the position is named by the reader: an audit plans over it, and counts what is lost.

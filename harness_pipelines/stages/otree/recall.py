@@ -17,22 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.ports.access import (
-    HasEngine,
-    HasLake,
-    HasLakeReads,
-    HasLedger,
-    HasOverlays,
-    HasRecalls,
-    HasReclusters,
-    HasSignOffs,
-    HasStanding,
-    HasTables,
-)
+from harness_pipelines.ports.access import HasStanding
 from harness_pipelines.ports.ledger import TableStopped
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import Act, RecallTooLarge, check_size
 from harness_pipelines.stages.otree import recalled
+from harness_pipelines.stages.otree.otree import Ports as OtreePorts
 from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines.stages.run.claims import ClaimKeeper
 
@@ -44,19 +34,7 @@ LOOK_S = 0.2
 LEASE = timedelta(seconds=30)
 
 
-class Ports(
-    HasEngine,
-    HasLake,
-    HasLakeReads,
-    HasLedger,
-    HasOverlays,
-    HasRecalls,
-    HasReclusters,
-    HasSignOffs,
-    HasStanding,
-    HasTables,
-    Protocol,
-):
+class Ports(OtreePorts, HasStanding, Protocol):
     """The ports that it uses."""
 
 

@@ -17,23 +17,13 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.layout.files import classify
 from harness_pipelines.layout.requested import Request, at_once, parts_with
 from harness_pipelines.layout.rewrites import Due
-from harness_pipelines.ports.access import (
-    HasEngine,
-    HasLake,
-    HasLakeReads,
-    HasLedger,
-    HasOverlays,
-    HasRecalls,
-    HasReclusters,
-    HasSignOffs,
-    HasStanding,
-    HasTables,
-)
+from harness_pipelines.ports.access import HasStanding
 from harness_pipelines.ports.ledger import TableStopped
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.clustering import BUDGET_BYTES, Layout, layout_of
 from harness_pipelines.spec.where import parse_where
+from harness_pipelines.stages.otree.otree import Ports as OtreePorts
 from harness_pipelines.stages.otree.otree import left_of_request, otree_once
 from harness_pipelines.stages.run.claims import ClaimKeeper
 
@@ -46,19 +36,7 @@ LEASE = timedelta(seconds=30)
 MOVES_SEEN = 20  #: of which the rate is worked out
 
 
-class Ports(
-    HasEngine,
-    HasLake,
-    HasLakeReads,
-    HasLedger,
-    HasOverlays,
-    HasRecalls,
-    HasReclusters,
-    HasSignOffs,
-    HasStanding,
-    HasTables,
-    Protocol,
-):
+class Ports(OtreePorts, HasStanding, Protocol):
     """The ports that it uses."""
 
 
