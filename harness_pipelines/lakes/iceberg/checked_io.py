@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-from pyarrow.fs import FileSystem
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 
 from harness_pipelines.drivers.file_notes import KNOWN, Notes
+from harness_pipelines.drivers.files import opened
 from harness_pipelines.drivers.object_stores.clients import filesystem
 from harness_pipelines.drivers.object_stores.marks import create_mark, read_mark
 from harness_pipelines.lakes.iceberg.parquet import data_files, tail_of
@@ -28,10 +28,27 @@ AT_ONCE = 8  #: files whose ends are read at once: a store far away answers slow
 
 
 class StoreIO(PyArrowFileIO):
-    """PyIceberg's access by Arrow, with the one client that this process has for a store."""
+    """PyIceberg's access by Arrow, with the one client that this process has for the store of each location.
 
-    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
-        return super()._initialize_fs(scheme) if scheme == "file" else filesystem(f"{scheme}://{netloc}")
+    PyIceberg's own access keeps one client for a bucket, but warehouses in one bucket can have different settings.
+    """
+
+    def new_input(self, location: str) -> PyArrowFile:
+        return self._file(location)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        return self._file(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file. Raises: OSError."""
+        system, path = opened(location if isinstance(location, str) else location.location)
+        system.delete_file(path)
+
+    def _file(self, location: str) -> PyArrowFile:
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        # PyIceberg's local file system makes the folders of a new file.
+        system = self.fs_by_scheme(scheme, netloc) if scheme == "file" else filesystem(location)
+        return PyArrowFile(location, path, system)
 
 
 class CheckedIO(FileIO):
@@ -53,8 +70,8 @@ class CheckedIO(FileIO):
         self._inner.delete(location)
 
 
-def opened_io(location: str) -> CheckedIO:
-    """What reads the files around *location*."""
+def opened_io() -> CheckedIO:
+    """What reads files of any place and notes nothing."""
     return CheckedIO(StoreIO())
 
 

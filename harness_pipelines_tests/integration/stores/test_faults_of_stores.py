@@ -238,8 +238,21 @@ def test_a_store_that_asks_to_be_asked_less_for_a_moment_is_asked_again(place: s
 def test_an_answer_that_is_cut_is_never_taken_for_the_whole(place: str, proxy: StoreProxy):
     [file] = fill(place, "x.metadata.json")
     proxy.fail("GET", Fault(cut=True))
-    with pytest.raises(OSError), opened_io(file).new_input(file).open() as stream:
+    with pytest.raises(OSError), opened_io().new_input(file).open() as stream:
         stream.read()
+
+
+def test_a_warehouse_keeps_its_own_settings_beside_another_in_its_bucket(
+    place: str, proxy: StoreProxy, endpoints: Endpoints
+):
+    """A doctor that looks at a second warehouse must not send readers of the first one there."""
+    [file] = fill(place, "x.metadata.json")
+    assert endpoints.s3 is not None
+    with StoreProxy(endpoints.s3) as other:
+        BOUND.bind(f"s3://harness/{uuid.uuid4().hex[:10]}", other.settings)
+        with opened_io().new_input(file).open() as stream:
+            assert stream.read() == b"x" * 1000
+        assert other.seen == []
 
 
 class Noted:

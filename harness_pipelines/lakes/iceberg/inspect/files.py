@@ -54,7 +54,7 @@ class LakeLook:
     """
 
     def __init__(self, locations: Iterable[str], *, warehouse: str) -> None:
-        self._io: FileIO = opened_io(warehouse)
+        self._io: FileIO = opened_io()
         self._sizes: dict[str, int] = {}
         self._roots = sorted({folder_of(path) + "/" for path in locations})
         for root in self._roots:

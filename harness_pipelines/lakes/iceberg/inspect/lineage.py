@@ -32,7 +32,7 @@ class IcebergPast:
     def __init__(self, table: str, pins: Mapping[int, str]) -> None:
         self._table, self._pins = table, dict(pins)
         newest = next(iter(pins.values()))
-        self._io: FileIO = opened_io(newest)
+        self._io: FileIO = opened_io()
         self._known: dict[int, Snapshot] = {}
         view = self._learn(newest)
         self._offset_id = view.schema().find_field(OFFSET).field_id

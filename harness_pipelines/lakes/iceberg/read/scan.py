@@ -251,7 +251,7 @@ def covered(view: PinnedView, ranges: Ranges) -> bool:
 
 
 def _pinned(location: str) -> PinnedView:
-    io = opened_io(location)
+    io = opened_io()
     with understood("metadata file", location):
         metadata = metadata_of(location, io)
     offset_id = metadata.schema().find_field(OFFSET).field_id
