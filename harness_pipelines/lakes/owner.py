@@ -30,7 +30,7 @@ from harness_pipelines.ports.lake import reachable
 from harness_pipelines.spec.locations import normal
 
 MARK = ".harness-owner.json"
-TRUSTED_S = 20.0  #: validity of a mark that was read, except before files are removed
+TRUSTED_S = 20.0  #: so long a mark that was read is believed, except before files are removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +65,21 @@ class Ownership:
 
     def __init__(self, database: Database, *, warehouse: str) -> None:
         self._database, self._warehouse = database, normal(warehouse)
-        self._trusted_until = -inf  #: monotonic seconds; -inf: it was not seen to be this ledger's
+        self._read_at = -inf  #: monotonic seconds; -inf: it was not seen to be this ledger's
 
-    def check(self) -> None:
+    def check(self, *, times: float = 1) -> None:
         """The warehouse is this ledger's, by a mark that was read lately. Cheap: it is read every `TRUSTED_S` at most.
 
+        With *times* that many times more rarely: for who writes nothing before another look.
         A warehouse of this ledger that is away blocks nothing: the users of the lake meet the error themselves.
         Raises: as `confirm`.
         """
         now = time.monotonic()
-        if now < self._trusted_until:
+        if now < self._read_at + times * TRUSTED_S:
             return
-        known = self._trusted_until > -inf
+        known = self._read_at > -inf
         if known:
-            self._trusted_until = now + TRUSTED_S  # other threads need not look too
+            self._read_at = now  # other threads need not look too
         try:
             self.confirm()
         except LakeAway:
@@ -93,7 +94,7 @@ class Ownership:
         try:
             ours, found = self.ours(), self._found()
             if found is None:
-                if self._trusted_until > -inf:
+                if self._read_at > -inf:
                     raise LakeAway(
                         f"{self._warehouse} has no {MARK} any more: is the folder there? Nothing was removed; if it "
                         "is, a worker that is started again makes the mark again"
@@ -103,9 +104,9 @@ class Ownership:
             if found is None or not ours.may_work(found):
                 raise WarehouseTaken(_explained(self._warehouse, ours, found))
         except WarehouseTaken:
-            self._trusted_until = -inf
+            self._read_at = -inf
             raise
-        self._trusted_until = time.monotonic() + TRUSTED_S
+        self._read_at = time.monotonic()
 
     def stranger(self) -> str | None:
         """Whose the warehouse is by its mark, if not this ledger's: for people. Changes nothing. Raises: LakeAway."""

@@ -2,7 +2,8 @@
 
 A ledger that lost the end of its history (a stand-by was promoted that lacked the last commits, a backup was restored)
 would give versions and events numbers that it gave before. So the moves that the lake names are compared with those of
-the ledger: at first, whenever the database was connected to again, and now and then.
+the ledger: at first, whenever the database was connected to again, and before something is written if that is some time
+ago. A look costs requests, so who has nothing to write looks rarely.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from math import inf
 
 import structlog
 
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LedgerOlderThanLake
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import Ledger, TableRow, TableUnknown
@@ -22,6 +24,7 @@ from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove, lost_of
 
 log = structlog.get_logger(__name__)
 COMPARED_S = 20.0  #: so long a comparison is believed while the connections last; less than the lease of a claim
+RESTING = 30  #: so many times longer by who writes nothing before another look
 
 
 @dataclass(slots=True)
@@ -41,25 +44,35 @@ class Standing:
         self._ownership, self._histories, self._named_by_files = ownership, histories, named
         self._compared: dict[int, _Compared] = {}
 
-    def check(self, table: TableRow, ledger: Ledger) -> None:
+    def check(self, table: TableRow, ledger: Ledger, *, resting: bool = False) -> None:
         """The warehouse is this ledger's, and the ledger knows all that was published to it.
 
+        *resting*: the caller neither writes to the lake nor deletes from it before it checks again without that word.
+        What was seen before is believed for `RESTING` times as long then, but never of another connection.
         On a server that was promoted since, the table's numbers continue from larger ones, and the server that was left
         behind loses the warehouse. Raises: WarehouseTaken, LedgerOlderThanLake (NEVER); LakeAway.
         """
-        self._ownership.check()
         known = self._compared.setdefault(table.table_id, _Compared())
         # Whether the server is still the one of before shows only when it is asked something.
         self._histories.ask(table)
         connections, now = self._histories.connections, time.monotonic()
-        if known.connections == connections and now < known.at + COMPARED_S:
+        is_same = known.connections == connections
+        times = RESTING if resting and is_same else 1
+        self._ownership.check(times=times)
+        if is_same and now < known.at + times * COMPARED_S:
             return
-        # What a file names is kept, not that the ledger had it: another server than that one may answer now.
-        known.read = self._named(table, ledger, read=known.read)
-        if lost := self._unknown(table, known.read):
-            raise LedgerOlderThanLake(_explained(table, lost))
-        self._admit(table)
-        self._ownership.follow()
+        if is_same:
+            known.at = now  # other threads need not look too
+        try:
+            # What a file names is kept, not that the ledger had it: another server than that one may answer now.
+            known.read = self._named(table, ledger, read=known.read)
+            if lost := self._unknown(table, known.read):
+                raise LedgerOlderThanLake(_explained(table, lost))
+            self._admit(table)
+            self._ownership.follow()
+        except HarnessError:
+            known.at = -inf
+            raise
         known.at, known.connections = now, connections
 
     def lost(self, table: TableRow, ledger: Ledger) -> list[NamedMove]:

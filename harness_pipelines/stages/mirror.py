@@ -17,7 +17,7 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.pauses import Pauses
-from harness_pipelines.ports.access import HasLedger, HasMirrors
+from harness_pipelines.ports.access import HasLedger, HasMirrors, HasStanding
 from harness_pipelines.ports.errors import (
     MetadataMissing,
     MirrorAway,
@@ -52,7 +52,7 @@ OF_CATALOG = (
 )
 
 
-class Ports(HasLedger, HasMirrors, Protocol):
+class Ports(HasLedger, HasMirrors, HasStanding, Protocol):
     """The ports that it uses."""
 
 
@@ -145,7 +145,7 @@ class Round:
     def run(self) -> bool:
         """Bring the catalog to the head, and note it once it was seen there; whether anything had to be sent.
 
-        Raises: `OF_CATALOG`, FencedOut.
+        Raises: `OF_CATALOG`, FencedOut; before anything is sent, WarehouseTaken, LedgerOlderThanLake, LakeAway.
         """
         table, name = self.table, self.catalog.name
         target = self.stores.mirrors.intend(table, name, self.claim)
@@ -159,6 +159,7 @@ class Round:
                 self.stores.mirrors.settle(table, name, self.claim, version=target.version, seen=seen)
                 log.info("mirror.shows", table=table.name, catalog=name, version=target.version)
                 return looks > 0
+            self.stores.standing.check(table, self.stores.ledger)
             try:
                 self._send(target, seen, acts)
             except MirrorUndecided as unknown:  # the next look tells

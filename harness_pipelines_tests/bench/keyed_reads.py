@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness_pipelines.engines.spark.union import to_spark
-from harness_pipelines.lakes.iceberg.read.manifests import KEPT
+from harness_pipelines.lakes.iceberg.checked_io import KEPT
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection
 from harness_pipelines.read.union import ArrowReader

@@ -13,7 +13,7 @@ import pytest
 
 from harness_pipelines import faults
 from harness_pipelines.drivers import files
-from harness_pipelines.lakes.iceberg.read.manifests import KEPT
+from harness_pipelines.lakes.iceberg.checked_io import KEPT
 from harness_pipelines.ledgers.postgres import retention
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots, version_named

@@ -6,6 +6,8 @@ store both are conditional requests, which the store decides.
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,27 @@ def read_mark(location: str) -> Marked | None:
             if refusal(str(error)):
                 raise  # no such bucket
             return None
+
+
+def read_end(location: str, length: int) -> tuple[bytes, int]:
+    """The last *length* bytes of an object, and how many it has. Raises: FileNotFoundError, OSError, StoreRefused."""
+    import obstore
+    from obstore.exceptions import NotFoundError
+
+    store, key = objects(location)
+    with store_errors(location):
+        try:
+            found = obstore.get(store, key, options={"range": {"suffix": length}})
+            return bytes(found.bytes()), found.meta["size"]
+        except NotFoundError as error:
+            if refusal(str(error)):
+                raise  # no such bucket
+            raise absent(location) from error
+
+
+def absent(location: str) -> FileNotFoundError:
+    """What a file system raises for a file that is not there."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
 
 
 def create_mark(location: str, content: bytes) -> bool:

@@ -169,6 +169,11 @@ class Upkeep:
                     connection.execute(sql("upkeep/condemn"), key)
         return loose
 
+    def has_ripe(self, table: TableRow) -> bool:
+        """Files have been condemned for longer than the grace."""
+        grace = timedelta(seconds=table.spec.retention.grace)
+        return bool(self.database.rows("upkeep/ripe", {"table_id": table.table_id, "grace": grace}))
+
     def delete_ripe(
         self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
     ) -> list[str]:

@@ -418,7 +418,7 @@ class _TableWorker:
         while not self.worker.stop.is_set():
             held = False
             try:
-                self._admit(stage)
+                self._admit(stage, resting=stage in self._quiet)
                 held = self._keepers[stage].acquire()
                 busy = held and step()
                 if held:
@@ -434,15 +434,16 @@ class _TableWorker:
                 self._quiet.add(stage)
                 self.worker.stop.wait(pause_s if held else LOOK_S)
 
-    def _admit(self, stage: Stage) -> None:
+    def _admit(self, stage: Stage, *, resting: bool = False) -> None:
         """Before the first act on a table: is its lake this ledger's, and does the ledger know all of it?
 
+        *resting*: nothing is moved before it is asked again.
         Raises: WarehouseTaken, LedgerOlderThanLake. Ingest needs no lake, so a lake that is away does not hold it up.
         """
         if stage is Stage.INGEST and self.stores.settings.warehouse is None:
             return
         try:
-            self.stores.standing.check(self.table, self.stores.ledger)
+            self.stores.standing.check(self.table, self.stores.ledger, resting=resting)
         except HarnessError as error:
             if stage is not Stage.INGEST or isinstance(error, WarehouseTaken | LedgerOlderThanLake):
                 raise
@@ -467,9 +468,11 @@ class _TableWorker:
     def _ingest(self, loop: ingest.IngestLoop, backoff: Backoff, number: int) -> None:
         keeper = self._keepers[Stage.INGEST]
         started: int | None = None
+        commits: int | None = None  # when the lake was asked for last
         while not self.worker.stop.is_set():
             try:
-                self._admit(Stage.INGEST)
+                self._admit(Stage.INGEST, resting=loop.progress.commits == commits)
+                commits = loop.progress.commits
                 if not keeper.acquire():
                     started = None
                     backoff.over(by_work=False)
@@ -515,14 +518,10 @@ class _TableWorker:
         trigger = tier.trigger(self.stores, self.table, idle=idle)
         if trigger is None:
             return False
-        claim = self._keepers[Stage.TIER].current()
-        run_id, done = self.worker.options.run_id, self.progress.tallies[Stage.TIER]
-        published = tier.tier_once(self.stores, self.table, claim, trigger=trigger, run_id=run_id, done=done)
-        if published is not None:
-            self.progress.moves += 1
-            self.progress.version = published.version
+        moved = self._move(Stage.TIER, tier.tier_once, trigger)
+        if moved:
             self._rotate()
-        return published is not None
+        return moved
 
     def _otree(self) -> bool:
         looked_at = self.stores.ledger.head(self.table).batch
@@ -531,13 +530,7 @@ class _TableWorker:
         if trigger is None:
             self._nothing_due = None if looked_at is None else looked_at.metadata
             return False
-        claim = self._keepers[Stage.OTREE].current()
-        run_id, done = self.worker.options.run_id, self.progress.tallies[Stage.OTREE]
-        published = otree.otree_once(self.stores, self.table, claim, trigger=trigger, run_id=run_id, done=done)
-        if published is not None:
-            self.progress.moves += 1
-            self.progress.version = published.version
-        return published is not None
+        return self._move(Stage.OTREE, otree.otree_once, trigger)
 
     def _compact(self) -> bool:
         looked_at = self.stores.ledger.head(self.table).stream.metadata
@@ -545,13 +538,18 @@ class _TableWorker:
         if trigger is None:
             self._nothing_small = looked_at
             return False
-        claim = self._keepers[Stage.COMPACT].current()
-        run_id, done = self.worker.options.run_id, self.progress.tallies[Stage.COMPACT]
-        published = compact.compact_once(self.stores, self.table, claim, trigger=trigger, run_id=run_id, done=done)
-        if published is not None:
-            self.progress.moves += 1
-            self.progress.version = published.version
-        return published is not None
+        return self._move(Stage.COMPACT, compact.compact_once, trigger)
+
+    def _move(self, stage: Stage, once: Callable[..., Version | None], trigger: str) -> bool:
+        """Do what is due by *once*, if the lake may be written to; whether a version was published."""
+        self._admit(stage)
+        claim, run_id, done = self._keepers[stage].current(), self.worker.options.run_id, self.progress.tallies[stage]
+        published = once(self.stores, self.table, claim, trigger=trigger, run_id=run_id, done=done)
+        if published is None:
+            return False
+        self.progress.moves += 1
+        self.progress.version = published.version
+        return True
 
     def _moves_rest(self, stage: Stage) -> bool:
         """Where the stage before has nothing left, what the rules of the spec would let wait is moved too."""

@@ -16,7 +16,7 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports.access import HasLake, HasLedger, HasRawBytes, HasUpkeep
+from harness_pipelines.ports.access import HasLake, HasLedger, HasRawBytes, HasStanding, HasUpkeep
 from harness_pipelines.ports.errors import FilesKept
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
@@ -28,7 +28,7 @@ LOOK_EVERY_S_MAX = 600.0
 RETIRED_FOR_MIN = timedelta(seconds=30)  #: a statement of a reader may last so long after its lease was looked up
 
 
-class Ports(HasLake, HasLedger, HasRawBytes, HasUpkeep, Protocol):
+class Ports(HasLake, HasLedger, HasRawBytes, HasStanding, HasUpkeep, Protocol):
     """The ports that it uses."""
 
 
@@ -82,11 +82,13 @@ def expire_once(
     *remove_large*: even if that is more than half of the table's bytes, which otherwise asks for a person's word.
     Without *look* no files are listed to find more that nothing needs (see `look_every_s`).
     Raises: FilesKept, when all else is done; SizeGuard, MetadataMissing, FencedOut; LakeAway, PostgresUnreachable when
-    a store is away.
+    a store is away; where files are due to go, before anything is done, WarehouseTaken and LedgerOlderThanLake.
     """
     now = stores.ledger.table(table.name)
     if now.table_id == table.table_id:  # else it was dropped and made again, and the claim is gone
         table = now  # what is removed for good goes by the spec in force, not by the one that a worker began with
+    if not dry_run and (look or stores.upkeep.has_ripe(table) or stores.raw_bytes.is_due(table)):
+        stores.standing.check(table, stores.ledger)  # files are removed, or written
     grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
     dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
     deleted: list[str] = []

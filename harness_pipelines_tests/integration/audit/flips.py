@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness_pipelines.drivers.file_notes import KNOWN
-from harness_pipelines.lakes.iceberg.read.manifests import KEPT
+from harness_pipelines.lakes.iceberg.checked_io import KEPT
 from harness_pipelines.spec.locations import normal
 
 

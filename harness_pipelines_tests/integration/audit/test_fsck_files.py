@@ -6,7 +6,7 @@ import pytest
 
 from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines.audit.proof.complete import audit_table
-from harness_pipelines.lakes.iceberg.read.manifests import KEPT
+from harness_pipelines.lakes.iceberg.checked_io import KEPT
 from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines_tests.integration.audit.conftest import (
     MOVES,

@@ -23,10 +23,10 @@ from pyiceberg.manifest import (
 
 from harness_pipelines.drivers.files import listed, size_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET
-from harness_pipelines.lakes.iceberg.checked_io import opened_io
+from harness_pipelines.lakes.iceberg.checked_io import KEPT, opened_io
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns, maybe
-from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, KEPT, kept_columns
+from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, kept_columns
 from harness_pipelines.ports.files import GONE, FileSeen, MetadataSeen, SnapshotSeen, Unreadable
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
@@ -54,7 +54,7 @@ class LakeLook:
     """
 
     def __init__(self, locations: Iterable[str], *, warehouse: str) -> None:
-        self._io: FileIO = opened_io()
+        self._io: FileIO = opened_io(fresh=True)
         self._sizes: dict[str, int] = {}
         self._roots = sorted({folder_of(path) + "/" for path in locations})
         for root in self._roots:

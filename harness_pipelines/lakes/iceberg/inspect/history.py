@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.drivers.files import listed, opened, size_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
+from harness_pipelines.lakes.iceberg.checked_io import fresh
 from harness_pipelines.lakes.iceberg.read.live_files import OPEN, live_files
 from harness_pipelines.lakes.iceberg.read.manifests import fresh_columns
 from harness_pipelines.lakes.iceberg.write.publish import no_bounds
@@ -57,12 +58,14 @@ FILES_BACK = 8  #: metadata files below the catalog's that are looked at too: wh
 
 def metadata_files(view_location: str, *, at_least: int = 0) -> list[MetadataFile]:
     """The metadata files below a view's location from number *at_least* on, newest first."""
-    location = normal(view_location)
-    found = []
-    for name in _names(f"{location}/metadata"):
-        matched = _NUMBERED.match(name)
-        if matched and int(matched[1]) >= at_least:
-            found.append(MetadataFile(number=int(matched[1]), path=f"{location}/metadata/{name}"))
+    folder = f"{normal(view_location)}/metadata"
+    return _numbered(folder, _names(folder), at_least=at_least)
+
+
+def _numbered(folder: str, names: Iterable[str], *, at_least: int) -> list[MetadataFile]:
+    """The metadata files among the *names* in a folder, newest first."""
+    matches = [matched for name in names if (matched := _NUMBERED.match(name)) and int(matched[1]) >= at_least]
+    found = [MetadataFile(number=int(matched[1]), path=f"{folder}/{matched.string}") for matched in matches]
     return sorted(found, key=lambda f: (f.number, f.path), reverse=True)
 
 
@@ -101,14 +104,14 @@ class LakeHistory:
         What files name that were *read* before is taken from there: a file never changes.
         Raises: LakeAway for an empty folder: what the catalog names is in it.
         """
-        folder = f"{self.location}/metadata"
-        if not _names(folder):
+        folder = f"{normal(self.location)}/metadata"
+        if not (names := _names(folder)):
             raise LakeAway(
                 f"{folder} holds no file, and the catalog names one there: the warehouse is not mounted, or somebody "
                 "emptied it (`harness fsck` names what is gone); nothing was written, it is tried again"
             )
         found: dict[str, Collection[NamedMove]] = {}
-        for file in metadata_files(self.location, at_least=at_least)[:TIPS_MAX]:
+        for file in _numbered(folder, names, at_least=at_least)[:TIPS_MAX]:
             if file.path in read:
                 found[file.path] = read[file.path]
                 continue
@@ -257,7 +260,7 @@ def _live(view: Table, head: Snapshot) -> tuple[list[LiveFile], list[str]]:
     """The data files, and the paths of the files that hide rows of theirs. Raises: MetadataMissing."""
     try:
         offset_id = view.schema().find_field(OFFSET).field_id
-        files = live_files(head, view.io, offset_id=offset_id, read=fresh_columns)
+        files = live_files(head, fresh(view.io), offset_id=offset_id, read=fresh_columns)
     except ForeignDeletes as foreign:
         raise MetadataMissing(str(foreign)) from foreign
     if strange := next((file for file in files if file.high == OPEN), None):

@@ -126,7 +126,8 @@ def _write(view: Table, data: LakeFile, positions: Positions, *, spec_id: int) -
     table = pa.table([pa.repeat(pa.scalar(path), count), pa.array(positions)], schema=_SCHEMA)
     with target.create() as stream:
         write_table(table, stream, use_dictionary=["file_path"])
-    note_data_file(view.io, place)
+    size = len(target)
+    note_data_file(view.io, place, size)
     ends = [to_bytes(LongType(), int(positions[at])) for at in (0, -1)]
     told = to_bytes(StringType(), path)  # whole, not cut off: readers find the data file by it
     return DataFile.from_args(
@@ -135,7 +136,7 @@ def _write(view: Table, data: LakeFile, positions: Positions, *, spec_id: int) -
         file_format=FileFormat.PARQUET,
         partition=Record() if data.partition is None else Record(data.partition),
         record_count=count,
-        file_size_in_bytes=len(target),
+        file_size_in_bytes=size,
         value_counts={PATH_ID: count, POSITION_ID: count},
         null_value_counts={PATH_ID: 0, POSITION_ID: 0},
         lower_bounds={PATH_ID: told, POSITION_ID: ends[0]},

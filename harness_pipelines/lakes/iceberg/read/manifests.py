@@ -1,6 +1,6 @@
 """The one reader of metadata files, manifest lists and manifests; damage becomes a named error.
 
-These files never change under their path, so what was read of them is kept, within `KEPT_BYTES` for the process.
+These files never change under their path, so what was read of them is kept, within bounds for the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from harness_pipelines.drivers.by_path import ByPath
+from harness_pipelines.lakes.iceberg.checked_io import KEPT, fresh
 from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns
 from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
@@ -26,8 +26,6 @@ DAMAGE = (
     *(ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, ArithmeticError, SystemError),
     *(zlib.error, struct.error),
 )
-KEPT_BYTES = 256 * 2**20  #: of some hundred thousand data files
-KEPT = ByPath(KEPT_BYTES)
 
 
 def metadata_of(location: str, io: FileIO) -> TableMetadata:
@@ -65,7 +63,7 @@ def columns_of(manifest: ManifestFile, io: FileIO) -> FileColumns:
 
 def fresh_columns(manifest: ManifestFile, io: FileIO) -> FileColumns:
     """The same for a check of what the file holds now: nothing that is kept answers for it."""
-    return _made(manifest, entries_of(manifest, io))
+    return _made(manifest, entries_of(manifest, fresh(io)))
 
 
 def kept_columns(manifest: ManifestFile, read: Callable[[], list[ManifestEntry]]) -> FileColumns:

@@ -29,7 +29,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, NestedField
 
 from harness_pipelines.drivers.file_notes import KNOWN
-from harness_pipelines.lakes.iceberg.checked_io import opened_io
+from harness_pipelines.lakes.iceberg.checked_io import KEPT, compare, opened_io
 from harness_pipelines.lakes.iceberg.parquet import (
     ParquetFragment,
     Scanner,
@@ -42,7 +42,7 @@ from harness_pipelines.lakes.iceberg.private import InclusiveMetricsEvaluator
 from harness_pipelines.lakes.iceberg.read.deletes import positions_of
 from harness_pipelines.lakes.iceberg.read.field_ids import FIELD_ID, by_field_ids
 from harness_pipelines.lakes.iceberg.read.live_files import LiveFiles, Mask, Places
-from harness_pipelines.lakes.iceberg.read.manifests import KEPT, columns_of, manifests_of, metadata_of, understood
+from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of, metadata_of, understood
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg
 from harness_pipelines.lakes.iceberg.read.rows import false_bounds, file_tables
 from harness_pipelines.layout.files import Positions
@@ -271,6 +271,7 @@ def check_ends(view: PinnedView, query: LakeQuery) -> None:
     """Compare with their digests the files by which another engine finds the rows of *query*.
 
     Of data files that is all but the pages. What this process has parsed before is read again: an engine reads it now.
+    Of an object store that is data files alone: what it holds under a name changes only as a whole, and fsck reads it.
     Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable.
     """
     chosen = choose_files(view, query, LakeStats())
@@ -278,7 +279,7 @@ def check_ends(view: PinnedView, query: LakeQuery) -> None:
 
     def check(path: str) -> None:
         with named_errors(query, path):
-            view.io.new_input(path).open().close()
+            compare(view.io, path)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="check") as pool:
         list(pool.map(check, [view.location, *view.manifests, *files]))

@@ -193,7 +193,7 @@ class Lake:
         bounds = [offset_bounds(f, current) for f in files]
         check(table, move, list(zip(files, bounds, strict=True)), rows=rows)
         with reachable(table.name, f"noting what attempt {move.attempt} of move {move.move_id} staged"):
-            note_data_files(current.io, [f.file_path for f in files])
+            note_data_files(current.io, files)
         found = tuple(staged_file(f, low=low, high=high + 1) for f, (low, high) in zip(files, bounds, strict=True))
         return Staged(files=found, rows=rows, bytes=sum(f.bytes for f in found), written=tuple(files))
 

@@ -104,6 +104,10 @@ class RawBytes:
     def __init__(self, ledger: QuarantineLedger, catalog: StagingCatalog, *, warehouse: str) -> None:
         self.ledger, self._catalog, self._warehouse = ledger, catalog, normal(warehouse)
 
+    def is_due(self, table: TableRow) -> bool:
+        """There are more bytes in Postgres than the spec allows."""
+        return self.ledger.in_postgres(table, one_max=RECORD_BYTES_MAX) > table.spec.quarantine_mb * 2**20
+
     def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> Moved:
         """With more in Postgres than the spec allows, move the oldest bytes until half of that is left.
 

@@ -32,7 +32,7 @@ def check_whole(table: TableRow, location: str) -> None:
     """
     if size_of(location) is None:
         raise BuiltGone.of(table.name, location)
-    io = opened_io()
+    io = opened_io(fresh=True)
     view = read_metadata(io, location)
     stored = {file.path for file in listed(view.location)}
     if (head := view.current_snapshot()) is None:

@@ -1,0 +1,60 @@
+"""What the harness asks of an object store, request by request: users pay for each."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+import harness_pipelines as hp
+from harness_pipelines.services import Endpoints
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.hastened import hastened
+from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import ALL, TableRig
+from harness_pipelines_tests.store_proxy import Request, StoreProxy
+
+TIMES = 120.0  #: a second is two minutes for the worker
+MINUTES = 22  #: more than two of the periods in which all is looked at
+
+
+@pytest.fixture
+def proxy(endpoints: Endpoints) -> Iterator[StoreProxy]:
+    assert endpoints.s3 is not None
+    with StoreProxy(endpoints.s3) as made:
+        yield made
+
+
+@pytest.fixture
+def counted(settings: Settings, proxy: StoreProxy) -> Iterator[hp.Harness]:
+    """A harness whose warehouse is reached by the proxy; Spark's too."""
+    with hp.connect(replace(settings, warehouse=f"s3://harness/{uuid4().hex[:8]}", s3=proxy.settings)) as opened:
+        yield opened
+
+
+def kinds(made: list[Request]) -> Counter[str]:
+    return Counter(one.kind for one in made)
+
+
+def settled(rig: TableRig) -> bool:
+    return all(p.bounds.batch_hi == p.bounds.buffer_hi > 0 for p in rig.table.positions())
+
+
+def test_an_idle_worker_asks_once_a_minute_at_most(make_rig: MakeRig, counted: hp.Harness, proxy: StoreProxy):
+    rig = make_rig(over=counted, views="both", tier={"max_age": "1s"})
+    rig.produce(20)
+    rig.worker(until_idle=True).run()
+    assert settled(rig)
+    with hastened(TIMES), rig.working(ALL, lease_s=30.0):
+        wait_until(lambda: kinds(proxy.seen)["UPLOADS"] > 0, "expire has looked once", deadline_s=60)
+        time.sleep(1)
+        first = len(proxy.seen)
+        time.sleep(MINUTES * 60 / TIMES)
+        asked = proxy.seen[first:]
+    assert len(asked) <= MINUTES, [(one.kind, one.path.rpartition("/")[2]) for one in asked]
+    assert kinds(asked)["LIST"] >= 2, "after ten minutes it does look"
