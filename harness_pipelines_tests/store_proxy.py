@@ -6,7 +6,7 @@ import http.client
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
@@ -16,6 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 from harness_pipelines.spec.object_stores import S3Settings
 
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>"
+#: Files that never change and are read whole. Data files are read in parts; the owner's mark is read again on purpose.
+WHOLE = re.compile(r"/metadata/[^/]+\.(?:json|avro)$")
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"})
 _TIME = re.compile(rb"<(LastModified|Initiated)>([^<]+)</")
 
@@ -47,6 +49,14 @@ class Request:
             method = "REPLACE"
         agent = next((value for name, value in headers.items() if name.lower() == "user-agent"), "")
         return cls(kind=method, path=place.path, agent=agent)
+
+
+def read_twice(made: Iterable[Request]) -> list[str]:
+    """Metadata that one process read more than once; Spark and Python are two."""
+    reads = Counter(
+        ("java" in one.agent.lower(), one.path) for one in made if one.kind == "GET" and WHOLE.search(one.path)
+    )
+    return sorted(path for (_, path), times in reads.items() if times > 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ A proxy between all clients and the store counts. Requests are exact, so they ar
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections import Counter
@@ -23,7 +22,7 @@ from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.bench.base import Figure, Group, Run
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
 from harness_pipelines_tests.rig import ALL, INGEST, OTREE, TIER, running
-from harness_pipelines_tests.store_proxy import Request, StoreProxy
+from harness_pipelines_tests.store_proxy import WHOLE, Request, StoreProxy, read_twice
 
 #: Dollars per request: S3 Standard in us-east-1, 2026. Deletes are free.
 PRICES: Mapping[str, float] = {
@@ -35,8 +34,6 @@ WRITES, DELETES = ("PUT", "CREATE", "REPLACE", "POST"), ("BULK", "DELETE")
 MONTH_S = 30 * 86_400.0
 EXPIRE, SHORT_S, SETTLE_S = frozenset({Stage.EXPIRE}), 20.0, 30.0
 BATCH, TIERS_TO_COMPACT, ORPHANS = 400, 4, 1_000
-#: Files that never change and are read whole. Data files are read in parts; the owner's mark is read again on purpose.
-_WHOLE = re.compile(r"/metadata/[^/]+\.(?:json|avro)$")
 #: Nothing outlives its use, so that expire finds what it removes within a minute.
 SHORT = {"versions": "1s", "snapshots": 1, "grace": "1s", "lease": "5s"}
 
@@ -57,17 +54,12 @@ class Act:
     @property
     def for_data(self) -> int:
         """Requests to change or look at files that are no metadata."""
-        return sum(one.kind in (*WRITES, *DELETES, "HEAD") and not _WHOLE.search(one.path) for one in self.requests)
+        return sum(one.kind in (*WRITES, *DELETES, "HEAD") and not WHOLE.search(one.path) for one in self.requests)
 
     @property
     def read_twice(self) -> list[str]:
-        """Metadata that one process read more than once; Spark and Python are two."""
-        reads = Counter(
-            ("java" in one.agent.lower(), one.path)
-            for one in self.requests
-            if one.kind == "GET" and _WHOLE.search(one.path)
-        )
-        return sorted(path for (_, path), times in reads.items() if times > 1)
+        """Metadata that one process read more than once."""
+        return read_twice(self.requests)
 
 
 class Counted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 
 from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
@@ -12,7 +13,7 @@ from harness_pipelines.ports.ledger import Boundary, TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import ForeignCommit, Version
-from harness_pipelines_tests.contract.stores_rig import Files, StoresRig
+from harness_pipelines_tests.contract.stores_rig import Files, RealRig, StoresRig, rows_at
 
 
 @pytest.fixture
@@ -197,3 +198,37 @@ def test_a_base_that_was_expired_is_named(stores: StoresRig, table, claim):
 
     with pytest.raises(BaseGone, match=f"move {move.move_id} was planned on snapshot {first.stream.snapshot}"):
         stores.lake.make_branch(table, move, first.stream)
+
+
+def test_main_names_the_attempts_own_snapshot_while_nothing_else_was_published(real: RealRig):
+    table = real.table(files=True)
+    real.ingest(table, {0: (0, 30)})
+    claim = real.claim(table)
+    move = begun(real, table, claim, {0: 0}, {0: 10})
+    real._lake.append_to_branch(table, move, lake_rows(table, range(10)))
+    own = real._lake.current(table, "stream").metadata.snapshot_by_name(move.branch)
+    assert own is not None
+
+    first = publish(real, table, claim, move, rows=10)
+
+    assert first.stream.snapshot == own.snapshot_id
+    assert real.live(table, first.stream.metadata) == Counter([(0, 0, 9)])
+    assert real.shape(table)[1] == set()
+
+    move = begun(real, table, claim, {0: 10}, {0: 20})
+    real._lake.append_to_branch(table, move, lake_rows(table, range(10, 20)))
+    staged = real.lake.staged(table, move, rows=10)
+    real.stage_files(table, "main", {1: range(5)}, move=None)  # somebody was quicker
+    pointer = real.ledger.pointer(table, "stream")
+
+    built = real.lake.build_append(table, move, staged, base=pointer, keep=50).new
+
+    assert real.live(table, built.metadata) == Counter([(0, 0, 9), (0, 10, 19), (1, 0, 4)])
+    assert real._lake.load(table, built.metadata).metadata.snapshot_by_name(move.branch) is None
+
+
+def lake_rows(table: TableRow, offsets: range) -> pa.Table:
+    """Rows of partition 0 with all columns of the view."""
+    rows = rows_at(0, offsets, table.spec)
+    rows = rows.append_column("_op", pa.array(["put"] * len(offsets), pa.string()))
+    return rows.append_column("_schema_version", pa.array([1] * len(offsets), pa.int32()))

@@ -141,5 +141,6 @@ def spark_options(warehouse: str, s3: S3Settings) -> dict[str, str]:
         "s3.access-key-id": s3.access_key,
         "s3.secret-access-key": s3.secret_key,
         "s3.session-token": s3.session_token,
+        "io.manifest.cache-enabled": "true",  # manifests never change, and a merge plans several scans of them
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -26,7 +26,7 @@ from harness_pipelines.drivers.files import opened
 from harness_pipelines.drivers.object_stores.clients import filesystem
 from harness_pipelines.drivers.object_stores.marks import absent, create_mark, read_end, read_mark
 from harness_pipelines.lakes.iceberg.parquet import data_files, tail_of
-from harness_pipelines.protocol.lake.file_digests import DIGEST_BYTES, Digest
+from harness_pipelines.protocol.lake.file_digests import DIGEST_BYTES, Digest, digest_of
 from harness_pipelines.spec.locations import local_path
 
 DATA = ".parquet"
@@ -118,6 +118,15 @@ def note_data_files(io: FileIO, files: Sequence[DataFile]) -> None:
     """Remember what data files that were just written end with. Raises: as `note_data_file`."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="note") as pool:
         list(pool.map(lambda file: note_data_file(io, file.file_path, file.file_size_in_bytes), files))
+
+
+def note_files(io: FileIO, paths: Sequence[str]) -> None:
+    """Remember the manifest lists and manifests that another writer of this attempt wrote. Raises: OSError."""
+    if isinstance(io, CheckedIO) and io.digests is not None:
+        for path in paths:
+            with io.new_input(path).open() as stream:
+                content = stream.read()
+            io.digests.add(path, Digest(len(content), len(content), digest_of(content)))
 
 
 def write_data_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> list[DataFile]:

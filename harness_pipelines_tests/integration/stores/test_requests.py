@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
 import harness_pipelines as hp
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.hastened import hastened
 from harness_pipelines_tests.producer import wait_until
-from harness_pipelines_tests.rig import ALL, TableRig
-from harness_pipelines_tests.store_proxy import Request, StoreProxy
+from harness_pipelines_tests.rig import ALL, OTREE, TIER, TableRig
+from harness_pipelines_tests.store_proxy import Request, StoreProxy, read_twice
 
 TIMES = 120.0  #: a second is two minutes for the worker
+PARTITIONS = 4
+WRITES = ("PUT", "CREATE", "REPLACE", "POST")
 MINUTES = 22  #: more than two of the periods in which all is looked at
 
 
@@ -58,3 +62,39 @@ def test_an_idle_worker_asks_once_a_minute_at_most(make_rig: MakeRig, counted: h
         asked = proxy.seen[first:]
     assert len(asked) <= MINUTES, [(one.kind, one.path.rpartition("/")[2]) for one in asked]
     assert kinds(asked)["LIST"] >= 2, "after ten minutes it does look"
+
+
+def asked(proxy: StoreProxy, work: Callable[[], object]) -> list[Request]:
+    """What *work* asks of the store."""
+    first = len(proxy.seen)
+    work()
+    return proxy.seen[first:]
+
+
+def test_a_move_writes_each_file_once_and_reads_no_metadata_twice(
+    make_rig: MakeRig, counted: hp.Harness, proxy: StoreProxy
+):
+    rig = make_rig(over=counted, partitions=PARTITIONS, views="both")
+
+    def step(stage: frozenset[Stage]) -> list[Request]:
+        return asked(proxy, rig.worker(stage, until_idle=True).run)
+
+    for _ in range(2):  # what a process reads once
+        rig.produce(20)
+        rig.worker(ALL - {Stage.EXPIRE}, until_idle=True).run()
+    rig.produce(20)
+    rig.ingest()
+
+    tier, otree = step(TIER), step(OTREE)
+    assert sum(kinds(tier)[kind] for kind in WRITES) <= PARTITIONS + 5, kinds(tier)
+    assert kinds(tier)["LIST"] <= 1
+    for _ in range(3):
+        rig.produce(20)
+        rig.ingest()
+        rig.tier()
+    compact = step(frozenset({Stage.COMPACT}))
+    assert [read_twice(made) for made in (tier, otree, compact)] == [[], [], []]
+    ends = [one for one in otree if one.kind == "HEAD" and "/data/" in one.path]
+    assert ends == [], "the lengths of data files are known"
+    rig.assert_exact()
+    assert fsck(rig.stores, [rig.name]).ok

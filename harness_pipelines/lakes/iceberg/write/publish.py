@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import BooleanType, LongType
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
-from harness_pipelines.lakes.iceberg.checked_io import note_data_files
+from harness_pipelines.lakes.iceberg.checked_io import note_data_files, note_files
 from harness_pipelines.lakes.iceberg.read import deletes, regions
 from harness_pipelines.lakes.iceberg.read.deletes import Hidden
 from harness_pipelines.lakes.iceberg.read.file_columns import NONE
@@ -33,7 +33,7 @@ from harness_pipelines.lakes.iceberg.read.scan import staged_file
 from harness_pipelines.lakes.iceberg.write import corrections, revert
 from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
 from harness_pipelines.lakes.iceberg.write.still_there import brought
-from harness_pipelines.lakes.iceberg.write.tidying import tidying
+from harness_pipelines.lakes.iceberg.write.tidying import main_at, tidying
 from harness_pipelines.layout.files import FileStats, Positions
 from harness_pipelines.layout.tree import LAYER, indexed_columns, key_columns
 from harness_pipelines.ports.errors import (
@@ -229,7 +229,8 @@ class Lake:
         """Write the metadata that references *staged* on top of the metadata file *base*.
 
         In the same change the branch goes, and of the snapshots only the newest *keep* stay. *overlays* hold from then
-        on the rows that the view lacks; None: those that did.
+        on the rows that the view lacks; None: those that did. Where nothing was published since the attempt's branch
+        was made, main names the attempt's own snapshot, and no other one is written.
         Raises: ForeignFiles when a live file reaches into the move's ranges.
         """
         name = table.effects[move.stage].view
@@ -241,9 +242,13 @@ class Lake:
                 check_no_overlap(table, view, move)
         with reachable(table.name, doing), view.transaction() as transaction:
             properties = _published(move, view=None if name == "stream" else view, overlays=overlays)
-            with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
-                for file in staged.written:
-                    append.append_data_file(file)
+            if (own := view.metadata.snapshot_by_name(move.branch)) and _is_next(view, own, staged, properties):
+                note_files(view.io, [own.manifest_list, *(m.manifest_path for m in _added(view.io, own))])
+                transaction._apply((main_at(own.snapshot_id),), ())
+            else:
+                with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
+                    for file in staged.written:
+                        append.append_data_file(file)
             transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
@@ -498,12 +503,36 @@ def _is_of(snapshot: Snapshot, move: Move) -> bool:
     return summary is not None and summary[MOVE] == str(move.move_id) and summary[ATTEMPT] == str(move.attempt)
 
 
+def _is_next(view: Table, own: Snapshot, staged: Staged, properties: Mapping[str, str]) -> bool:
+    """Return whether *own*, of an attempt, is what main would be with *staged* appended: these files and no others.
+
+    Whoever published meanwhile, changed the columns or merged manifests makes it another one.
+    """
+    main, told = view.metadata.current_snapshot(), own.summary
+    if main is None or (own.parent_snapshot_id, own.schema_id) != (main.snapshot_id, view.metadata.current_schema_id):
+        return False
+    if told is None or told.operation is not Operation.APPEND or any(told[k] != v for k, v in properties.items()):
+        return False
+    before, added = manifests_of(main, view.io), _added(view.io, own)
+    after = {manifest.manifest_path for manifest in manifests_of(own, view.io)}
+    wanted = {file.file_path for file in staged.written}
+    return (
+        after == {manifest.manifest_path for manifest in (*before, *added)}
+        and {file.file_path for file in _added_files(view.io, own)} == wanted
+        and sum(manifest.existing_files_count or 0 for manifest in added) == 0
+    )
+
+
+def _added(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+    """The manifests that exactly this snapshot wrote."""
+    return [one for one in manifests_of(snapshot, io) if one.added_snapshot_id == snapshot.snapshot_id]
+
+
 def _added_files(io: FileIO, snapshot: Snapshot) -> list[DataFile]:
     """The files that exactly this snapshot added."""
     return [
         entry.data_file
-        for manifest in manifests_of(snapshot, io)
-        if manifest.added_snapshot_id == snapshot.snapshot_id
+        for manifest in _added(io, snapshot)
         for entry in entries_of(manifest, io)
         if entry.status is ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     ]

@@ -13,7 +13,6 @@ from uuid import uuid4
 from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
@@ -22,12 +21,12 @@ from pyiceberg.table.update import (
     SetDefaultSortOrderUpdate,
     SetDefaultSpecUpdate,
     SetPropertiesUpdate,
-    SetSnapshotRefUpdate,
     TableUpdate,
 )
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.manifests import manifests_of
+from harness_pipelines.lakes.iceberg.write.tidying import main_at
 from harness_pipelines.ports.errors import MetadataMissing
 
 REVERT_OF, STREAM_HI = "harness.revert-of", "harness.stream-hi"
@@ -88,14 +87,7 @@ def restoring_updates(current: TableMetadata, known: TableMetadata, snapshot: Sn
     """Point main to *snapshot*, and set back what a foreign writer changed beside the rows: *known* is the ledger's."""
     updates: list[TableUpdate] = [
         AddSnapshotUpdate(snapshot=snapshot),
-        SetSnapshotRefUpdate(
-            ref_name=MAIN_BRANCH,
-            type=SnapshotRefType.BRANCH,
-            snapshot_id=snapshot.snapshot_id,
-            max_ref_age_ms=None,
-            max_snapshot_age_ms=None,
-            min_snapshots_to_keep=None,
-        ),
+        main_at(snapshot.snapshot_id),
     ]
     if current.current_schema_id != known.current_schema_id:
         updates.append(SetCurrentSchemaUpdate(schema_id=known.current_schema_id))

@@ -1,11 +1,24 @@
-"""Cleanup in a commit to a view: branches of finished attempts, and old snapshots."""
+"""What main names, and cleanup in a commit to a view: branches of finished attempts, and old snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate, TableUpdate
+
+
+def main_at(snapshot: int) -> SetSnapshotRefUpdate:
+    """Let main name a snapshot."""
+    return SetSnapshotRefUpdate(
+        ref_name=MAIN_BRANCH,
+        type=SnapshotRefType.BRANCH,
+        snapshot_id=snapshot,
+        max_ref_age_ms=None,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
 
 
 def tidying(metadata: Any, *, keep: int, drop: Sequence[str]) -> tuple[TableUpdate, ...]:
