@@ -13,6 +13,7 @@ import json
 import time
 from dataclasses import dataclass
 from math import inf
+from threading import Lock
 from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
@@ -66,25 +67,25 @@ class Ownership:
     def __init__(self, database: Database, *, warehouse: str) -> None:
         self._database, self._warehouse = database, normal(warehouse)
         self._read_at = -inf  #: monotonic seconds; -inf: it was not seen to be this ledger's
+        self._lock = Lock()
 
     def check(self, *, times: float = 1) -> None:
         """The warehouse is this ledger's, by a mark that was read lately. Cheap: it is read every `TRUSTED_S` at most.
 
-        With *times* that many times more rarely: for who writes nothing before another look.
+        A caller that writes nothing before another look believes the mark *times* as long.
         A warehouse of this ledger that is away blocks nothing: the users of the lake meet the error themselves.
         Raises: as `confirm`.
         """
-        now = time.monotonic()
-        if now < self._read_at + times * TRUSTED_S:
-            return
-        known = self._read_at > -inf
-        if known:
-            self._read_at = now  # other threads need not look too
-        try:
-            self.confirm()
-        except LakeAway:
-            if not known:
-                raise
+        with self._lock:  # of threads that come at once one reads
+            if time.monotonic() < self._read_at + times * TRUSTED_S:
+                return
+            known = self._read_at > -inf
+            try:
+                self.confirm()
+            except LakeAway:
+                if not known:
+                    raise
+                self._read_at = time.monotonic()
 
     def confirm(self) -> None:
         """The warehouse is this ledger's, by what its mark says now; one that has no mark yet becomes it.

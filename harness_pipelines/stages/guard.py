@@ -24,14 +24,15 @@ from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove, lost_of
 
 log = structlog.get_logger(__name__)
 COMPARED_S = 20.0  #: so long a comparison is believed while the connections last; less than the lease of a claim
-RESTING = 30  #: so many times longer by who writes nothing before another look
+RESTING = 30  #: times as long it is believed by a caller that writes nothing before another look
 
 
 @dataclass(slots=True)
 class _Compared:
     """What is known of one table."""
 
-    at: float = -inf  #: monotonic seconds
+    at: float = -inf  #: monotonic seconds, when the last comparison that found nothing began
+    begun: float = -inf  #: when the last one began
     connections: int = -1  #: that the database had made when the comparison began
     read: ByFile = field(default_factory=dict)  #: of the newest metadata files
 
@@ -59,10 +60,11 @@ class Standing:
         is_same = known.connections == connections
         times = RESTING if resting and is_same else 1
         self._ownership.check(times=times)
-        if is_same and now < known.at + times * COMPARED_S:
+        # Another thread that looks just now answers a caller that writes nothing, and no other one.
+        looked_at = max(known.at, known.begun) if resting else known.at
+        if is_same and now < looked_at + times * COMPARED_S:
             return
-        if is_same:
-            known.at = now  # other threads need not look too
+        known.begun = now
         try:
             # What a file names is kept, not that the ledger had it: another server than that one may answer now.
             known.read = self._named(table, ledger, read=known.read)
@@ -71,7 +73,7 @@ class Standing:
             self._admit(table)
             self._ownership.follow()
         except HarnessError:
-            known.at = -inf
+            known.at = known.begun = -inf
             raise
         known.at, known.connections = now, connections
 

@@ -32,7 +32,7 @@ def measure(run: Run) -> Sequence[Figure]:
     """p50 and p99 of the harness, and its p50 beside the peer's with a trigger of 1 s, on the same topic."""
     warm_up(run)
     topic = run.topic()
-    ours, sent = _ours(run, topic)
+    ours, sent = of_table(run, topic)
     p50, p99 = np.percentile(ours, [50, 99])
     peers = {}
     for trigger_s, seconds in ((1, run.size(30, 12)), (10, run.size(40, 0))):
@@ -48,8 +48,11 @@ def measure(run: Run) -> Sequence[Figure]:
     ]
 
 
-def _ours(run: Run, topic: str) -> tuple[Ages, int]:
-    """Milliseconds matter here, so producer and worker are processes of their own."""
+def of_table(run: Run, topic: str) -> tuple[Ages, int]:
+    """Seconds until each record is read from a new table, and how many were produced.
+
+    Milliseconds matter here, so producer and worker are processes of their own.
+    """
     seconds, warm_s = run.size(60, 15), 5.0
     table = run.table(topic, tier={"max_age": "10s" if not run.quick else "4s"})
     run.say(f"freshness: {RATE:,} records/s for {seconds} s, worker with all stages")

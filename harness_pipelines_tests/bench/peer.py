@@ -18,8 +18,11 @@ import psycopg
 from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
+from harness_pipelines.drivers.object_stores.clients import spark_options
 from harness_pipelines.engines.spark.kafka import java_properties
 from harness_pipelines.engines.spark.session import catalog_options
+from harness_pipelines.lakes.iceberg.checked_io import opened_io
+from harness_pipelines.lakes.iceberg.read.manifests import metadata_of
 from harness_pipelines_tests.bench.records import PARTITIONS, SPARK_COLUMNS
 
 if TYPE_CHECKING:
@@ -121,7 +124,9 @@ class Peer:
     def _make_table(self) -> None:
         stores = self._harness.stores
         spark = stores.spark()
-        for name, given in catalog_options(stores.dsn, warehouse=f"{stores.warehouse}/bench_peer").items():
+        place = f"{stores.warehouse}/bench_peer"
+        options = catalog_options(stores.dsn, warehouse=place) | spark_options(place, stores.settings.s3)
+        for name, given in options.items():
             spark.conf.set(f"spark.sql.catalog.{CATALOG}.{name}" if name else f"spark.sql.catalog.{CATALOG}", given)
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{NAMESPACE}")
         spark.sql(
@@ -131,7 +136,7 @@ class Peer:
         )
 
     def _rows(self) -> int:
-        snapshot = StaticTable.from_metadata(self.pointer()).metadata.current_snapshot()
+        snapshot = metadata_of(self.pointer(), opened_io()).current_snapshot()
         if snapshot is None or snapshot.summary is None:
             return 0
         return int(snapshot.summary["total-records"] or 0)

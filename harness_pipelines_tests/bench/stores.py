@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.drivers.files import opened
@@ -20,7 +22,13 @@ from harness_pipelines.services import Services
 from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.bench.base import Figure, Group, Run
+from harness_pipelines_tests.bench.freshness import RATE, of_table
+from harness_pipelines_tests.bench.peer import Peer
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
+from harness_pipelines_tests.bench.steady import SteadyProducer
+from harness_pipelines_tests.bench.throughput import published, warm_up
+from harness_pipelines_tests.hastened import hastened
+from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import ALL, INGEST, OTREE, TIER, running
 from harness_pipelines_tests.store_proxy import WHOLE, Request, StoreProxy, read_twice
 
@@ -32,7 +40,8 @@ PRICES: Mapping[str, float] = {
 }
 WRITES, DELETES = ("PUT", "CREATE", "REPLACE", "POST"), ("BULK", "DELETE")
 MONTH_S = 30 * 86_400.0
-EXPIRE, SHORT_S, SETTLE_S = frozenset({Stage.EXPIRE}), 20.0, 30.0
+EXPIRE, SHORT_S, SETTLE_S = frozenset({Stage.EXPIRE}), 20.0, 10.0
+HASTE = 60.0  #: so many times faster does time pass for the idle worker
 BATCH, TIERS_TO_COMPACT, ORPHANS = 400, 4, 1_000
 #: Nothing outlives its use, so that expire finds what it removes within a minute.
 SHORT = {"versions": "1s", "snapshots": 1, "grace": "1s", "lease": "5s"}
@@ -132,10 +141,11 @@ def requests(run: Run) -> Sequence[Figure]:
         expire = counted.act("expire_of_1000", lambda: _run_for(table, SHORT_S, stages=EXPIRE))
         quiet = there.table(topic, views="both")  # at default retention: the other one looks for garbage every second
         there.work(quiet, ALL)
-        idle_s = run.size(180, 60)
-        with running(Worker(there.harness.stores, [quiet.row], WorkerOptions())):
+        real_s = run.size(60, 30)  # an hour passes in a minute
+        idle_s = real_s * HASTE
+        with hastened(HASTE), running(Worker(there.harness.stores, [quiet.row], WorkerOptions())):
             time.sleep(SETTLE_S)  # what a worker looks at once
-            idle = counted.act("idle", lambda: time.sleep(idle_s))
+            idle = counted.act("idle", lambda: time.sleep(real_s))
         per_minute = len(idle.requests) * 60 / idle_s
         moves = MONTH_S / table.spec.tier.max_age
         run.note("requests.month.tier", tier.dollars * moves, "$ per table")
@@ -148,6 +158,91 @@ def requests(run: Run) -> Sequence[Figure]:
             _figure("expire.per_1000_deletes", expire.for_data, "requests", 3),
             _figure("idle.per_minute", per_minute, "requests", 1),
         ]
+
+
+def peers(run: Run) -> Sequence[Figure]:
+    """Requests per million rows, beside Spark Structured Streaming: as fresh in the lake, and as fresh for readers.
+
+    Readers of the harness see the buffer too, those of the peer the lake alone. The peer's checkpoint lies on the local
+    disk and costs no request here.
+    """
+    seconds = run.size(120, 65)
+    with store_of(run) as s3, StoreProxy(s3) as proxy, over(run, _bucket(), proxy.settings) as there:
+        warm_up(there)
+        asked = {
+            "ours_10s": _ours(there, proxy, max_age="10s", seconds=seconds),
+            "ours_60s": _ours(there, proxy, max_age="60s", seconds=seconds),
+            "peer_10s": _peers(there, proxy, trigger_s=10, seconds=seconds),
+            "peer_1s": _peers(there, proxy, trigger_s=1, seconds=seconds),
+        }
+    for name, act in asked.items():
+        for kind, times in sorted(Counter(one.kind for one in act.requests).items()):
+            run.note(f"peers.{name}.{kind}", times / seconds / RATE * 1e6, "requests per million rows")
+        run.note(f"peers.{name}.dollars", act.dollars / seconds / RATE * 1e9, "$ per 1,000 million rows")
+    many = {name: len(act.requests) for name, act in asked.items()}
+    return [
+        _figure("peers.as_fresh_in_the_lake", many["ours_10s"] / many["peer_10s"], "x", 0.5),
+        _figure("peers.as_fresh_for_readers", many["ours_60s"] / many["peer_1s"], "x", 0.5),
+    ]
+
+
+def _ours(run: Run, proxy: StoreProxy, *, max_age: str, seconds: int) -> Act:
+    """What ingest and tier ask of the store for records at `RATE`, until all are in the lake."""
+    run.say(f"peers: {RATE:,} records/s for {seconds} s, to the lake every {max_age}")
+    topic = run.topic()
+    table = run.table(topic, tier={"max_age": max_age})
+    worker = Worker(run.harness.stores, [table.row], WorkerOptions(stages=INGEST | TIER))
+    with running(worker), SteadyProducer(run.harness.settings, topic, rate=RATE, seconds=seconds) as producer:
+        first = len(proxy.seen)
+        rows = _produced(producer, seconds)
+        wait_until(lambda: _in_lake(table) == rows, "all rows are in the lake", deadline_s=180)
+        return Act(requests=tuple(proxy.seen[first:]))
+
+
+def _peers(run: Run, proxy: StoreProxy, *, trigger_s: int, seconds: int) -> Act:
+    """What the peer asks of it for as many."""
+    run.say(f"peers: the peer, trigger {trigger_s} s")
+    topic = run.topic()
+    with Peer(run.harness, topic, trigger_s=trigger_s, start=None) as peer:
+        peer.begin()
+        peer.await_running()
+        with SteadyProducer(run.harness.settings, topic, rate=RATE, seconds=seconds) as producer:
+            first = len(proxy.seen)
+            peer.await_rows(_produced(producer, seconds))
+            made = proxy.seen[first:]
+    return Act(requests=tuple(one for one in made if "java" in one.agent.lower()))  # not those of this bench
+
+
+def folder(run: Run) -> Sequence[Figure]:
+    """Freshness and throughput with the lake on a store that stands beside, and on the local folder."""
+    rows = run.size(1_000_000, 300_000)
+    with store_of(run) as s3, over(run, _bucket(), s3) as there:
+        fresh, rates = {}, {}
+        for name, place in (("folder", run), ("store", there)):
+            run.say(f"{name}: freshness and a backlog of {rows:,} records")
+            warm_up(place)
+            ages, _ = of_table(place, place.topic())
+            fresh[name] = float(np.percentile(ages, 50))
+            topic = place.topic()
+            produce_backlog(place.harness.settings, topic, count=rows)
+            rates[name] = max(published(place, rows, place.table(topic), f"{name}.backlog") for _ in range(2))
+            run.note(f"{name}.freshness_p50", fresh[name], "s")
+            run.note(f"{name}.backlog", rates[name], "rows/s")
+    backlog = rates["store"] / rates["folder"]
+    return [
+        _figure("freshness_p50_to_folder", fresh["store"] / fresh["folder"], "x", 1.2),
+        Figure(figure="stores.backlog_to_folder", value=backlog, unit="x", goal=0.8, sense=">="),
+    ]
+
+
+def _produced(producer: SteadyProducer, seconds: float) -> int:
+    """How many records were acknowledged, once all are."""
+    wait_until(lambda: not producer.running, "all is produced", deadline_s=2 * seconds + 60)
+    return sum(len(part.offsets) for part in producer.stop().values())
+
+
+def _in_lake(table: hp.Table) -> int:
+    return sum(p.bounds.stream_hi for p in table.positions())
 
 
 def _bucket() -> str:
@@ -185,4 +280,4 @@ def _run_for(table: hp.Table, for_s: float, *, stages: frozenset[Stage] = ALL) -
     Worker(table.harness.stores, [table.row], WorkerOptions(stages=stages, for_s=for_s)).run()
 
 
-FIGURES: Mapping[str, Group] = {"requests": requests}
+FIGURES: Mapping[str, Group] = {"requests": requests, "peers": peers, "folder": folder}

@@ -30,9 +30,9 @@ def measure(run: Run) -> Sequence[Figure]:
         ingest = rows / run.work(buffered, INGEST)
     peer = max(_peers(run, topic, rows, trigger_s=t) for t in ((1,) if run.quick else (1, 10)))
     run.say(f"throughput: {rows:,} records through the buffer to Iceberg")
-    through = _published(run, rows, run.table(topic), "throughput.through_buffer")
+    through = published(run, rows, run.table(topic), "throughput.through_buffer")
     run.say(f"throughput: {rows:,} records straight to Iceberg (`buffer: none`)")
-    direct = _published(run, rows, run.table(topic, buffer="none"), "throughput.buffer_none")
+    direct = published(run, rows, run.table(topic, buffer="none"), "throughput.buffer_none")
     run.note("throughput.through_buffer", through, "rows/s")
     run.note("throughput.buffer_none", direct, "rows/s")
     if ingest < INGEST_GOAL:
@@ -68,7 +68,8 @@ def lake_table(run: Run) -> hp.Table:
     return found
 
 
-def _published(run: Run, rows: int, table: hp.Table, name: str) -> float:
+def published(run: Run, rows: int, table: hp.Table, name: str) -> float:
+    """Rows per second of *table* from the log to published versions; CPU time is noted under *name*."""
     with run.cpu(name, rows):
         rate = rows / run.work(table, ALL)
     assert sum(p.bounds.stream_hi for p in table.positions()) == rows

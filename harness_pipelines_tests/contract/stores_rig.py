@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.catalogs.rest import RestMirror
+from harness_pipelines.lakes.iceberg.inspect.history import named_by_files
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
 from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
@@ -32,6 +34,7 @@ from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
+from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.migrations import ledger_database
@@ -61,6 +64,7 @@ from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
+from harness_pipelines.stages.guard import Standing
 from harness_pipelines_tests.memory.buffer import MemorySegments, MemorySegmentWriter
 from harness_pipelines_tests.memory.lake import MemoryFile, MemoryLake
 from harness_pipelines_tests.memory.leases import MemoryLeases
@@ -354,6 +358,7 @@ class RealRig(StoresRig):
         self.lake = self._lake = Lake(self.catalog, self.database, pointers=self.pointers, warehouse=folder.as_uri())
 
         self.mirrors = Mirrors(self.database, self.readers)
+        self.standing = Standing(self.ownership, TableHistories(self.database), partial(named_by_files, self.catalog))
         self._warehouse = folder.as_uri()
 
     def foreign_catalog(self, table: TableRow, catalog: CatalogSpec) -> RestMirror:

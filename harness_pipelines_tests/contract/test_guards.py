@@ -8,15 +8,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import pytest
 
 from harness_pipelines.drivers.postgres import Connection, LedgerPromoted
-from harness_pipelines.lakes.iceberg.inspect.history import named_by_files
 from harness_pipelines.ledgers.postgres.boundary import check_kept
-from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ports.errors import BuiltGone
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
@@ -34,7 +31,7 @@ from harness_pipelines_tests.contract.test_locks import waits
 
 
 def guard_of(real: RealRig) -> Standing:
-    return Standing(real.ownership, TableHistories(real.database), partial(named_by_files, real.catalog))
+    return real.standing
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ class StoreIO(PyArrowFileIO):
 class CheckedIO(FileIO):
     """Files of the lake. With *digests* it notes each metadata file, manifest list and manifest that it writes.
 
-    *fresh*: for who judges what a file holds now; nothing that is kept answers.
+    *fresh*: a caller that judges what a file holds now reads it; nothing that is kept answers.
     """
 
     def __init__(self, inner: FileIO, digests: Notes | None = None, *, fresh: bool = False) -> None:
@@ -92,7 +92,7 @@ def opened_io(*, fresh: bool = False) -> CheckedIO:
 
 
 def fresh(io: FileIO) -> FileIO:
-    """*io*, for who judges what a file holds now."""
+    """*io*, as a caller takes it that judges what a file holds now."""
     return io.fresh() if isinstance(io, CheckedIO) else io
 
 
@@ -172,7 +172,7 @@ class _Input(InputFile):
         return self._inner.exists()
 
     def _content(self) -> bytes:
-        """All of a file that is kept, unless it is to be read anew."""
+        """All of a file that is kept, unless it is to be read again."""
         return _read(self.location) if self._fresh else _kept(self.location, partial(_read, self.location))
 
     def open(self, seekable: bool = True) -> InputStream:

@@ -17,7 +17,7 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import HasLake, HasLedger, HasRawBytes, HasStanding, HasUpkeep
-from harness_pipelines.ports.errors import FilesKept
+from harness_pipelines.ports.errors import FilesKept, LakeAway
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import Moved, StoredFile
@@ -87,20 +87,21 @@ def expire_once(
     now = stores.ledger.table(table.name)
     if now.table_id == table.table_id:  # else it was dropped and made again, and the claim is gone
         table = now  # what is removed for good goes by the spec in force, not by the one that a worker began with
-    if not dry_run and (look or stores.upkeep.has_ripe(table) or stores.raw_bytes.is_due(table)):
-        stores.standing.check(table, stores.ledger)  # files are removed, or written
+    held_up: list[HarnessError] = []
+    admitted = dry_run or _may_write(stores, table, held_up, look=look)
     grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
     dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
     deleted: list[str] = []
     moved = Moved()
-    held_up: list[HarnessError] = []
     with _going_on(held_up), reachable(table.name, "expire"):
-        deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
+        if admitted:
+            deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
     faults.point("expire.before_trim")
     decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
     faults.point("expire.after_commit")
     with _going_on(held_up):
-        moved = stores.raw_bytes.move(table, claim, dry_run=dry_run)
+        if admitted:
+            moved = stores.raw_bytes.move(table, claim, dry_run=dry_run)
     if held_up and not isinstance(held_up[0], FilesKept):
         raise held_up[0]
     condemned: list[StoredFile] = []
@@ -134,6 +135,20 @@ def expire_once(
         uploads=uploads,
     )
     return expired
+
+
+def _may_write(stores: Ports, table: TableRow, held_up: list[HarnessError], *, look: bool) -> bool:
+    """Return whether the lake is this ledger's, if files are due to be removed or written; LakeAway is held up.
+
+    Raises: WarehouseTaken, LedgerOlderThanLake.
+    """
+    if look or stores.upkeep.has_ripe(table) or stores.raw_bytes.is_due(table):
+        try:
+            stores.standing.check(table, stores.ledger)
+        except LakeAway as away:
+            held_up.append(away)
+            return False
+    return True
 
 
 @contextmanager
