@@ -17,6 +17,7 @@ from dagster._core.instance.config import dagster_instance_config
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
+from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines.spec.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,9 +88,27 @@ def test_secrets_are_asked_for_and_in_the_example():
     ]
 
 
+def test_the_image_has_every_kind_of_jars_that_spark_loads():
+    """Those of the embedded Kafka are not needed beside a broker."""
+    kinds = {pom.stem for pom in (DEPLOY / "jars").glob("*.xml")} - {"kafka"}
+    [found] = re.findall(r"for kind in ([a-z0-9 ]+);", DOCKERFILE.read_text())
+    assert set(found.split()) == kinds
+    assert {f"deploy/jars/{kind}.xml" for kind in kinds} <= set(copied())
+    [path] = re.findall(r"extraClassPath=([^\"]+)", (DEPLOY / "images/spark-connect").read_text())
+    assert set(path.split(":")) == {f"/opt/jars/{kind}/*" for kind in kinds}
+
+
+def test_the_lake_of_the_example_can_be_a_folder_or_a_store():
+    """What `docker compose` hands on when a variable of the example is left empty is no setting at all."""
+    given = {name: value for name, value in OURS["worker"]["environment"].items() if name.startswith("HARNESS_S3_")}
+    assert given.keys() >= {"HARNESS_S3_ENDPOINT", "HARNESS_S3_ACCESS_KEY", "HARNESS_S3_SECRET_KEY"}
+    assert Settings.from_env({**dict.fromkeys(given, ""), "HARNESS_WAREHOUSE": "/lake"}).s3 == S3Settings()
+
+
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_every_variable_has_a_reader(name: str):
     known = {f"HARNESS_{field.name.upper()}" for field in fields(Settings)}
+    known |= {f"HARNESS_S3_{field.name.upper()}" for field in fields(S3Settings)}
     assert set(OURS[name]["environment"]) <= known | OF_OTHERS
 
 
