@@ -39,16 +39,20 @@ _ENDPOINTS = (
     "POST /v1/{prefix}/namespaces/{namespace}/register",
     "POST /v1/{prefix}/namespaces",
 )
-_TOGETHER = "POST /v1/{prefix}/transactions/commit"
+TRANSACTION = "transactions/commit"
+_TOGETHER = f"POST /v1/{{prefix}}/{TRANSACTION}"
 _STATUS = {NoSuchTableError: 404, NoSuchNamespaceError: 404, TableAlreadyExistsError: 409, CommitFailedException: 409}
 
 
 class CatalogServer:
-    """One server; its state is a file of SQLite in *folder*."""
+    """One server; its state is a file of SQLite in *folder*.
 
-    def __init__(self, folder: Path, *, together: bool = True, token: str | None = None) -> None:
+    *together*: it takes the changes of several tables in one request. *names*: it says which requests it takes.
+    """
+
+    def __init__(self, folder: Path, *, together: bool = True, names: bool = True, token: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._together, self._token = folder, together, token
+        self._folder, self._together, self._names, self._token = folder, together, names, token
         self._lock = threading.Lock()
         self._faults: list[tuple[str, str, int]] = []  #: kind of request, what happens, how often
         self.seen: Counter[str] = Counter()
@@ -92,6 +96,8 @@ class CatalogServer:
 
     def fail(self, kind: str, how: str, *, times: int = 1_000_000) -> None:
         """The next *times* requests of *kind* (load, register, commit, transaction, drop) go wrong.
+
+        A commit with removals of snapshots or branches is one of the kind `removal`, too.
 
         *how*: `before` and `after` are a status before or after the work, as ``503 before``, ``409 after``; `lost`
         does the work and ends the connection.
@@ -141,7 +147,11 @@ class CatalogServer:
                 Route(table, self._route("load"), methods=["GET"]),
                 Route(table, self._route("commit"), methods=["POST"]),
                 Route(table, self._route("drop"), methods=["DELETE"]),
-                Route("/v1/transactions/commit", self._route("transaction"), methods=["POST"]),
+                *(
+                    [Route(f"/v1/{TRANSACTION}", self._route("transaction"), methods=["POST"])]
+                    if self._together
+                    else []
+                ),
             ]
         )
 
@@ -149,7 +159,8 @@ class CatalogServer:
         if (refused := self._refused(request)) is not None:
             return refused
         found = [*_ENDPOINTS, *([_TOGETHER] if self._together else [])]
-        return JSONResponse({"defaults": {}, "overrides": {}, "endpoints": found})
+        named = {"endpoints": found} if self._names else {}
+        return JSONResponse({"defaults": {}, "overrides": {}, **named})
 
     def _route(self, kind: str) -> Any:
         async def answer(request: Request) -> Response:
@@ -158,7 +169,7 @@ class CatalogServer:
             body = await request.body()
             with self._lock:
                 self.seen[kind] += 1
-                how = self._fault(kind)
+                how = (self._fault("removal") if b'"remove-snapshot' in body else "") or self._fault(kind)
                 status = int(how.split()[0]) if how and how != "lost" else 0
                 if how.endswith("before"):
                     return _error(status, "ServerError", "a test says so")

@@ -68,9 +68,10 @@ class Mirrored:
         stores: Any = self.real
         return Mirroring(stores, look_every_s=0.0)
 
-    def publish(self) -> Version:
+    def publish(self, *, keep: int = 50) -> Version:
+        """The next version, whose metadata keeps *keep* snapshots."""
         self.low += 5
-        return moved(self.real, self.table, self.tiers, self.low - 5, self.low)
+        return moved(self.real, self.table, self.tiers, self.low - 5, self.low, keep=keep)
 
     def step(self, claim: Claim | None = None) -> str | None:
         """One step; what holds the mirror up."""
@@ -133,9 +134,10 @@ def test_a_server_with_nothing_new_is_asked_rarely(mirrored: Mirrored):
     assert mirrored.server.seen.total() == 0
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_both_views_go_in_one_request_where_the_server_can(real: RealRig, tmp_path: Path, together: bool):
-    with CatalogServer(tmp_path, together=together).running() as server:
+@pytest.mark.parametrize("names", [True, False], ids=["named", "silent"])
+@pytest.mark.parametrize("together", [True, False], ids=["together", "one by one"])
+def test_both_views_go_in_one_request_where_the_server_can(real: RealRig, tmp_path: Path, together: bool, names: bool):
+    with CatalogServer(tmp_path, together=together, names=names).running() as server:
         server.catalog.create_namespace(NAMESPACE)
         both = Mirrored(real, server, views="both")
         both.publish()
@@ -288,6 +290,27 @@ def test_a_foreign_expiry_takes_nothing_that_the_mirror_shows(mirrored: Mirrored
 
     assert mirrored.step() is None
     mirrored.assert_shows(version)
+
+
+@pytest.mark.parametrize("how", ["400 before", "500 before", "501 before"])
+def test_a_server_that_takes_no_removals_is_followed_without_them(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    server = mirrored.server
+    server.fail("removal", how)
+    for _ in range(4):
+        version = mirrored.publish(keep=1)
+        assert mirrored.step() is None
+        mirrored.assert_shows(version)
+    assert len(mirrored.there.snapshots()) > 2
+    assert server.seen["commit"] == 5, "it is not tried each time"
+    server.heal()
+    monkeypatch.setattr(rest, "REMOVE_AGAIN_S", 0.0)
+    mirrored.worker = mirrored.another()
+    version = mirrored.publish(keep=1)
+    assert mirrored.step() is None
+    mirrored.assert_shows(version)
+    assert len(mirrored.there.snapshots()) <= 2
 
 
 def test_a_table_that_is_there_already_and_not_ours_is_left_alone(mirrored: Mirrored):

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.mirrors import VERSION
 from harness_pipelines_tests.catalog_server import CatalogServer
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.integration.stores.test_lake_on_s3 import command
+from harness_pipelines_tests.mirrored import await_reads, by_pyiceberg, by_spark, read_all_along
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
@@ -89,6 +91,25 @@ def test_both_views_are_always_those_of_one_version_while_a_worker_runs(make_rig
     published = {(v.stream.snapshot, v.batch.snapshot) for v in rig.stores.tables.versions(rig.table.row) if v.batch}
     assert seen <= published
     assert len(seen) >= 4
+    rig.assert_exact()
+
+
+@pytest.mark.long
+def test_each_read_by_pyiceberg_and_spark_is_of_a_published_version_while_a_worker_runs(
+    make_rig: MakeRig, server: CatalogServer
+):
+    rig = mirrored(make_rig, server, views="both", layout={"columns": ["n", "id"]}, tier={"max_rows": 20})
+    moved(rig)
+    mirror(rig)
+    reads = {
+        "PyIceberg": by_pyiceberg(RestCatalog("other", uri=server.uri), rig),
+        "Spark": by_spark(rig.stores.spark(), rig, uri=server.uri, options={}),
+    }
+    with read_all_along(rig, reads) as seen, rig.working(frozenset(Stage)):
+        for _ in range(4):
+            rig.produce(30)
+            await_reads(seen, lambda: reads["PyIceberg"]("batch").num_rows >= rig.truth.total())
+    assert all(len(set(found)) >= 3 for found in seen.values()), seen
     rig.assert_exact()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -9,7 +10,7 @@ from http import HTTPStatus
 
 import requests
 from pydantic import ValidationError
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, RestCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     CommitFailedException,
@@ -30,7 +31,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.catalogs.probe import Scratch, probe
-from harness_pipelines.lakes.iceberg.catalogs.updates import requirements, updates
+from harness_pipelines.lakes.iceberg.catalogs.updates import REMOVALS, removals_of, requirements, updates
 from harness_pipelines.ports.errors import (
     MirrorAway,
     MirrorLoginFailed,
@@ -45,7 +46,9 @@ from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.spec.catalogs import CatalogSpec
 
 WAIT_S = (5.0, 30.0)  #: to connect, and between two packets of an answer
+REMOVE_AGAIN_S = 600.0  #: after a commit with removals failed: so long the next ones have none
 TRANSACTION = "transactions/commit"
+_NOT_OFFERED = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _AWAY = (
     requests.RequestException,
     ValidationError,  # an answer without its end
@@ -66,6 +69,7 @@ class RestMirror:
         self._namespace = tuple(namespace.split("."))
         self._elsewhere = f"{warehouse}/_mirrors/{catalog.name}/{table.spec.namespace}"
         self._shown: dict[ViewName, Table] = {}  #: what `load` found last, whose commit is built on it
+        self._remove_at = 0.0  #: monotonic seconds; commits before it have no removals
 
     def load(self, view: ViewName) -> Seen | None:
         """What the server shows. Raises: MirrorAway, MirrorLoginFailed, MirrorRefused."""
@@ -102,13 +106,26 @@ class RestMirror:
 
     def follow(self, changes: Sequence[MirrorChange]) -> None:
         """All in one request where the server can, else one after the other. Raises, besides: MirrorUndecided."""
-        asked = [self._request(change) for change in changes]
-        with self._asked("was sent a commit", writes=True):
-            if len(asked) > 1 and self.commits_together:
-                self._post(TRANSACTION, f'{{"table-changes":[{",".join(one.model_dump_json() for one in asked)}]}}')
+        removals = time.monotonic() >= self._remove_at
+        asked = [self._request(change, removals=removals) for change in changes]
+        try:
+            with self._asked("was sent a commit", writes=True):
+                self._commit([change.view for change in changes], asked)
+        except (MirrorRefused, MirrorUndecided) as error:
+            if not any(isinstance(update, REMOVALS) for one in asked for update in one.updates):
+                raise
+            # Some servers (Nessie) keep what they like and take no removals, which they say in any way.
+            self._remove_at = time.monotonic() + REMOVE_AGAIN_S
+            raise MirrorUndecided(f"{error}; the next commit removes nothing") from error
+
+    def _commit(self, views: Sequence[ViewName], asked: Sequence[CommitTableRequest]) -> None:
+        if len(asked) > 1 and self._commits_together:
+            changes = ",".join(one.model_dump_json() for one in asked)
+            if self._post(TRANSACTION, f'{{"table-changes":[{changes}]}}'):
                 return
-            for change, one in zip(changes, asked, strict=True):
-                self._client.commit_table(self._shown[change.view], one.requirements, one.updates)
+            self._commits_together = False
+        for view, one in zip(views, asked, strict=True):
+            self._client.commit_table(self._shown[view], one.requirements, one.updates)
 
     def drop(self, view: ViewName) -> bool:
         """Take the table out of the catalog; its files stay. False: it was not there."""
@@ -118,11 +135,6 @@ class RestMirror:
             except NoSuchTableError:
                 return False
         return True
-
-    @cached_property
-    def commits_together(self) -> bool:
-        """Return whether the server says that it takes the changes of several tables in one request."""
-        return any(str(one).endswith(f"/{TRANSACTION}") for one in self._client._supported_endpoints)
 
     def probe(self) -> Probed:
         """What the server does to scratch tables in the mirror's namespace. Raises, besides: MirrorNamespaceMissing."""
@@ -141,9 +153,20 @@ class RestMirror:
         """Raises: CatalogSecretMissing, and what the first request raises."""
         return _Client(self._spec.name, **{**self._spec.opened(), "uri": self._spec.uri})
 
-    def _post(self, endpoint: str, body: str) -> None:
-        """Raises: what PyIceberg raises for a commit."""
+    @cached_property
+    def _commits_together(self) -> bool:
+        """Whether the server may take the changes of several tables in one request.
+
+        A server that names no requests takes all of the protocol's first version: this one is among them.
+        """
+        named = self._client._supported_endpoints
+        return named >= DEFAULT_ENDPOINTS or any(str(one).endswith(f"/{TRANSACTION}") for one in named)
+
+    def _post(self, endpoint: str, body: str) -> bool:
+        """Send a commit; False: the server has no such request. Raises: what PyIceberg raises for a commit."""
         answer = self._client._session.post(self._client.url(endpoint), data=body.encode())
+        if answer.status_code in _NOT_OFFERED and "NoSuch" not in answer.text:  # as of a table or a namespace
+            return False
         if answer.status_code == 409:
             raise CommitFailedException(answer.text)
         if answer.status_code >= 500:
@@ -152,15 +175,19 @@ class RestMirror:
             raise ForbiddenError(answer.text)
         if answer.status_code >= 400:
             raise RESTError(answer.text)
+        return True
 
-    def _request(self, change: MirrorChange) -> CommitTableRequest:
+    def _request(self, change: MirrorChange, *, removals: bool) -> CommitTableRequest:
         there = self._shown[change.view].metadata
         ours = self._ours(change.view, change.metadata).metadata
         elsewhere = f"{self._elsewhere}/{self._table.views[change.view]}-{str(there.table_uuid)[:8]}"
         return CommitTableRequest(
             identifier=TableIdentifier(namespace=self._namespace, name=self._table.views[change.view]),
             requirements=requirements(there),
-            updates=updates(there, ours, version=change.version, elsewhere=elsewhere),
+            updates=(
+                *updates(there, ours, version=change.version, elsewhere=elsewhere),
+                *(removals_of(there, ours) if removals else ()),
+            ),
         )
 
     def _ours(self, view: ViewName, metadata: str) -> Table:
@@ -192,7 +219,7 @@ class RestMirror:
         except _AWAY as error:
             away = MirrorUndecided if writes else MirrorAway
             raise away(f"{self._where} {what} and gave no answer: {error}; the table goes on") from error
-        except (RESTError, ValueError) as error:
+        except (RESTError, NotImplementedError, ValueError) as error:
             raise MirrorRefused(f"{self._where} {what} and refused: {error}") from error
 
 

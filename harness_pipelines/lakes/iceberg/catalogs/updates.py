@@ -27,6 +27,8 @@ from pyiceberg.table.update import (
 from harness_pipelines.protocol.lake.mirrors import METADATA_PATH, VERSION
 from harness_pipelines.protocol.moves import move_of
 
+REMOVALS = (RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate)
+
 
 def requirements(there: TableMetadata) -> tuple[TableRequirement, ...]:
     """The commit holds only on the table and the snapshot that were seen."""
@@ -37,25 +39,30 @@ def requirements(there: TableMetadata) -> tuple[TableRequirement, ...]:
 
 
 def updates(there: TableMetadata, ours: TableMetadata, *, version: int, elsewhere: str) -> tuple[TableUpdate, ...]:
-    """From what the server has *there* to *ours*, marked as *version*; its metadata files go to *elsewhere*.
-
-    Snapshots that our own metadata has forgotten go, and with them branches of moves that came along at the
-    registration: expire removes their files.
-    """
+    """From what the server has *there* to *ours*, marked as *version*; its metadata files go to *elsewhere*."""
     snapshot = ours.current_snapshot()
     found: list[TableUpdate] = [*_schemas(there, ours)]
     if snapshot is not None and snapshot.snapshot_id != there.current_snapshot_id:
         found += _main(there, snapshot)
-    branches = [name for name in there.refs if move_of(name) is not None]
-    found += [RemoveSnapshotRefUpdate(ref_name=name) for name in sorted(branches)]
-    kept = {ref.snapshot_id for name, ref in there.refs.items() if name not in {MAIN_BRANCH, *branches}}
-    kept |= {one.snapshot_id for one in ours.snapshots}
-    if gone := sorted({one.snapshot_id for one in there.snapshots} - kept):
-        found.append(RemoveSnapshotsUpdate(snapshot_ids=gone))
     wanted = {**ours.properties, VERSION: str(version), METADATA_PATH: elsewhere}
     changed = {name: value for name, value in wanted.items() if there.properties.get(name) != value}
     if changed:
         found.append(SetPropertiesUpdate(updates=changed))
+    return tuple(found)
+
+
+def removals_of(there: TableMetadata, ours: TableMetadata) -> tuple[TableUpdate, ...]:
+    """What may go as well: snapshots that our own metadata has forgotten, and branches that came at the registration.
+
+    Expire removes their files. A reader of main misses nothing while they stay, so a server that refuses them is
+    followed without.
+    """
+    branches = [name for name in there.refs if move_of(name) is not None]
+    found: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in sorted(branches)]
+    kept = {ref.snapshot_id for name, ref in there.refs.items() if name not in {MAIN_BRANCH, *branches}}
+    kept |= {one.snapshot_id for one in ours.snapshots}
+    if gone := sorted({one.snapshot_id for one in there.snapshots} - kept):
+        found.append(RemoveSnapshotsUpdate(snapshot_ids=gone))
     return tuple(found)
 
 
