@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -11,9 +12,10 @@ import socket
 import stat
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness_pipelines.services.errors import ServicesBusy, ServicesError
 from harness_pipelines.services.process import ProcessId, wait_until
@@ -22,6 +24,9 @@ FIRST_PORT, LAST_PORT = 20_000, 32_000  # below the kernel's range for outgoing 
 LOOPBACK = "127.0.0.1"
 FORMAT = 1  #: of a home; raised by a change that an older harness must not start or stop the services of
 _LOCK = "services.lock"
+_NO_FOLDER = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,28 +51,30 @@ class StateFile:
         Raises: ServicesError for a home that this harness must leave alone.
         """
         try:
-            text = self._path.read_text()
+            text = self._path.read_bytes()
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise ServicesError(
+                f"the home {self.home} cannot be read: {error}; nothing was started or stopped. Let HARNESS_HOME (or "
+                "--home) name a folder that this user may read and write"
+            ) from error
         try:
             found = json.loads(text)
-        except ValueError as error:
+            written = int(found.get("format", FORMAT))
+            records = {} if written > FORMAT else {name: _record(one) for name, one in found["services"].items()}
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ServicesError(
-                f"{self._path} is not the JSON that was written there ({error}); nothing was started or stopped. "
-                "Remove the file: the next `harness services up` ends what runs and starts it with its data"
+                f"{self._path} is not the JSON that was written there ({type(error).__name__}: {error}); nothing was "
+                "started or stopped. Remove the file: the next `harness services up` ends what runs and starts it "
+                "with its data"
             ) from error
-        if (written := found.get("format", FORMAT)) > FORMAT:
+        if written > FORMAT:
             raise ServicesError(
                 f"{self.home} was written by a newer harness (its format is {written}, this harness knows {FORMAT}); "
                 "nothing was started or stopped. Install that version, or give this one another HARNESS_HOME"
             )
-        return {
-            name: Record(
-                ports=tuple(one["ports"]),
-                process=ProcessId(pid=one["pid"], started=one["started"]) if one["pid"] else None,
-            )
-            for name, one in found["services"].items()
-        }
+        return records
 
     def write(self, name: str, record: Record) -> None:
         """Replace the record of one service atomically."""
@@ -92,8 +99,17 @@ class StateFile:
     @contextlib.contextmanager
     def exclusive(self, *, timeout_s: float, waiting: Callable[[], None]) -> Iterator[None]:
         """Hold the home's lock; a crash of the holder frees it. Raises: ServicesBusy."""
-        make_home(self.home)
-        with (self.home / _LOCK).open("a") as lock:
+        try:
+            make_home(self.home)
+            lock = (self.home / _LOCK).open("a")
+        except OSError as error:
+            if error.errno not in _NO_FOLDER:
+                raise
+            raise ServicesError(
+                f"the home {self.home} is no folder that can be made: {error}; nothing was started or stopped. Let "
+                "HARNESS_HOME (or --home) name another one"
+            ) from error
+        with lock:
             if not _try_lock(lock.fileno()):
                 waiting()
                 if not wait_until(lambda: _try_lock(lock.fileno()), timeout_s=timeout_s):
@@ -102,6 +118,12 @@ class StateFile:
                         f"for {timeout_s:.0f} s; nothing was changed; try again when it has ended"
                     )
             yield
+
+
+def _record(written: Mapping[str, Any]) -> Record:
+    """Raises: LookupError, TypeError, ValueError for what was not written by `StateFile.write`."""
+    process = ProcessId(pid=int(written["pid"]), started=str(written["started"])) if written["pid"] else None
+    return Record(ports=tuple(map(int, written["ports"])), process=process)
 
 
 def _try_lock(descriptor: int) -> bool:

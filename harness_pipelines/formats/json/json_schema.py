@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -12,14 +13,18 @@ import pyarrow as pa
 from harness_pipelines.extras import needs
 from harness_pipelines.formats.base import Codec, Decoded, Reason, Refused
 from harness_pipelines.formats.columns.shapes import Unfit
-from harness_pipelines.formats.refusals import DETAIL_CHARS, refusal
+from harness_pipelines.formats.refusals import DETAIL_CHARS, malformed, refusal
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.formats.schema.writer_schema import NoFit
 
 with needs("formats", "A format with a schema"):
     import jsonschema_rs
 
+BACKTRACKS_MAX = 20_000  #: of a pattern on one text: a millisecond, in which no other thread of the process runs
+STEPS_MAX = 100_000  #: schemas that one value is held against at once, by ``allOf``, ``$ref`` and their like
 _any_json = msgspec.json.Decoder().decode
+#: Words whose schemas are asked of the same value, not of a part of it.
+_ONE, _SOME, _NAMED = ("not", "if", "then", "else"), ("allOf", "anyOf", "oneOf"), ("dependentSchemas", "dependencies")
 
 
 class JsonSchemaCodec:
@@ -35,9 +40,17 @@ class JsonSchemaCodec:
             others = [(name, msgspec.json.decode(text)) for name, text in schema.references.items()]
             registry = jsonschema_rs.Registry(others) if others else None
             found: Any = msgspec.json.decode(schema.text)
-            self._validator = jsonschema_rs.validator_for(found, registry=registry, retriever=_nothing)
-        except (ValueError, TypeError, msgspec.DecodeError, jsonschema_rs.ReferencingError) as error:
-            why = " ".join(str(error).split())[:DETAIL_CHARS]
+            if _Steps(found, dict(others)).of(found) > STEPS_MAX:
+                raise ValueError(f"a value would be held against more than {STEPS_MAX:,} schemas, by its references")
+            self._validator = jsonschema_rs.validator_for(
+                found,
+                registry=registry,
+                retriever=_nothing,
+                pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS_MAX),
+            )
+        except (ValueError, TypeError, RecursionError, msgspec.DecodeError, jsonschema_rs.ReferencingError) as error:
+            no_json = malformed(schema.text.encode(errors="surrogatepass")) if _is_no_json(error) else None
+            why = no_json.detail if no_json else " ".join(str(error).split())[:DETAIL_CHARS]
             raise NoFit(f"no JSON Schema that can be used: {why}", reason=Reason.UNUSABLE_SCHEMA) from error
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
@@ -67,6 +80,52 @@ class JsonSchemaCodec:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
         where = f"`{path.removeprefix('.')}`: " if path else ""
         return refusal(index, Unfit(Reason.SCHEMA_VIOLATION, where + " ".join(error.message.split())))
+
+
+class _Steps:
+    """Counts how many schemas a value is held against at once. Each reference may double it, so 40 never end.
+
+    A reference that leads nowhere known counts for one: the validator says what is wrong with it.
+    """
+
+    def __init__(self, root: Any, others: dict[str, Any]) -> None:
+        self._root, self._others = root, others
+        self._known: dict[int, int] = {}  #: by the schema's place in memory; 0 while it is being counted
+
+    def of(self, schema: Any) -> int:
+        if not isinstance(schema, dict):
+            return 1
+        if id(schema) not in self._known:
+            self._known[id(schema)] = 0  # it may lead back to itself, where the validator stops
+            self._known[id(schema)] = 1 + sum(map(self.of, self._asked(schema)))
+        return self._known[id(schema)]
+
+    def _asked(self, schema: dict[str, Any]) -> Iterator[Any]:
+        yield from (schema[word] for word in _ONE if word in schema)
+        for word in _SOME:
+            yield from found if isinstance(found := schema.get(word), list) else ()
+        for word in _NAMED:
+            yield from found.values() if isinstance(found := schema.get(word), dict) else ()
+        if isinstance(reference := schema.get("$ref"), str):
+            yield self._at(reference)
+
+    def _at(self, reference: str) -> Any:
+        """What *reference* leads to, by the path below a ``#``."""
+        name, _, path = reference.partition("#")
+        place: Any = self._others.get(name) if name else self._root
+        for written in unquote(path).split("/")[1:]:
+            part = written.replace("~1", "/").replace("~0", "~")
+            if isinstance(place, dict):
+                place = place.get(part)
+            elif isinstance(place, list) and part.isdecimal() and int(part) < len(place):
+                place = place[int(part)]
+            else:
+                return None
+        return place
+
+
+def _is_no_json(error: Exception) -> bool:
+    return isinstance(error, msgspec.DecodeError | UnicodeError)
 
 
 def _nothing(uri: str) -> Any:

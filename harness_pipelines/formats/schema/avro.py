@@ -28,6 +28,8 @@ with needs("formats", "A format with a schema"):
     from fastavro.schema import SchemaParseException, UnknownType
 
 NESTING_MAX = 64
+WEIGHTLESS_MAX = 1_000  #: values of a record that take no bytes; records within records multiply them
+WEIGHTLESS_ELEMENT_MAX = 16  #: the same of an element, of which a few bytes can stand for many
 ANY_NAME = "*"  #: of the only field of what is no record
 _MEANT = "harness.logicalType"
 _END, _VALUE, _FRAME, _BOOLEAN = "harness__end", "harness__value", "harness__frame", "harness__boolean"
@@ -287,6 +289,7 @@ class _Walk:
     def __init__(self, names: Mapping[str, Any], *, is_debezium: bool) -> None:
         self._names, self._is_debezium = names, is_debezium
         self._known: dict[str, Written] = {}  # or a few names that stand for each other twice would never end
+        self._weightless_of: dict[str, int] = {}  # by record
 
     def written(self, schema: Any, inside: tuple[str, ...]) -> Written:
         """*inside*: the records around it. Raises: NoFit for a schema by which a few bytes can do harm."""
@@ -308,9 +311,11 @@ class _Walk:
                 element = self.written(schema["items"], (*inside, ""))
                 if self._is_empty(schema["items"]):
                     raise _unusable("the elements of an array take no bytes, so a few could stand for any number")
+                self._check_weight(schema["items"], "an element of an array", at_most=WEIGHTLESS_ELEMENT_MAX)
                 return Written(kind="list", name="array", element=element)
             case "map":
                 values = self.written(schema["values"], (*inside, ""))
+                self._check_weight(schema["values"], "a value of a map", at_most=WEIGHTLESS_ELEMENT_MAX)
                 key = Written(kind="string", name="string")
                 return Written(kind="map", name="map", key=key, element=values)
             case "enum":
@@ -340,6 +345,7 @@ class _Walk:
             raise _unusable(f"{schema['name']} has two fields of the same name")
         deeper = (*inside, schema["name"])
         fields = tuple(self._field(one, deeper) for one in schema["fields"])
+        self._check_weight(schema, schema["name"], at_most=WEIGHTLESS_MAX)
         made = Written(kind="struct", name=f"record {schema['name']}", fields=fields)
         self._known[schema["name"]] = made
         return made
@@ -354,6 +360,30 @@ class _Walk:
             default=field.get("default"),
             nullable=isinstance(field["type"], list) and any(one in _NULLS for one in field["type"]),
         )
+
+    def _check_weight(self, schema: Any, what: str, *, at_most: int) -> None:
+        """Raises: NoFit where a few bytes stand for more values than can be read."""
+        if self._weightless(schema) > at_most:
+            raise _unusable(
+                f"more than {at_most:,} values of {what} take no bytes, so a few could stand for any number"
+            )
+
+    def _weightless(self, schema: Any) -> int:
+        """How many values are made of one of *schema* without a byte of it being read; of a union at most."""
+        if isinstance(schema, str):
+            return 1 if schema == "null" else self._weightless(self._names[schema]) if schema in self._names else 0
+        if isinstance(schema, list):  # the number of the branch is a byte, which pays for null
+            return max((self._weightless(one) for one in schema if one not in _NULLS), default=0)
+        kind = schema["type"]
+        if kind in {"record", "error"}:
+            name = schema["name"]
+            if name not in self._weightless_of:
+                fields = schema["fields"]
+                self._weightless_of[name] = sum(self._weightless(f["type"]) for f in fields) if fields else 1
+            return self._weightless_of[name]
+        if kind in {"array", "map", "enum", "fixed"}:
+            return int(kind == "fixed" and schema["size"] == 0)
+        return self._weightless(kind)
 
     def _is_empty(self, schema: Any) -> bool:
         """Return whether a value may take no bytes."""

@@ -315,6 +315,47 @@ def test_a_schema_may_hold_what_is_no_text() -> None:
     assert [one.reason for one in decoded("protobuf", {"n": "int"}, schema, b"").refused] == [Reason.UNUSABLE_SCHEMA]
 
 
+# Avro: a few bytes
+
+
+def doubled(leaf: Any, *, times: int) -> Any:
+    """A record of records of ..., each with two of the next, the last with a *leaf*."""
+    made: Any = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": leaf}]}
+    for i in range(1, times):
+        fields = [{"name": "a", "type": made}, {"name": "b", "type": f"R{i - 1}"}]
+        made = {"type": "record", "name": f"R{i}", "fields": fields}
+    return made
+
+
+NULLS: list[Any] = [{"name": f"n{i}", "type": "null"} for i in range(1_000)]
+FLAG_AND_NULLS: Any = {"type": "record", "name": "N", "fields": [{"name": "b", "type": "boolean"}, *NULLS]}
+
+
+@pytest.mark.parametrize(
+    "harmful",
+    [
+        doubled("null", times=40),
+        ["null", doubled("null", times=40)],
+        doubled({"type": "fixed", "name": "F", "size": 0}, times=40),
+        {"type": "record", "name": "W", "fields": [*NULLS, {"name": "one_more", "type": "null"}]},
+        {"type": "array", "items": FLAG_AND_NULLS},
+        {"type": "map", "values": ["null", FLAG_AND_NULLS]},
+    ],
+)
+def test_a_schema_by_which_a_few_bytes_never_end_is_refused(harmful: Any) -> None:
+    fields = [{"name": "id", "type": "long"}, {"name": "d", "type": harmful}]
+    schema = WrittenSchema(kind="AVRO", text=json.dumps({"type": "record", "name": "T", "fields": fields}))
+    [one] = decoded("avro", {"id": "long"}, schema, b"\x02\x02\x00").refused
+    assert one.reason is Reason.UNUSABLE_SCHEMA
+    assert "take no bytes, so a few could stand for any number" in one.detail
+
+
+def test_fields_of_nulls_are_read() -> None:
+    fields = [{"name": "id", "type": "long"}, *NULLS[:500], {"name": "d", "type": ["null", doubled("int", times=40)]}]
+    schema = WrittenSchema(kind="AVRO", text=json.dumps({"type": "record", "name": "T", "fields": fields}))
+    assert decoded("avro", {"id": "long"}, schema, b"\x02\x00").rows.to_pylist() == [{"id": 1}]
+
+
 # JSON Schema
 
 
@@ -332,3 +373,47 @@ def test_a_number_of_any_size_is_a_row_or_a_violation(number: bytes, nested: byt
 def test_what_is_no_json_schema_refuses_its_records(text: str) -> None:
     found = decoded("json-schema", {"id": "long"}, WrittenSchema(kind="JSON", text=text), b'{"id":1}')
     assert [one.reason for one in found.refused] in ([], [Reason.UNUSABLE_SCHEMA])
+
+
+def referring(steps: int, word: str) -> str:
+    """A schema whose references double *steps* times."""
+    names = {f"a{i}": {word: [{"$ref": f"#/$defs/a{i + 1}"}, {"not": {"$ref": f"#/$defs/a{i + 1}"}}]}
+             for i in range(steps)}  # fmt: skip
+    return json.dumps({"$ref": "#/$defs/a0", "$defs": {**names, f"a{steps}": {"type": "object"}}})
+
+
+@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
+def test_a_json_schema_that_never_ends_is_refused(word: str) -> None:
+    found = decoded("json-schema", {"id": "long"}, WrittenSchema(kind="JSON", text=referring(40, word)), b'{"id":1}')
+    [one] = found.refused
+    assert one.reason is Reason.UNUSABLE_SCHEMA
+    assert "more than 100,000 schemas" in one.detail
+
+
+def test_a_json_schema_may_refer_to_itself_and_to_others_many_times() -> None:
+    tree = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}}
+    for text in (json.dumps(tree), referring(12, "anyOf"), '{"allOf": [{"$ref": "#"}]}'):
+        found = decoded("json-schema", {"id": "long"}, WrittenSchema(kind="JSON", text=text), b'{"id":1,"kids":[{}]}')
+        assert found.rows.num_rows == 1, text
+
+
+def test_a_pattern_that_goes_back_for_ever_costs_its_record() -> None:
+    schema = WrittenSchema(kind="JSON", text=json.dumps({"properties": {"s": {"pattern": r"^(a|aa)+\1$"}}}))
+    values = [b'{"id":1,"s":"%s!"}' % (b"a" * 60), b'{"id":2,"s":"aaa"}']
+    found = decoded("json-schema", {"id": "long"}, schema, *values)
+    assert [one.index for one in found.refused] == [0]
+    assert "backtracking" in found.refused[0].detail
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"not":' * 100_000 + "{}" + "}" * 100_000, "recursion depth"),
+        ('{"const": "\\ud800"}', "half of a surrogate pair"),
+        ("\ufeff{}", "byte order mark"),
+    ],
+)
+def test_a_json_schema_that_is_no_json_is_told_as_such(text: str, said: str) -> None:
+    [one] = decoded("json-schema", {"id": "long"}, WrittenSchema(kind="JSON", text=text), b'{"id":1}').refused
+    assert one.reason is Reason.UNUSABLE_SCHEMA
+    assert said in one.detail

@@ -72,6 +72,10 @@ def test_a_state_written_is_the_state_read_by_another_object(tmp_path):
         ('{"format": 2, "services": {}}', "written by a newer harness.*format is 2.*knows 1.*Install that version"),
         ('{"services": {"kaf', "is not the JSON.*Remove the file"),
         ("", "is not the JSON.*nothing was started or stopped"),
+        ("[]", "is not the JSON.*nothing was started or stopped"),
+        ('{"services": 5}', "is not the JSON.*nothing was started or stopped"),
+        ('{"format": "x", "services": {}}', "is not the JSON.*nothing was started or stopped"),
+        ('{"services": {"kafka": {"ports": [1], "pid": 1}}}', "is not the JSON.*nothing was started or stopped"),
     ],
 )
 def test_a_home_of_a_newer_harness_or_with_a_damaged_state_is_left_alone_by_name(
@@ -83,6 +87,19 @@ def test_a_home_of_a_newer_harness_or_with_a_damaged_state_is_left_alone_by_name
         with pytest.raises(ServicesError, match=said):
             call()
     assert (tmp_path / "services.json").read_text() == text
+
+
+def test_a_home_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("")
+    for call in (Services(home).status, Services(home).up):
+        with pytest.raises(ServicesError, match=f"the home {home} .*HARNESS_HOME"):
+            call()
+
+
+def test_a_home_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(ServicesError, match="the home /proc/no/home is no folder that can be made.*HARNESS_HOME"):
+        Services(Path("/proc/no/home")).up()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
