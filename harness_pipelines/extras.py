@@ -23,7 +23,7 @@ MODULES: Mapping[str, frozenset[str]] = {
     "formats": _REGISTRY | {"fastavro", "google", "jsonschema_rs"},
     "openlineage": frozenset({"attr", "openlineage"}),
     "plot": frozenset({"matplotlib"}),
-    "s3": frozenset({"obstore"}),
+    "s3": frozenset({"botocore", "obstore"}),
     "spark": _SPARK,
     "transform": frozenset({"duckdb"}),
 }

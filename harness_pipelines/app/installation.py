@@ -306,7 +306,11 @@ class Stores:
         return Mirrors(self.database, self.readers)
 
     def foreign_catalog(self, table: TableRow, catalog: CatalogSpec) -> ForeignCatalog:
-        """A catalog of the spec of *table*. Raises, when it is asked: CatalogSecretMissing."""
+        """A catalog of the spec of *table*. Raises: ExtraMissing; when it is asked: CatalogSecretMissing."""
+        if catalog.type == "glue":
+            from harness_pipelines.lakes.iceberg.catalogs.glue import GlueMirror
+
+            return GlueMirror(table, catalog, self.catalog, warehouse=self.warehouse)
         from harness_pipelines.lakes.iceberg.catalogs.rest import RestMirror
 
         return RestMirror(table, catalog, self.catalog, warehouse=self.warehouse)

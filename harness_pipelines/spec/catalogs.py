@@ -17,7 +17,7 @@ from harness_pipelines.spec.columns import list_of_names
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
-_LATER = {"hive": "no Hive metastore was run with it yet", "glue": "AWS Glue was not run with it yet"}
+_LATER = {"hive": "no Hive metastore was run with it yet"}
 CATALOGS_MAX = 4  # each is asked in turn
 MirroredView = Literal["stream", "batch"]
 
@@ -62,8 +62,13 @@ class CatalogSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(description="Its name in commands, metrics and messages.")]
-    type: Annotated[Literal["rest"], Field(description="rest: a server of the Iceberg REST protocol.")]
-    uri: Annotated[str, Field(description="Address of the server, without a login.")]
+    type: Annotated[
+        Literal["rest", "glue"], Field(description="rest: a server of the Iceberg REST protocol. glue: AWS Glue.")
+    ]
+    uri: Annotated[
+        str | None,
+        Field(description="Address of the server, without a login; for Glue only where it is not that of the region."),
+    ] = None
     tables: Annotated[
         tuple[MirroredView, ...],
         BeforeValidator(list_of_names),
@@ -91,12 +96,17 @@ class CatalogSpec(BaseModel):
     @classmethod
     def _later(cls, value: Any) -> Any:
         if isinstance(value, str) and value in _LATER:
-            raise ValueError(f"`type: {value}` is planned: {_LATER[value]}; write `type: rest` or remove the catalog")
+            raise ValueError(
+                f"`type: {value}` is planned: {_LATER[value]}; write `type: rest` or `type: glue`, or remove the "
+                "catalog"
+            )
         return value
 
     @field_validator("uri")
     @classmethod
-    def _uri(cls, value: str) -> str:
+    def _uri(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
         try:
             place = urlsplit(value)
         except ValueError as error:
@@ -123,6 +133,16 @@ class CatalogSpec(BaseModel):
                     f"{name!r} is a secret, and the ledger keeps the spec: write {{env: NAME}} or {{file: PATH}}"
                 )
         return value
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> CatalogSpec:
+        if self.type == "rest" and self.uri is None:
+            raise ValueError(
+                "`type: rest` needs the address of its server: write `uri: https://catalog.example/iceberg`"
+            )
+        if self.type == "glue" and self.namespace is not None and "." in self.namespace:
+            raise ValueError(f"`namespace: {self.namespace}`: Glue's databases are not in one another; write one name")
+        return self
 
     def opened(self) -> dict[str, str]:
         """The properties with their secrets. Raises: CatalogSecretMissing."""

@@ -16,6 +16,7 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.extras import ExtraMissing
 from harness_pipelines.pauses import Pauses
 from harness_pipelines.ports.access import HasLedger, HasMirrors, HasStanding
 from harness_pipelines.ports.errors import (
@@ -48,6 +49,7 @@ OF_CATALOG = (
     ForeignInMirror,
     MirrorNameTaken,
     CatalogSecretMissing,
+    ExtraMissing,
     MetadataMissing,
 )
 

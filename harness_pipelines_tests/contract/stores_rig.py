@@ -23,6 +23,7 @@ from harness_pipelines.drivers import files
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+from harness_pipelines.lakes.iceberg.catalogs.glue import GlueMirror
 from harness_pipelines.lakes.iceberg.catalogs.rest import RestMirror
 from harness_pipelines.lakes.iceberg.inspect.history import named_by_files
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
@@ -361,8 +362,9 @@ class RealRig(StoresRig):
         self.standing = Standing(self.ownership, TableHistories(self.database), partial(named_by_files, self.catalog))
         self._warehouse = folder.as_uri()
 
-    def foreign_catalog(self, table: TableRow, catalog: CatalogSpec) -> RestMirror:
-        return RestMirror(table, catalog, self.catalog, warehouse=self._warehouse)
+    def foreign_catalog(self, table: TableRow, catalog: CatalogSpec) -> RestMirror | GlueMirror:
+        kind = GlueMirror if catalog.type == "glue" else RestMirror
+        return kind(table, catalog, self.catalog, warehouse=self._warehouse)
 
     def corrections(self, table: TableRow) -> Corrections:
         return Corrections(self.database, table, catalog=CATALOG, in_lake=quarantine.read)

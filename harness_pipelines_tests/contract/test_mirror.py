@@ -53,7 +53,7 @@ def server(started: CatalogServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 class Mirrored:
     """A table with [0, 50) in the buffer, its mirror and the worker that follows."""
 
-    def __init__(self, real: RealRig, server: CatalogServer, **words: Any) -> None:
+    def __init__(self, real: RealRig, server: Any, **words: Any) -> None:
         named = {"name": "lakehouse", "type": "rest", "uri": server.uri, **words.pop("catalog", {})}
         self.real, self.server = real, server
         self.table: TableRow = real.table(files=True, catalogs=[named], **words)
@@ -80,7 +80,8 @@ class Mirrored:
 
     @property
     def there(self) -> Table:
-        return self.server.table(f"{NAMESPACE}.{self.table.views['stream']}")
+        found: Table = self.server.table(f"{NAMESPACE}.{self.table.views['stream']}")
+        return found
 
     def shown(self) -> tuple[int | None, str | None]:
         found = self.there.metadata

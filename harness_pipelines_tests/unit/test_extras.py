@@ -31,6 +31,7 @@ GUARDED = (
     "harness_pipelines.formats.schema.avro",
     "harness_pipelines.formats.schema.codec",
     "harness_pipelines.formats.schema.protobuf",
+    "harness_pipelines.lakes.iceberg.catalogs.glue",
     "harness_pipelines.read.report.openlineage",
 )
 

@@ -81,7 +81,7 @@ def probe(settings: Settings, /, table: str, catalog: str | None, json_target: s
     told = {name: bool(getattr(found, name)) for name in _SAID}
 
     def human() -> None:
-        click.echo(f"{chosen.name} ({chosen.uri}):")
+        click.echo(f"{chosen.name} ({chosen.uri or chosen.type}):")
         for name, said in _SAID.items():
             click.echo(f"  {'yes' if told[name] else 'no ':3} {said}")
 

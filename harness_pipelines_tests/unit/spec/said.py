@@ -531,8 +531,15 @@ SAID = {
         "orders.yaml:3: catalogs: write a list: [{name: 'lake', type: 'rest'}], not {name: 'lake', type: 'rest'}"
     ),
     "a catalog of another kind": (
-        "orders.yaml:3: catalogs.0.type: `type: glue` is planned: AWS Glue was not run with it yet; write `type: rest` "
-        "or remove the catalog"
+        "orders.yaml:3: catalogs.0.type: `type: hive` is planned: no Hive metastore was run with it yet; write "
+        "`type: rest` or `type: glue`, or remove the catalog"
+    ),
+    "a catalog without its address": (
+        "orders.yaml:3: catalogs.0: `type: rest` needs the address of its server: write "
+        "`uri: https://catalog.example/iceberg`"
+    ),
+    "a database of Glue in another": (
+        "orders.yaml:3: catalogs.0: `namespace: a.b`: Glue's databases are not in one another; write one name"
     ),
     "a misspelt catalog": (
         "orders.yaml:3: catalogs.0.tabels: unknown setting `tabels` (did you mean `tables`?); allowed: name, type, "

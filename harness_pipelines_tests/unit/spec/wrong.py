@@ -206,7 +206,9 @@ SPECS = {
         "table: shop.orders\ncolumns: {id: long}\ntier:\n  max_age: 5s\n  mode: manual\n"
     ),
     "catalogs that are not in a list": _with("catalogs: {name: lake, type: rest}"),
-    "a catalog of another kind": _with("catalogs: [{name: lake, type: glue, uri: http://a}]"),
+    "a catalog of another kind": _with("catalogs: [{name: lake, type: hive, uri: http://a}]"),
+    "a catalog without its address": _with("catalogs: [{name: lake, type: rest}]"),
+    "a database of Glue in another": _with("catalogs: [{name: lake, type: glue, namespace: a.b}]"),
     "a misspelt catalog": _with("catalogs: [{name: lake, type: rest, uri: http://a, tabels: [batch]}]"),
     "a catalog without a scheme": _with("catalogs: [{name: lake, type: rest, uri: catalog:8181}]"),
     "a secret in the open": _with(

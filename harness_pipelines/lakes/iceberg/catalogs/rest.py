@@ -151,7 +151,7 @@ class RestMirror:
     @cached_property
     def _client(self) -> RestCatalog:
         """Raises: CatalogSecretMissing, and what the first request raises."""
-        return _Client(self._spec.name, **{**self._spec.opened(), "uri": self._spec.uri})
+        return _Client(self._spec.name, **{**self._spec.opened(), "uri": str(self._spec.uri)})
 
     @cached_property
     def _commits_together(self) -> bool:
