@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.events import Producer
     from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.lake import ForeignCatalog, LakeReads
+    from harness_pipelines.ports.lake_writes import RepairBuilds, SchemaBuilds
     from harness_pipelines.ports.proof import LakeBytes
     from harness_pipelines.ports.source import Log
     from harness_pipelines.ports.tiers import BufferWriter
@@ -239,6 +240,18 @@ class Stores:
         from harness_pipelines.lakes.iceberg.write.publish import Lake
 
         return Lake(self.catalog, self.database, pointers=self.ledger.catalog_rows, warehouse=self.warehouse)
+
+    @once
+    def lake_repairs(self) -> RepairBuilds:
+        from harness_pipelines.lakes.iceberg.write.repair import Repairs
+
+        return Repairs(self.lake)
+
+    @once
+    def lake_schemas(self) -> SchemaBuilds:
+        from harness_pipelines.lakes.iceberg.write.schema import Schemas
+
+        return Schemas(self.lake)
 
     @once
     def files(self) -> FileStore:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from harness_pipelines.drivers.postgres import Database
     from harness_pipelines.formats.schema.registry import Schemas
     from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
-    from harness_pipelines.lakes.iceberg.write.publish import Lake
     from harness_pipelines.ports.buffer import BufferReads, Newest, OverlayTables
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.lake import LakeReads, MirrorBook, MirrorOpener
+    from harness_pipelines.ports.lake_writes import LakeWrites, RepairBuilds, SchemaBuilds
     from harness_pipelines.ports.ledger import Ledger, TableRow
     from harness_pipelines.ports.proof import LakeBytes, LineageBook, ProofBook, Signatures, StateDump
     from harness_pipelines.ports.repair import ClaimsAndMoves, Guard, LossBook, Reconciling, WarehouseMark
@@ -74,7 +74,7 @@ class HasGlances(Protocol):
 
 class HasLake(Protocol):
     @property
-    def lake(self) -> Lake:
+    def lake(self) -> LakeWrites:
         """Writes the views."""
         ...
 
@@ -90,6 +90,20 @@ class HasLakeBytes(Protocol):
     @property
     def lake_bytes(self) -> LakeBytes:
         """See `LakeBytes`."""
+        ...
+
+
+class HasLakeRepairs(Protocol):
+    @property
+    def lake_repairs(self) -> RepairBuilds:
+        """See `RepairBuilds`."""
+        ...
+
+
+class HasLakeSchemas(Protocol):
+    @property
+    def lake_schemas(self) -> SchemaBuilds:
+        """See `SchemaBuilds`."""
         ...
 
 

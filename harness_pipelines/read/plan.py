@@ -10,9 +10,8 @@ from typing import Protocol
 
 from harness_pipelines.errors import DatabaseAway, HarnessError
 from harness_pipelines.ports.access import HasLeases, HasLog, HasTables
-from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import ReadState, TableRow, new_lease
-from harness_pipelines.ports.source import check_positions
+from harness_pipelines.ports.source import check_positions, check_topic
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, OverlayPart, ReadPlan, TailPart
 from harness_pipelines.protocol.reading.reads import At

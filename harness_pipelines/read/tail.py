@@ -11,9 +11,8 @@ from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import HasLeases, HasLog, HasSchemas, HasTables
 from harness_pipelines.ports.decoded import decode_batch
-from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.source import PartitionBatch, below
+from harness_pipelines.ports.source import PartitionBatch, below, check_topic
 from harness_pipelines.protocol.reading.plan import TailPart
 from harness_pipelines.read.plan import with_schema
 from harness_pipelines.spec.arrow import arrow_schema

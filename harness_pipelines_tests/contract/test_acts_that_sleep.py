@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness_pipelines import faults
-from harness_pipelines.lakes.iceberg.write.foreign import foreign_files, replace_foreign
-from harness_pipelines.lakes.iceberg.write.schema import build_schema, next_field_id
+from harness_pipelines.lakes.iceberg.write.schema import Schemas
 from harness_pipelines.ledgers.postgres.history.numbers import nonce_of
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.errors import BuiltGone
@@ -98,11 +97,11 @@ def evolve(real: RealRig, table: TableRow) -> Act:
     def act() -> Any:
         now = real.again(table)
         changes = Changes(add=(Column(name="more", type=Primitive("string")),))
-        found = evolved(now.spec, now.fields, changes, next_id=next_field_id([real._lake.current(now, "stream")]))
+        found = evolved(now.spec, now.fields, changes, next_id=Schemas(real._lake).next_field_id(now))
 
         def build(pointers: Any, move_id: int) -> Any:
             return {
-                v: build_schema(real._lake, table, found, view=v, base=base, move_id=move_id)
+                v: Schemas(real._lake).build(table, found, view=v, base=base, move_id=move_id)
                 for v, base in pointers.items()
             }
 
@@ -282,7 +281,7 @@ def test_rows_of_another_writer_that_were_written_anew_too_long_ago_are_not_take
     reconciler = real.reconciler
     real.stage_files(table, "main", {0: [100, 101]}, move=None)
     head, pointer = real.ledger.head(table), real.ledger.pointer(table, "stream")
-    files = foreign_files(real._lake.current(table, "stream"), real._lake.load(table, head.stream.metadata))
+    files = real._lake.foreign_files(table, pointer=pointer, published=head.stream.metadata)
     assert files is not None
     low, high = {FOREIGN_PARTITION: 0}, {FOREIGN_PARTITION: 2}
 
@@ -292,16 +291,16 @@ def test_rows_of_another_writer_that_were_written_anew_too_long_ago_are_not_take
         return AdoptedMove(move_id=number, stage="tier", rows=2, lo=low, hi=high), number
 
     move, number = build()
-    view = replace_foreign(files, move_id=number, nonce=nonce_of(real.database, number), first=0, schema_version=1)
+    view = files.replaced(move_id=number, nonce=nonce_of(real.database, number), first=0, schema_version=1)
     expire_twice(real, table)
     with pytest.raises(BuiltGone):
         reconciler.accept(table, pointer=pointer, stream=view, on=head, move=move)
     assert real.ledger.head(table).version == head.version
 
-    again = foreign_files(real._lake.current(table, "stream"), real._lake.load(table, head.stream.metadata))
+    again = real._lake.foreign_files(table, pointer=pointer, published=head.stream.metadata)
     assert again is not None
     move, number = build()
-    view = replace_foreign(again, move_id=number, nonce=nonce_of(real.database, number), first=0, schema_version=1)
+    view = again.replaced(move_id=number, nonce=nonce_of(real.database, number), first=0, schema_version=1)
     made = reconciler.accept(table, pointer=pointer, stream=view, on=head, move=move)
     assert all(path.exists() for path in needed(real, table, made))
 

@@ -15,7 +15,7 @@ from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import WORKER, Database, PostgresReadOnly, SegmentMissing
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.write.publish import Lake
-from harness_pipelines.lakes.iceberg.write.repair import build_metadata
+from harness_pipelines.lakes.iceberg.write.repair import Repairs
 from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
@@ -127,7 +127,9 @@ def test_a_metadata_file_is_made_again_with_the_manifest_list_of_its_own_snapsho
         )
     pointer = head.stream.metadata
 
-    made = build_metadata(lake, table, 1, view="stream", head=head, known=[first.stream.metadata], pointer=pointer)
+    made = Repairs(lake).build_metadata(
+        table, 1, view="stream", head=head, known=[first.stream.metadata], pointer=pointer
+    )
 
     assert real.live(table, made.new.metadata) == real.live(table, pointer)
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from harness_pipelines.ports.errors import LogTruncated, PartitionsMissing, RecordsLost, TopicMissing, TopicRecreated
-from harness_pipelines.ports.identity import settled
 from harness_pipelines.ports.source import (
     LogReader,
     PartitionBatch,
@@ -22,6 +21,7 @@ from harness_pipelines.ports.source import (
     Watermark,
     added_partitions,
     check_positions,
+    settled,
 )
 from harness_pipelines.services import Endpoints
 from harness_pipelines.sources.kafka.client import KafkaTimeouts

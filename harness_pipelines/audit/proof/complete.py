@@ -66,8 +66,8 @@ from harness_pipelines.ports.access import (
     HasSignOffs,
     HasTables,
 )
-from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.source import check_source
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.digest import as_first

@@ -28,9 +28,9 @@ from harness_pipelines.ports.access import (
     HasWarehouse,
 )
 from harness_pipelines.ports.errors import LakeHistoryMissing, LedgerOlderThanLake
-from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.lake import NOTHING_STAGED
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow, claimed_once
+from harness_pipelines.ports.source import check_source
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld
 from harness_pipelines.protocol.moves import MoveState
 

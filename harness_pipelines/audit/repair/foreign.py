@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.write.foreign import ForeignFilesFound, foreign_files, replace_foreign
 from harness_pipelines.ports.access import HasLake, HasOwnership, HasReconciler, HasTables
+from harness_pipelines.ports.lake_writes import ForeignFiles
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import AdoptedMove
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
@@ -109,19 +109,19 @@ def accept_foreign(stores: Ports, table: TableRow, found: ForeignRows) -> Foreig
     )
     move_id = stores.reconciler.reserve(table, move, on=head)
     nonce = stores.reconciler.nonce_of(move_id)
-    view = replace_foreign(files, move_id=move_id, nonce=nonce, first=found.low, schema_version=table.schema_version)
+    view = files.replaced(move_id=move_id, nonce=nonce, first=found.low, schema_version=table.schema_version)
     move = replace(move, move_id=move_id)
     published = stores.reconciler.accept(table, pointer=found.pointer, stream=view, on=head, move=move)
     return replace(found, move_id=move_id, version=published.version)
 
 
-def _look(stores: Ports, table: TableRow, head: Version) -> tuple[ForeignRows, ForeignFilesFound | None]:
+def _look(stores: Ports, table: TableRow, head: Version) -> tuple[ForeignRows, ForeignFiles | None]:
     pointer = stores.tables.pointer(table, "stream")
     low = max((row["high"] for row in stores.reconciler.accepted(table)), default=0)
     nothing = ForeignRows(table=table.name, rows=0, files=0, low=low, pointer=pointer)
     back = f"`harness revert {table.name} --to {head.version} --yes` sets the view back to version {head.version}"
     _check_batch(stores, table, head, back=back)
-    found = foreign_files(stores.lake.load(table, pointer), stores.lake.load(table, head.stream.metadata))
+    found = stores.lake.foreign_files(table, pointer=pointer, published=head.stream.metadata)
     if found is None:
         return nothing, None
     if found.removed:
@@ -129,10 +129,9 @@ def _look(stores: Ports, table: TableRow, head: Version) -> tuple[ForeignRows, F
             f"{table.name}: another writer removed {len(found.removed)} files of the table or deleted rows of it, such "
             f"as {found.removed[0]}; that cannot be taken over, nothing was changed. {back}"
         )
-    rows = sum(file.record_count for file in found.added)
-    if rows > ROWS_MAX:
+    if found.rows > ROWS_MAX:
         raise ForeignRefused(
-            f"{table.name}: another writer appended {rows:,} rows, more than the {ROWS_MAX:,} that can be taken over "
-            f"at once; nothing was changed. {back}"
+            f"{table.name}: another writer appended {found.rows:,} rows, more than the {ROWS_MAX:,} that can be taken "
+            f"over at once; nothing was changed. {back}"
         )
-    return replace(nothing, rows=rows, files=len(found.added)), found
+    return replace(nothing, rows=found.rows, files=found.files), found

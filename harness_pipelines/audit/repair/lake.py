@@ -30,10 +30,9 @@ from harness_pipelines.ports.access import (
     HasWarehouse,
 )
 from harness_pipelines.ports.errors import LogTruncated, MetadataMissing
-from harness_pipelines.ports.identity import settled
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import AdoptedMove, Adoption
-from harness_pipelines.ports.source import Watermark
+from harness_pipelines.ports.source import Watermark, settled
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.history import Continued, NamedMove, check_not_shorter, continue_from

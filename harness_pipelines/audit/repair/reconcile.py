@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from harness_pipelines.audit.repair.lake import LakePlan, Way, apply_plan, plan_lake
-from harness_pipelines.lakes.iceberg.inspect.history import is_staged
 from harness_pipelines.ports.access import (
     HasBufferRows,
     HasCatalog,
@@ -214,7 +213,7 @@ def _is_staged(stores: Ports, table: TableRow, move: Move) -> bool:
     if move.stage not in table.effects:
         return False
     try:
-        return is_staged(stores.lake.current(table, table.effects[move.stage].view), move)
+        return stores.lake.is_staged(table, move)
     except MetadataMissing:
         return False
 

@@ -29,7 +29,7 @@ from harness_pipelines.ports.corrections import BuildSchema
 from harness_pipelines.ports.ledger import Segment, Swap, TableRow
 from harness_pipelines.protocol.bounds import vector_to_json
 from harness_pipelines.protocol.changes.corrections import corrected
-from harness_pipelines.protocol.schema.evolution import EvolutionRefused, Evolved
+from harness_pipelines.protocol.schema.evolution import EvolutionRefused, Evolved, check_none_recalled
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
@@ -95,7 +95,7 @@ class Evolutions:
             self._table.name, planned=self._table.schema_version, found=head.schema_version, what="a change was planned"
         )
         if evolved.narrows:
-            check_none_recalled(self._table, head)
+            check_none_recalled(self._table.name, head.overlays)
             self._check_none_corrected(connection)
         swaps = build(pointers, move_id)
         for name, swap in swaps.items():
@@ -167,16 +167,6 @@ class Evolutions:
             "changes": list(evolved.told),
         } | ({} if evolved.schema_id is None else {"schema_id": evolved.schema_id})
         frame.event("published", payload)
-
-
-def check_none_recalled(table: TableRow, head: Version) -> None:
-    """Recalled rows are proved by digests of all the columns of then. Raises: EvolutionRefused."""
-    if head.overlays:
-        raise EvolutionRefused(
-            f"{table.name}: {sum(one.rows for one in head.overlays):,} rows are recalled to Postgres, and are proved "
-            "with all the columns of then; no column can be dropped. Nothing was changed. Give them back first: "
-            f"`harness recall {table.name} --release`"
-        )
 
 
 def _prepared(swaps: Mapping[ViewName, Swap], locked: Mapping[ViewName, str]) -> Mapping[ViewName, Swap]:

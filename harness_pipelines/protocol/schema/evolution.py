@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness_pipelines.errors import Recovery, UsageError
+from harness_pipelines.protocol.lake.overlays import Overlay
 from harness_pipelines.protocol.schema import nested
 from harness_pipelines.protocol.schema.schemas import Fields, ids_of
 from harness_pipelines.protocol.shape import view_set_of
@@ -379,3 +380,13 @@ def _field(column: Column, field: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(type_, str) and parse_type(type_) != column.type:
         type_ = str(column.type)
     return {**field, "name": column.name, "type": type_, "required": column.required}
+
+
+def check_none_recalled(table: str, overlays: Sequence[Overlay]) -> None:
+    """Recalled rows are proved by digests of all the columns of then. Raises: EvolutionRefused."""
+    if overlays:
+        raise EvolutionRefused(
+            f"{table}: {sum(one.rows for one in overlays):,} rows are recalled to Postgres, and are proved "
+            "with all the columns of then; no column can be dropped. Nothing was changed. Give them back first: "
+            f"`harness recall {table} --release`"
+        )

@@ -486,7 +486,7 @@ def _bounds(table: TableRow, state: ReadState, asked: RecordAsked) -> Bounds:
 
 def _check_log(stores: Ports, table: TableRow, asked: RecordAsked) -> None:
     """The log must reach over the offset. Raises: OffsetUnknown; KafkaUnreachable, TopicMissing, ..."""
-    from harness_pipelines.ports.identity import check_topic
+    from harness_pipelines.ports.source import check_topic
 
     topic = table.spec.topic
     check_topic(table, lambda: stores.log.describe(topic))

@@ -16,9 +16,8 @@ from harness_pipelines.ports.access import (
     HasSchemas,
     HasTables,
 )
-from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.source import Watermark, check_positions
+from harness_pipelines.ports.source import Watermark, check_positions, check_topic
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection, work_of

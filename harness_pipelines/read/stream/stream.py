@@ -40,9 +40,8 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.errors import LakeFileMissing, RecordsLost
-from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow
-from harness_pipelines.ports.source import BATCH_RECORDS_MAX, POLL_S, LogReader, PartitionBatch, below
+from harness_pipelines.ports.source import BATCH_RECORDS_MAX, POLL_S, LogReader, PartitionBatch, below, check_topic
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection, Work, work_of

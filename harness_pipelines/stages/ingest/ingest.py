@@ -27,7 +27,6 @@ from harness_pipelines.ports.decoded import (
     decode_batch,
     stopped,
 )
-from harness_pipelines.ports.identity import check_source, check_topic
 from harness_pipelines.ports.ledger import IngestPosition, Segment, TableRow
 from harness_pipelines.ports.source import (
     BATCH_RECORDS_MAX,
@@ -37,6 +36,8 @@ from harness_pipelines.ports.source import (
     PartitionBatch,
     TopicIdentity,
     below,
+    check_source,
+    check_topic,
 )
 from harness_pipelines.ports.tiers import BufferSegments, BufferWriter
 from harness_pipelines.protocol.digest import as_first, lake_digests, total_digest

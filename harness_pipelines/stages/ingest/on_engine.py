@@ -16,9 +16,8 @@ from harness_pipelines.errors import HarnessError, Recovery, UsageError
 from harness_pipelines.formats.contract.checks import judge_of
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import HasBufferWriter, HasClose, HasEngine, HasLog, HasSchemas, HasSegments
-from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.source import BATCH_RECORDS_MAX, Log, PartitionBatch, below
+from harness_pipelines.ports.source import BATCH_RECORDS_MAX, Log, PartitionBatch, below, check_source
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.stages.ingest.ingest import OpenSegment, check_decodes, ingest_unit

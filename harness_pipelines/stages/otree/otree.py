@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from harness_pipelines.lakes.iceberg.read.deletes import Hidden
-from harness_pipelines.lakes.iceberg.write.replace import Replacement
 from harness_pipelines.layout.balance import balanced
 from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
@@ -42,6 +40,7 @@ from harness_pipelines.ports.access import (
 from harness_pipelines.ports.engine import Arranging, Changes, Met, Rows
 from harness_pipelines.ports.errors import BaseGone
 from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
+from harness_pipelines.ports.lake_writes import Hidden, Replacement
 from harness_pipelines.ports.ledger import Boundary, LayoutState, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage

@@ -161,7 +161,7 @@ def check_release(stores: Ports, table: TableRow, move: Move, *, base: Version) 
 
 def check_released(stores: Ports, table: TableRow, staged: Staged, *, base: Version) -> None:
     """Check that the rows that return to the lake are the recalled ones. Raises: OverlayWrong (REFRESH)."""
-    view = stores.lake_reads.view(stores.lake.current(table, "batch").metadata_location)
+    view = stores.lake_reads.view(stores.lake.pointer(table, "batch"))
     rows, digest = 0, 0
     for file in staged.files:
         with judged(table, file):

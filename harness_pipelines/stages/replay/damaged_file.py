@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.read.scan import pinned, scan
-from harness_pipelines.lakes.iceberg.write.repair import build_metadata, build_repair
 from harness_pipelines.ports.access import (
     HasBufferReader,
     HasCorrections,
     HasLake,
+    HasLakeReads,
+    HasLakeRepairs,
     HasLedger,
     HasLog,
     HasProof,
@@ -39,7 +39,7 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.errors import ManifestDamaged
-from harness_pipelines.ports.lake import LakeFile
+from harness_pipelines.ports.lake import LakeFile, LakeReads
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.digest import as_first, row_digests, total_digest
@@ -65,6 +65,8 @@ class Ports(
     HasBufferReader,
     HasCorrections,
     HasLake,
+    HasLakeReads,
+    HasLakeRepairs,
     HasLedger,
     HasLog,
     HasProof,
@@ -130,7 +132,7 @@ def repair_file(stores: Ports, table: TableRow, path: str, *, dry_run: bool = Fa
     head = stores.tables.head(table)
     if (view := _metadata_of(stores, table, head, path)) is not None:
         return _metadata_again(stores, table, head, view, dry_run=dry_run)
-    target = _target(table, head, path)
+    target = _target(stores.lake_reads, table, head, path)
     rows, source, checked = _made_again(stores, table, head, target)
     done = Repaired(
         table=table.name,
@@ -145,7 +147,9 @@ def repair_file(stores: Ports, table: TableRow, path: str, *, dry_run: bool = Fa
 
     def build(_: Version, pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
         base = pointers[target.view]
-        return {target.view: build_repair(stores.lake, table, move_id, rows, target.file, view=target.view, base=base)}
+        return {
+            target.view: stores.lake_repairs.build_file(table, move_id, rows, target.file, view=target.view, base=base)
+        }
 
     nothing = Correction(changes={}, states={}, bytes=rows.nbytes, decoder=None, act="repair")
     version = stores.corrections(table).publish(nothing, build, by=who(), run_id=None)
@@ -173,7 +177,8 @@ def _metadata_again(stores: Ports, table: TableRow, head: Version, view: ViewNam
     def build(locked: Version, pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
         pointer = pointers[view]
         known = list(dict.fromkeys([locked.views[view].metadata, pointer, *older]))
-        return {view: build_metadata(stores.lake, table, move_id, view=view, head=locked, known=known, pointer=pointer)}
+        again = stores.lake_repairs.build_metadata(table, move_id, view=view, head=locked, known=known, pointer=pointer)
+        return {view: again}
 
     done = Repaired(
         table=table.name,
@@ -193,11 +198,11 @@ def _metadata_again(stores: Ports, table: TableRow, head: Version, view: ViewNam
 # -- a data file --------------------------------------------------------------------------------------------
 
 
-def _target(table: TableRow, head: Version, path: str) -> _Target:
+def _target(lake: LakeReads, table: TableRow, head: Version, path: str) -> _Target:
     name = path.rsplit("/", 1)[-1]
     for view, pins in head.views.items():
         try:
-            seen = pinned(pins.metadata)
+            seen = lake.view(pins.metadata)
         except (ManifestDamaged, FileDamaged, FileNotFoundError) as error:
             raise RepairRefused(
                 f"{table.name}: what version {head.version} is made of cannot be read: {error}. There is no second "
@@ -219,11 +224,11 @@ def _target(table: TableRow, head: Version, path: str) -> _Target:
 def _made_again(stores: Ports, table: TableRow, head: Version, target: _Target) -> tuple[pa.Table, str, str]:
     """Rows, where they are from, and what they agree with. Raises: RepairRefused."""
     if target.view == "batch" and "stream" in head.views:
-        return _from_stream(table, head, target), "the stream view", "the rows that the stream view has"
+        return _from_stream(stores, table, head, target), "the stream view", "the rows that the stream view has"
     why: list[str] = []
     for source, read in _sources(stores, table, head, target):
         try:
-            rows = _without_others(table, read(), target)
+            rows = _without_others(stores, table, read(), target)
             if rows.num_rows != target.file.rows:
                 why.append(f"{source} has {rows.num_rows:,} of its {target.file.rows:,} rows")
                 continue
@@ -245,7 +250,7 @@ def _made_again(stores: Ports, table: TableRow, head: Version, target: _Target) 
 # -- the batch view, from the stream view -------------------------------------------------------------------
 
 
-def _from_stream(table: TableRow, head: Version, target: _Target) -> pa.Table:
+def _from_stream(stores: Ports, table: TableRow, head: Version, target: _Target) -> pa.Table:
     """The rows that the batch view must have, and that none of its other files has. Raises: RepairRefused."""
     if head.overlays:
         raise RepairRefused(
@@ -255,18 +260,20 @@ def _from_stream(table: TableRow, head: Version, target: _Target) -> pa.Table:
     stream = head.views["stream"].metadata
     below = {p: (b.start, b.batch_hi) for p, b in head.bounds.items() if b.start < b.batch_hi}
     names = [*table.spec.key, PARTITION, OFFSET, OPERATION]
-    known = conformed_parts(table, stream, below, names)
+    known = conformed_parts(stores.lake_reads, table, stream, below, names)
     if table.spec.key:
         known = known.group_by([*table.spec.key]).aggregate([(OFFSET, "max"), (PARTITION, "max")])
         known = known.rename_columns([n.removesuffix("_max") for n in known.column_names])
     wanted = _by_partition(known)
-    there = _by_partition(conformed_parts(table, target.metadata, below, [PARTITION, OFFSET], files=target.others))
+    there = _by_partition(
+        conformed_parts(stores.lake_reads, table, target.metadata, below, [PARTITION, OFFSET], files=target.others)
+    )
     missing = {p: np.setdiff1d(offsets, there.get(p, ())) for p, offsets in wanted.items()}
     parts = [stored_schema(table).empty_table()]
     for partition, offsets in missing.items():
         if len(offsets):
             low, high = int(offsets.min()), int(offsets.max()) + 1
-            found = stored_rows(table, stream, OffsetRange(partition=partition, low=low, high=high))
+            found = stored_rows(stores.lake_reads, table, stream, OffsetRange(partition=partition, low=low, high=high))
             parts.append(found.filter(pa.array(np.isin(found[OFFSET].to_numpy(), offsets))))
     rows = pa.concat_tables(parts)
     rows = rows.filter(pc.equal(rows[OPERATION], PUT))
@@ -280,6 +287,7 @@ def _from_stream(table: TableRow, head: Version, target: _Target) -> pa.Table:
 
 
 def conformed_parts(
+    lake: LakeReads,
     table: TableRow,
     metadata: str,
     ranges: Mapping[int, tuple[int, int]],
@@ -292,7 +300,7 @@ def conformed_parts(
     schema = pa.schema([known.field(name) for name in names])
     query = LakeQuery(table=table.name, version=0, ranges=dict(ranges), columns=columns_of(table, names), files=files)
     return pa.concat_tables(
-        [schema.empty_table(), *(conformed(part, schema) for part in scan(metadata, query, LakeStats()))]
+        [schema.empty_table(), *(conformed(part, schema) for part in lake.scan(metadata, query, LakeStats()))]
     )
 
 
@@ -325,7 +333,7 @@ def _sources(
 
     batch = head.views.get("batch") if target.view == "stream" else None
     if batch is not None and not table.spec.key and all(w.high <= head.bounds[w.partition].batch_hi for w in wanted):
-        yield "the batch view", together(lambda one: stored_rows(table, batch.metadata, one))
+        yield "the batch view", together(lambda one: stored_rows(stores.lake_reads, table, batch.metadata, one))
     if table.intake.buffered:
         yield "the buffer", together(lambda one: _buffered(stores, table, one))
     yield "Kafka", together(lambda one: _from_kafka(stores, table, one))
@@ -355,13 +363,15 @@ def _from_kafka(stores: Ports, table: TableRow, wanted: OffsetRange) -> pa.Table
     return conformed(rows.select(schema.names), schema)
 
 
-def _without_others(table: TableRow, rows: pa.Table, target: _Target) -> pa.Table:
+def _without_others(stores: Ports, table: TableRow, rows: pa.Table, target: _Target) -> pa.Table:
     """Those of *rows* that no other file of the view has, by partition and offset."""
     if not rows.num_rows:
         return rows
     offsets = _by_partition(rows)
     ranges = {p: (int(found[0]), int(found[-1]) + 1) for p, found in offsets.items()}
-    there = _by_partition(conformed_parts(table, target.metadata, ranges, [PARTITION, OFFSET], files=target.others))
+    there = _by_partition(
+        conformed_parts(stores.lake_reads, table, target.metadata, ranges, [PARTITION, OFFSET], files=target.others)
+    )
     taken = np.zeros(rows.num_rows, np.bool_)
     partitions, at = rows[PARTITION].to_numpy(), rows[OFFSET].to_numpy()
     for partition, found in there.items():
@@ -396,7 +406,7 @@ def _of_move(stores: Ports, table: TableRow, rows: pa.Table, target: _Target, mo
     names = arrow_schema(table.spec.stored, coordinates=True).names
     ours = rows.filter(_within(rows, move))
     ranges = {move.partition: (move.low, min(move.high, bounds.stream_hi))}
-    others = conformed_parts(table, target.metadata, ranges, names, files=target.others)
+    others = conformed_parts(stores.lake_reads, table, target.metadata, ranges, names, files=target.others)
     parts = [ours, others.filter(_within(others, move))]
     if move.high > bounds.stream_hi:
         above = OffsetRange(partition=move.partition, low=max(move.low, bounds.stream_hi), high=move.high)

@@ -21,7 +21,7 @@ import structlog
 
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.ports.access import HasCorrections, HasLake, HasLedger, HasSchemas, HasStanding
+from harness_pipelines.ports.access import HasCorrections, HasLake, HasLakeReads, HasLedger, HasSchemas, HasStanding
 from harness_pipelines.ports.corrections import HELD, Correction, HeldRecord
 from harness_pipelines.ports.decoded import with_coordinates
 from harness_pipelines.ports.ledger import Swap, TableRow, TableStopped
@@ -49,7 +49,7 @@ SHOWN_MAX = 20
 ONLY_A_HEAD = "only its first bytes are kept; while Kafka has the record, `harness replay` of its range decodes it"
 
 
-class Ports(HasCorrections, HasLake, HasLedger, HasSchemas, HasStanding, Protocol):
+class Ports(HasCorrections, HasLake, HasLakeReads, HasLedger, HasSchemas, HasStanding, Protocol):
     """The ports that it uses."""
 
 
@@ -246,7 +246,7 @@ def _publish(stores: Ports, table: TableRow, rows: pa.Table, *, decoder: str | N
     def build(head: Version, pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
         shown = dict.fromkeys(pointers, Shown(rows=rows))
         if table.spec.key and "batch" in pointers:
-            shown["batch"] = shown_in_batch(table, head, pointers, rows)
+            shown["batch"] = shown_in_batch(stores.lake_reads, table, head, pointers, rows)
         return {
             view: stores.lake.build_correction(
                 table, move_id, part.rows, view=view, base=pointers[view], hidden=part.hidden

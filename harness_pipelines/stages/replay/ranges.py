@@ -24,6 +24,7 @@ from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import (
     HasCorrections,
     HasLake,
+    HasLakeReads,
     HasLedger,
     HasLog,
     HasSchemas,
@@ -32,6 +33,7 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.corrections import Correction, Standing
 from harness_pipelines.ports.decoded import with_coordinates
+from harness_pipelines.ports.lake import LakeReads
 from harness_pipelines.ports.ledger import RefusedRecord, Swap, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.changes.corrections import (
@@ -60,7 +62,7 @@ DECODED_TOGETHER = 16_384
 SHOWN_MAX = 10
 
 
-class Ports(HasCorrections, HasLake, HasLedger, HasLog, HasSchemas, HasStanding, HasTables, Protocol):
+class Ports(HasCorrections, HasLake, HasLakeReads, HasLedger, HasLog, HasSchemas, HasStanding, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -235,7 +237,7 @@ def _planned(
     """The plan of a replay."""
     partition = wanted.partition
     standing = stores.corrections(table).look([(partition, int(o)) for o in made.records.offsets])
-    there = _there(table, standing.pointers, wanted)
+    there = _there(stores.lake_reads, table, standing.pointers, wanted)
     done = RangeReplayed(table=table.name, wanted=wanted, records=len(made.records))
     states = {offset: state for (_, offset), state in standing.states.items()}
     changes: dict[int, Change] = {}
@@ -283,9 +285,9 @@ class _There:
     values: Mapping[int, int]  #: the same of their values alone
 
 
-def _there(table: TableRow, pointers: Mapping[ViewName, str], wanted: OffsetRange) -> _There:
+def _there(lake: LakeReads, table: TableRow, pointers: Mapping[ViewName, str], wanted: OffsetRange) -> _There:
     """The rows of *wanted* in the view that has all records of a keyed table, too. Raises: RangeRefused."""
-    rows = stored_rows(table, pointers["stream" if "stream" in pointers else "batch"], wanted)
+    rows = stored_rows(lake, table, pointers["stream" if "stream" in pointers else "batch"], wanted)
     offsets = rows["_kafka_offset"].to_pylist()
     named = as_first(rows, table)
     digests = {o: shown(int(d)) for o, d in zip(offsets, row_digests(named), strict=True)}
@@ -335,14 +337,14 @@ def _publish(
     rows = made.rows.filter(_among(made.rows, offsets))
 
     def build(head: Version, pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
-        there = _there(table, pointers, wanted)
+        there = _there(stores.lake_reads, table, pointers, wanted)
         check_unmoved(table, correction.changes, {(wanted.partition, o): d for o, d in there.digests.items()})
         change = Rewritten(
             wanted=wanted,
             old=there.rows.filter(_among(there.rows, offsets)),
             new=rows,
         )
-        parts = {view: _in_view(table, head, pointers, change, view=view) for view in pointers}
+        parts = {view: _in_view(stores.lake_reads, table, head, pointers, change, view=view) for view in pointers}
         return {
             view: stores.lake.build_correction(
                 table, move_id, part.rows, view=view, base=pointers[view], hidden=part.hidden
@@ -355,11 +357,17 @@ def _publish(
 
 
 def _in_view(
-    table: TableRow, head: Version, pointers: Mapping[ViewName, str], change: Rewritten, *, view: ViewName
+    lake: LakeReads,
+    table: TableRow,
+    head: Version,
+    pointers: Mapping[ViewName, str],
+    change: Rewritten,
+    *,
+    view: ViewName,
 ) -> Shown:
     if table.spec.key and view == "batch":
-        return shown_anew(table, head, pointers, change)
-    return Shown(rows=change.new, hidden=change.hidden(table, pointers[view]))
+        return shown_anew(lake, table, head, pointers, change)
+    return Shown(rows=change.new, hidden=change.hidden(lake, table, pointers[view]))
 
 
 def check_unmoved(table: TableRow, changes: Mapping[Coordinate, Change], there: Mapping[Coordinate, str]) -> None:

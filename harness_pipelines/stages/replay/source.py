@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from harness_pipelines.errors import TryAgain
-from harness_pipelines.ports.access import HasCorrections, HasLog, HasTables
+from harness_pipelines.ports.access import HasCorrections, HasLakeReads, HasLog, HasTables
 from harness_pipelines.ports.corrections import HeldRecord
 from harness_pipelines.ports.errors import RecordsLost
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
@@ -30,7 +30,7 @@ POLL_RECORDS = 16_384
 SILENCE_S_MAX = 30.0
 
 
-class Ports(HasCorrections, HasLog, HasTables, Protocol):
+class Ports(HasCorrections, HasLakeReads, HasLog, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -180,7 +180,7 @@ def _kept(stores: Ports, table: TableRow, wanted: OffsetRange) -> Records:
             f"{why}; nothing was changed. What is left can be replayed: --from {wanted.high}"
         )
     view = stores.tables.head(table).views
-    rows = stored_rows(table, view["stream" if "stream" in view else "batch"].metadata, wanted)
+    rows = stored_rows(stores.lake_reads, table, view["stream" if "stream" in view else "batch"].metadata, wanted)
     if rows.num_rows > RECORDS_MAX:  # before they become Python's
         rows = rows.slice(0, RECORDS_MAX + 1)
     values = _bytes(rows[columns["raw_value"].name])

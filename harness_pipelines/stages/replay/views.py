@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.lakes.iceberg.read.scan import located, scan
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.changes.corrections import CorrectionsMoved, ReplayRefused
 from harness_pipelines.protocol.coordinates import OPERATION
@@ -37,6 +36,7 @@ from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, Predicate
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Positions
+    from harness_pipelines.ports.lake import LakeReads
     from harness_pipelines.ports.ledger import TableRow
     from harness_pipelines.protocol.versions import Version, ViewName
 
@@ -52,13 +52,15 @@ class Shown:
         return bool(self.rows.num_rows or self.hidden)
 
 
-def shown_in_batch(table: TableRow, head: Version, pointers: Mapping[ViewName, str], rows: pa.Table) -> Shown:
+def shown_in_batch(
+    lake: LakeReads, table: TableRow, head: Version, pointers: Mapping[ViewName, str], rows: pa.Table
+) -> Shown:
     """What becomes of *rows* (puts and deletes, with coordinates) in the batch view of *head*, read at *pointers*.
 
     Raises: ReplayRefused where rows are recalled; KeyInTwoPartitions; LakeFileMissing, LakeUnreadable.
     """
     _check_none_recalled(table, head)
-    return _Look(table, head, rows).shown(pointers)
+    return _Look(lake, table, head, rows).shown(pointers)
 
 
 def _check_none_recalled(table: TableRow, head: Version) -> None:
@@ -69,7 +71,7 @@ def _check_none_recalled(table: TableRow, head: Version) -> None:
         )
 
 
-def stored_rows(table: TableRow, metadata: str, wanted: OffsetRange) -> pa.Table:
+def stored_rows(lake: LakeReads, table: TableRow, metadata: str, wanted: OffsetRange) -> pa.Table:
     """The rows of *wanted* in the view that *metadata* fixes, all columns in exact types, by offset.
 
     Raises: LakeFileMissing, LakeUnreadable.
@@ -81,7 +83,7 @@ def stored_rows(table: TableRow, metadata: str, wanted: OffsetRange) -> pa.Table
         ranges={wanted.partition: (wanted.low, wanted.high)},
         columns=columns_of(table, schema.names),
     )
-    parts = [conformed(part, schema) for part in scan(metadata, query, LakeStats())]
+    parts = [conformed(part, schema) for part in lake.scan(metadata, query, LakeStats())]
     return pa.concat_tables([schema.empty_table(), *parts]).sort_by(OFFSET)
 
 
@@ -104,7 +106,7 @@ class Rewritten:
     old: pa.Table  #: the rows that go, with all coordinates
     new: pa.Table  #: what stands there from now on
 
-    def hidden(self, table: TableRow, metadata: str) -> dict[str, Positions]:
+    def hidden(self, lake: LakeReads, table: TableRow, metadata: str) -> dict[str, Positions]:
         """Where the rows that go are in the view that *metadata* fixes, by data file. Raises: CorrectionsMoved."""
         gone = self.old[OFFSET].to_numpy()
         if not len(gone):
@@ -116,7 +118,7 @@ class Rewritten:
             columns=columns_of(table, [PARTITION, OFFSET]),
         )
         found: dict[str, Positions] = {}
-        for part in located(metadata, query, LakeStats()):
+        for part in lake.located(metadata, query, LakeStats()):
             at = np.flatnonzero(np.isin(int_column(part.rows, OFFSET), gone))
             if len(at):
                 found[part.file.path] = part.positions[at]
@@ -127,7 +129,9 @@ class Rewritten:
         return found
 
 
-def shown_anew(table: TableRow, head: Version, pointers: Mapping[ViewName, str], change: Rewritten) -> Shown:
+def shown_anew(
+    lake: LakeReads, table: TableRow, head: Version, pointers: Mapping[ViewName, str], change: Rewritten
+) -> Shown:
     """What becomes of *change* in the batch view of *head*, read at *pointers*.
 
     Raises: ReplayRefused where rows are recalled; KeyInTwoPartitions; LakeFileMissing, LakeUnreadable.
@@ -135,14 +139,14 @@ def shown_anew(table: TableRow, head: Version, pointers: Mapping[ViewName, str],
     _check_none_recalled(table, head)
     names = [*table.spec.key, PARTITION, OFFSET, OPERATION]
     touched = pa.concat_tables([part.select(names) for part in (change.old, change.new)], promote_options="permissive")
-    return _Look(table, head, touched).anew(pointers, change)
+    return _Look(lake, table, head, touched).anew(pointers, change)
 
 
 class _Look:
     """The rows of the views below the batch view's bound that have the keys of some records."""
 
-    def __init__(self, table: TableRow, head: Version, rows: pa.Table) -> None:
-        self._table, self._head, self._key = table, head, table.spec.key
+    def __init__(self, lake: LakeReads, table: TableRow, head: Version, rows: pa.Table) -> None:
+        self._lake, self._table, self._head, self._key = lake, table, head, table.spec.key
         self._newest: Folded = fold(table.name, rows, self._key)
         assert self._newest.numbers is not None
         self._keys: KeyNumbers = self._newest.numbers
@@ -168,7 +172,7 @@ class _Look:
         stays = np.zeros(len(latest), np.bool_)
         hidden: dict[str, Positions] = {}
         ranges = {p: (b.start, b.batch_hi) for p, b in self._head.bounds.items() if b.start < b.batch_hi}
-        for part in located(pointers["batch"], self._query(ranges), LakeStats()):
+        for part in self._lake.located(pointers["batch"], self._query(ranges), LakeStats()):
             rows, numbers, at = self._of_keys(part.rows)
             same = is_put[numbers] & ~fresh[numbers] & (int_column(rows, OFFSET)[at] == latest[numbers])
             stays[numbers[same]] = True
@@ -191,7 +195,7 @@ class _Look:
         query = replace(
             self._query({partition: (bounds.start, bounds.batch_hi)}), columns=columns_of(self._table, names)
         )
-        parts = ((part, gone) for part in scan(stream, query, LakeStats()))
+        parts = ((part, gone) for part in self._lake.scan(stream, query, LakeStats()))
         for part, without in (*parts, (change.new.select(names), gone[:0])):
             rows, numbers, at = self._of_keys(part)
             offsets = int_column(rows, OFFSET)[at]
@@ -212,7 +216,7 @@ class _Look:
         ranges = {partition: (int(offsets.min()), int(offsets.max()) + 1)}
         query = replace(self._query(ranges), columns=columns_of(self._table, schema.names))
         found = [schema.empty_table()]
-        for part in scan(stream, query, LakeStats()):
+        for part in self._lake.scan(stream, query, LakeStats()):
             rows = conformed(part, schema)
             found.append(rows.filter(pa.array(np.isin(int_column(rows, OFFSET), offsets))))
         return pa.concat_tables(found)
@@ -223,7 +227,7 @@ class _Look:
         offsets = self._newest.offsets
         low = {p: int(offsets[self._newest.partitions == p].min()) for p in set(self._newest.partitions.tolist())}
         ranges = {p: (at, b.batch_hi) for p, at in low.items() if at < (b := self._head.bounds[p]).batch_hi}
-        for part in scan(stream, self._query(ranges), LakeStats()):
+        for part in self._lake.scan(stream, self._query(ranges), LakeStats()):
             rows, numbers, at = self._of_keys(part)
             np.maximum.at(latest, numbers, int_column(rows, OFFSET)[at])
         return latest
@@ -232,7 +236,7 @@ class _Look:
         """Where the batch view shows older versions of those keys whose *newest* version is to be put back."""
         hidden: dict[str, Positions] = {}
         ranges = {p: (b.start, b.batch_hi) for p, b in self._head.bounds.items() if b.start < b.batch_hi}
-        for part in located(batch, self._query(ranges), LakeStats()):
+        for part in self._lake.located(batch, self._query(ranges), LakeStats()):
             _, numbers, at = self._of_keys(part.rows)
             if len(older := at[newest[numbers]]):
                 hidden[part.file.path] = part.positions[older]

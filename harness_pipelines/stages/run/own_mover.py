@@ -251,7 +251,7 @@ def _check_rows(stores: Ports, table: TableRow, move: Move, staged: Staged, segm
 
 def _staged_rows(stores: Ports, table: TableRow, staged: Staged) -> dict[int, Rows]:
     """By partition the rows of the staged files. Raises: ProofWrong for a file that is not in offset order."""
-    view = stores.lake_reads.view(stores.lake.current(table, "stream").metadata_location)
+    view = stores.lake_reads.view(stores.lake.pointer(table, "stream"))
     found: dict[int, list[Rows]] = {}
     for file, written in zip(staged.files, staged.written, strict=True):
         partition = file.partition or 0

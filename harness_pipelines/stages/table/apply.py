@@ -10,9 +10,8 @@ from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import NoSchemas, SchemaUnusable
 from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments
 from harness_pipelines.ports.errors import TopicCompacted
-from harness_pipelines.ports.identity import settled
 from harness_pipelines.ports.ledger import TableExists, TableRow, TableUnknown
-from harness_pipelines.ports.source import TopicIdentity
+from harness_pipelines.ports.source import TopicIdentity, settled
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.schema.schemas import SpecMoved
 from harness_pipelines.protocol.topics import topics_of

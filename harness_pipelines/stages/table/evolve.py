@@ -1,7 +1,7 @@
 """Evolve: change the columns of a table in every tier with one commit, on request or by a registry schema.
 
 plan: what would be changed, checked against spec and ledger. expand: metadata of the views with the new schema is
-written, unseen by readers. publish: one transaction (`harness_pipelines.ledgers.postgres.evolve`). contract: segments
+written, unseen by readers. publish: one transaction of the ledger (`SchemaChanges`). contract: segments
 of the old shape retire once unneeded, as all segments do; files keep their columns, which are
 read by field id.
 """
@@ -18,10 +18,9 @@ import structlog
 
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.policy import SchemaDue
-from harness_pipelines.ledgers.postgres.evolve import check_none_recalled
-from harness_pipelines.ports.access import HasEvolutions, HasLake, HasLedger, HasSchemas, HasStanding
+from harness_pipelines.ports.access import HasEvolutions, HasLakeSchemas, HasLedger, HasSchemas, HasStanding
 from harness_pipelines.ports.ledger import TableStopped
-from harness_pipelines.protocol.schema.evolution import Changes, Evolved, evolved
+from harness_pipelines.protocol.schema.evolution import Changes, Evolved, check_none_recalled, evolved
 from harness_pipelines.protocol.schema.schemas import SpecMoved, check_schema
 from harness_pipelines.protocol.versions import Version, ViewName
 
@@ -32,7 +31,7 @@ log = structlog.get_logger(__name__)
 PLANS_MAX = 4  #: plans of one change, where settings are applied beside it each time
 
 
-class Ports(HasEvolutions, HasLake, HasLedger, HasSchemas, HasStanding, Protocol):
+class Ports(HasEvolutions, HasLakeSchemas, HasLedger, HasSchemas, HasStanding, Protocol):
     """The ports that it uses."""
 
 
@@ -56,12 +55,9 @@ class EvolvePlan:
 
 def plan(stores: Ports, table: TableRow, changes: Changes) -> tuple[EvolvePlan, Evolved]:
     """Check *changes*; nothing is written. Raises: EvolutionRefused, ContractUnusable, SchemaUnusable."""
-    from harness_pipelines.lakes.iceberg.write.schema import next_field_id
-
-    next_id = next_field_id(stores.lake.current(table, view) for view in table.views)
-    found = evolved(table.spec, table.fields, changes, next_id=next_id)
+    found = evolved(table.spec, table.fields, changes, next_id=stores.lake_schemas.next_field_id(table))
     if found.narrows:
-        check_none_recalled(table, stores.ledger.head(table))
+        check_none_recalled(table.name, stores.ledger.head(table).overlays)
     RecordCodec(found.spec, stores.schemas)  # what records cannot be decoded with is no schema
     told = EvolvePlan(
         table=table.name,
@@ -105,14 +101,12 @@ def follow(stores: Ports, table: TableRow, due: SchemaDue) -> None:
 
 
 def _publish(stores: Ports, table: TableRow, changes: Changes, *, by: str, schema_id: int | None = None) -> Version:
-    from harness_pipelines.lakes.iceberg.write.schema import build_schema
-
     stores.standing.check(table, stores.ledger)
     told, found = plan(stores, table, changes)
 
     def build(pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
         return {
-            view: build_schema(stores.lake, table, found, move_id=move_id, view=view, base=base)
+            view: stores.lake_schemas.build(table, found, move_id=move_id, view=view, base=base)
             for view, base in pointers.items()
         }
 

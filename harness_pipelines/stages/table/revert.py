@@ -11,8 +11,8 @@ from typing import Protocol
 import structlog
 
 from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasStanding, HasTables
-from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import Swap, TableRow
+from harness_pipelines.ports.source import check_source
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.changes.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, ViewName

@@ -71,7 +71,7 @@ def look_again(stores: Ports, table: TableRow, move: Move, staged: Staged) -> Ma
 
 def _staged(stores: Ports, table: TableRow, staged: Staged, *, columns: set[str]) -> Iterator[pa.Table]:
     """*columns* of the staged files by the names of today, with the coordinates, a bounded batch at a time."""
-    view = stores.lake_reads.view(stores.lake.current(table, table.effects[Stage.TIER].view).metadata_location)
+    view = stores.lake_reads.view(stores.lake.pointer(table, table.effects[Stage.TIER].view))
     ids, names = view.field_ids(table), {first: name for name, first in table.first_names.items()}
     wanted = columns | {_PARTITION, _OFFSET}
     fields = [field for field in lake_schema(table) if names.get(field.name, field.name) in wanted]

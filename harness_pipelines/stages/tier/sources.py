@@ -8,10 +8,9 @@ from typing import Protocol
 
 from harness_pipelines.formats.contract.checks import judge_of
 from harness_pipelines.ports.access import HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments
-from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.ledger import RefusedRecord, StateDraft, TableRow
-from harness_pipelines.ports.source import check_positions
+from harness_pipelines.ports.source import check_positions, check_source
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef

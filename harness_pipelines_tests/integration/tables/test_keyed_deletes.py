@@ -11,7 +11,7 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines.engines.spark import merge as spark_merge
 from harness_pipelines.lakes.iceberg.read.scan import pinned
-from harness_pipelines.lakes.iceberg.write.replace import Replacement
+from harness_pipelines.ports.lake_writes import Replacement
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.files import FilesGone
 from harness_pipelines.protocol.versions import Version

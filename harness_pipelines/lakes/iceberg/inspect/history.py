@@ -23,7 +23,7 @@ from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.history import Extent, NamedMove, PastMove, parse_ranges
 from harness_pipelines.protocol.lake.properties import ATTEMPT, EVOLVED, MOVE, NONCE, RANGES, SCHEMA_VERSION
-from harness_pipelines.protocol.moves import Move, move_of
+from harness_pipelines.protocol.moves import move_of
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.locations import folder_of, normal
 
@@ -178,13 +178,6 @@ def present(paths: Sequence[str]) -> set[str]:
     folders = {path.rsplit("/", 1)[0] for path in paths}
     stored = {f"{folder}/{name}" for folder in folders for name in _names(folder)}
     return stored & set(paths)
-
-
-def is_staged(view: Table, move: Move) -> bool:
-    """Return whether the branch of the move's attempt holds what the attempt wrote."""
-    snapshot = view.metadata.snapshot_by_name(move.branch)
-    summary = None if snapshot is None else snapshot.summary
-    return summary is not None and (summary[MOVE], summary[ATTEMPT]) == (str(move.move_id), str(move.attempt))
 
 
 def is_foreign(snapshot: Snapshot) -> bool:

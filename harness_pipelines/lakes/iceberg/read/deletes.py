@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -27,6 +26,7 @@ from harness_pipelines.lakes.iceberg.read.file_columns import PATH_ID, POSITION_
 from harness_pipelines.layout.files import Positions
 from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes
 from harness_pipelines.ports.lake import DeleteFile, LakeFile
+from harness_pipelines.ports.lake_writes import Hidden
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 if TYPE_CHECKING:
@@ -37,14 +37,6 @@ _SCHEMA = pa.schema([
     pa.field("file_path", pa.string(), nullable=False, metadata={b"PARQUET:field_id": str(PATH_ID).encode()}),
     pa.field("pos", pa.int64(), nullable=False, metadata={b"PARQUET:field_id": str(POSITION_ID).encode()}),
 ])  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Hidden:
-    """What an attempt hides in data files that stay."""
-
-    files: tuple[DataFile, ...] = ()  #: one delete file for each
-    of: Mapping[str, str | None] = field(default_factory=dict)  #: data file -> its delete file until now
 
 
 def split(files: Iterable[DataFile]) -> tuple[list[DataFile], dict[str, DataFile]]:

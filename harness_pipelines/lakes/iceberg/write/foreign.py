@@ -25,11 +25,46 @@ PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForeignFilesFound:
-    """The difference that other writers made between what the ledger published and what the catalog names."""
+    """`ForeignFiles`: the difference between what the ledger published and what the catalog names."""
 
     view: Table  #: as the catalog names it
     added: tuple[DataFile, ...]
     removed: tuple[str, ...]  #: files of the table that are no longer live, and deletes that were added or removed
+
+    @property
+    def files(self) -> int:
+        return len(self.added)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.record_count for file in self.added)
+
+    def replaced(self, *, move_id: int, nonce: str, first: int, schema_version: int) -> View:
+        """Rewrite the added rows in the pseudo-partition, from offset *first* on, in place of the writer's own files.
+
+        The metadata is based on what was found, and is not published yet. Raises: LakeAway.
+        """
+        view = self.view
+        with reachable(view.metadata_location, f"writing foreign rows as move {move_id}"):
+            rows = _as_no_partition(_read(view, self.added), first)
+            properties = {
+                MOVE: str(move_id),
+                NONCE: nonce,
+                ATTEMPT: "1",
+                SCHEMA_VERSION: str(schema_version),
+                RANGES: "",  # of the log: none
+                ACCEPTED: f"{first}-{first + rows.num_rows}",
+            }
+            with view.transaction() as transaction:
+                written = write_data_files(view.metadata, rows, view.io)
+                with transaction.update_snapshot(snapshot_properties=properties).overwrite() as swap:
+                    for file in self.added:
+                        swap.delete_data_file(file)
+                    for file in written:
+                        swap.append_data_file(file)
+        head = view.metadata.current_snapshot()
+        assert head is not None
+        return View(metadata=view.metadata_location, snapshot=head.snapshot_id)
 
 
 def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
@@ -45,34 +80,6 @@ def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
         added=tuple(file for path, file in sorted(there.items()) if path not in ours),
         removed=(*sorted(set(ours) - set(there)), *sorted(set(deletes) ^ set(known))),
     )
-
-
-def replace_foreign(found: ForeignFilesFound, *, move_id: int, nonce: str, first: int, schema_version: int) -> View:
-    """Rewrite the added rows in the pseudo-partition, from offset *first* on, in place of the writer's own files.
-
-    The metadata is based on what was found, and is not published yet. Raises: LakeAway.
-    """
-    view = found.view
-    with reachable(view.metadata_location, f"writing foreign rows as move {move_id}"):
-        rows = _as_no_partition(_read(view, found.added), first)
-        properties = {
-            MOVE: str(move_id),
-            NONCE: nonce,
-            ATTEMPT: "1",
-            SCHEMA_VERSION: str(schema_version),
-            RANGES: "",  # of the log: none
-            ACCEPTED: f"{first}-{first + rows.num_rows}",
-        }
-        with view.transaction() as transaction:
-            written = write_data_files(view.metadata, rows, view.io)
-            with transaction.update_snapshot(snapshot_properties=properties).overwrite() as swap:
-                for file in found.added:
-                    swap.delete_data_file(file)
-                for file in written:
-                    swap.append_data_file(file)
-    head = view.metadata.current_snapshot()
-    assert head is not None
-    return View(metadata=view.metadata_location, snapshot=head.snapshot_id)
 
 
 def _live(view: Table, head: Snapshot | None) -> tuple[dict[str, DataFile], list[str]]:

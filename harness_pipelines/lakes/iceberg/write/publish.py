@@ -25,13 +25,12 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files, note_files
 from harness_pipelines.lakes.iceberg.read import deletes, regions
-from harness_pipelines.lakes.iceberg.read.deletes import Hidden
 from harness_pipelines.lakes.iceberg.read.file_columns import NONE
 from harness_pipelines.lakes.iceberg.read.live_files import live_files
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.read.scan import staged_file
-from harness_pipelines.lakes.iceberg.write import corrections, revert
-from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
+from harness_pipelines.lakes.iceberg.write import corrections, foreign, revert
+from harness_pipelines.lakes.iceberg.write.replace import replace_files
 from harness_pipelines.lakes.iceberg.write.still_there import brought
 from harness_pipelines.lakes.iceberg.write.tidying import main_at, tidying
 from harness_pipelines.layout.files import FileStats, Positions
@@ -42,6 +41,7 @@ from harness_pipelines.ports.errors import (
     StagedWrong,
 )
 from harness_pipelines.ports.lake import NOTHING_STAGED, CatalogPointers, Staged, reachable
+from harness_pipelines.ports.lake_writes import Hidden, Replacement
 from harness_pipelines.ports.ledger import Swap, TableRow, view_names
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.overlays import Overlay, told
@@ -151,6 +151,14 @@ class Lake:
         """A view as the catalog's row names it now. Raises: TableUnknown for one that was dropped."""
         return self.load(table, self.pointers.current(table, view), view=view)
 
+    def pointer(self, table: TableRow, view: ViewName) -> str:
+        """The metadata file that the catalog names, which can be read. Raises: TableUnknown, MetadataMissing."""
+        return self.current(table, view).metadata_location
+
+    def foreign_files(self, table: TableRow, *, pointer: str, published: str) -> foreign.ForeignFilesFound | None:
+        """What other writers changed in the stream view between two metadata files; None: main is the same."""
+        return foreign.foreign_files(self.load(table, pointer), self.load(table, published))
+
     def make_branch(self, table: TableRow, move: Move, base: View) -> str:
         """Create the branch of an attempt from the move's base; the catalog pointer moves, nothing is visible.
 
@@ -196,6 +204,12 @@ class Lake:
             note_data_files(current.io, files)
         found = tuple(staged_file(f, low=low, high=high + 1) for f, (low, high) in zip(files, bounds, strict=True))
         return Staged(files=found, rows=rows, bytes=sum(f.bytes for f in found), written=tuple(files))
+
+    def is_staged(self, table: TableRow, move: Move) -> bool:
+        """Return whether the branch holds what the attempt wrote. Raises: TableUnknown, MetadataMissing."""
+        view = self.current(table, table.effects[move.stage].view)
+        snapshot = view.metadata.snapshot_by_name(move.branch)
+        return snapshot is not None and _is_of(snapshot, move)
 
     def append_to_branch(self, table: TableRow, move: Move, rows: pa.Table) -> None:
         """Write *rows* to the branch of an attempt without Spark: a file per Kafka partition, in the order given.

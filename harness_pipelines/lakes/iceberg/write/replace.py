@@ -9,7 +9,6 @@ follow a view by its snapshots (Spark streaming, change readers) pass a ``replac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -28,20 +27,10 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.utils.properties import property_as_int
 
 from harness_pipelines.lakes.iceberg.private import ManifestMergeManager, OverwriteFiles
-from harness_pipelines.lakes.iceberg.read.deletes import Hidden, split
+from harness_pipelines.lakes.iceberg.read.deletes import split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
+from harness_pipelines.ports.lake_writes import Replacement
 from harness_pipelines.protocol.lake.files import check_untouched
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Replacement:
-    """What one snapshot changes."""
-
-    removed: Mapping[str, str | None]  #: path of each data file that goes -> of its delete file, which goes along
-    added: Sequence[DataFile]
-    hidden: Hidden = field(default_factory=Hidden)  #: in data files that stay
-    same_rows: bool  #: none is added, none is lost
-    sequence: int | None = None  #: data sequence number of what is added; None: that of the snapshot
 
 
 class _SwapFiles(OverwriteFiles):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate, SetPropertiesUpdate
 
@@ -23,31 +21,36 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.schema.evolution import Evolved
 
 
-def next_field_id(views: Iterable[Table]) -> int:
-    """An id that no view has used: a column has the same in all of them."""
-    return max(view.metadata.last_column_id for view in views) + 1
+class Schemas:
+    """`SchemaBuilds` over PyIceberg."""
 
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
 
-def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, move_id: int, view: ViewName, base: str) -> Swap:
-    """Write the metadata of *view* with the fields of *evolved*, on top of the metadata file *base*.
+    def next_field_id(self, table: TableRow) -> int:
+        """An id that no view of *table* has used: a column has the same in all of them."""
+        return max(self._lake.current(table, view).metadata.last_column_id for view in table.views) + 1
 
-    The coordinates and what else is not the user's stay behind them. Raises: LakeAway, MetadataMissing.
-    """
-    current = lake.load(table, base, view=view)
-    snapshot = current.metadata.current_snapshot_id or -1
-    with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
-        schema = evolved_schema(current.schema(), table, evolved)
-        told = SetPropertiesUpdate(updates={EVOLVED: f"{move_id}/{lake.pointers.nonce_of(move_id)}"})
-        transaction._apply((AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told), ())
-        if unused := unused_schemas(transaction.table_metadata):
-            transaction._apply((RemoveSchemasUpdate(schema_ids=unused),), ())
-    return Swap(
-        view=view,
-        old=base,
-        base_snapshot=snapshot,
-        new=View(metadata=current.metadata_location, snapshot=snapshot),
-        built=brought(current),
-    )
+    def build(self, table: TableRow, evolved: Evolved, *, move_id: int, view: ViewName, base: str) -> Swap:
+        """Write the metadata of *view* with the fields of *evolved*, on top of the metadata file *base*.
+
+        The coordinates and what else is not the user's stay behind them. Raises: LakeAway, MetadataMissing.
+        """
+        current = self._lake.load(table, base, view=view)
+        snapshot = current.metadata.current_snapshot_id or -1
+        with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
+            schema = evolved_schema(current.schema(), table, evolved)
+            told = SetPropertiesUpdate(updates={EVOLVED: f"{move_id}/{self._lake.pointers.nonce_of(move_id)}"})
+            transaction._apply((AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told), ())
+            if unused := unused_schemas(transaction.table_metadata):
+                transaction._apply((RemoveSchemasUpdate(schema_ids=unused),), ())
+        return Swap(
+            view=view,
+            old=base,
+            base_snapshot=snapshot,
+            new=View(metadata=current.metadata_location, snapshot=snapshot),
+            built=brought(current),
+        )
 
 
 def unused_schemas(metadata: TableMetadata) -> list[int]:
