@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from harness_pipelines.engines.spark.sessions import SparkSessions
     from harness_pipelines.formats.schema.registry import Schemas, SchemaSource
     from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+    from harness_pipelines.lakes.iceberg.inspect.history import IcebergHistories
     from harness_pipelines.lakes.iceberg.write.publish import Lake
     from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
     from harness_pipelines.lakes.owner import Ownership
@@ -131,11 +132,10 @@ class Stores:
         return self._guard(self.readers).lost(table, self.tables)
 
     def _guard(self, database: Database) -> Standing:
-        from harness_pipelines.lakes.iceberg.inspect.history import named_by_files
         from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
         from harness_pipelines.stages.guard import Standing
 
-        return Standing(self.ownership, TableHistories(database), partial(named_by_files, self.catalog))
+        return Standing(self.ownership, TableHistories(database), self.lake_histories.named_by_files)
 
     @property
     def dsn(self) -> str:
@@ -240,6 +240,12 @@ class Stores:
         from harness_pipelines.lakes.iceberg.write.publish import Lake
 
         return Lake(self.catalog, self.database, pointers=self.ledger.catalog_rows, warehouse=self.warehouse)
+
+    @once
+    def lake_histories(self) -> IcebergHistories:
+        from harness_pipelines.lakes.iceberg.inspect.history import IcebergHistories
+
+        return IcebergHistories(self.catalog, warehouse=self.warehouse)
 
     @once
     def lake_repairs(self) -> RepairBuilds:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from harness_pipelines.drivers.postgres import Database
     from harness_pipelines.formats.schema.registry import Schemas
-    from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
     from harness_pipelines.ports.buffer import BufferReads, Newest, OverlayTables
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
@@ -23,7 +22,14 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.lake_writes import LakeWrites, RepairBuilds, SchemaBuilds
     from harness_pipelines.ports.ledger import Ledger, TableRow
     from harness_pipelines.ports.proof import LakeBytes, LineageBook, ProofBook, Signatures, StateDump
-    from harness_pipelines.ports.repair import ClaimsAndMoves, Guard, LossBook, Reconciling, WarehouseMark
+    from harness_pipelines.ports.repair import (
+        ClaimsAndMoves,
+        Guard,
+        LakeHistories,
+        LossBook,
+        Reconciling,
+        WarehouseMark,
+    )
     from harness_pipelines.ports.requests import RecallRequests, ReclusterRequests
     from harness_pipelines.ports.source import Log
     from harness_pipelines.ports.tiers import BufferWriter, ReadLeases, SizedSegments
@@ -41,13 +47,6 @@ class HasBufferReader(Protocol):
     @property
     def buffer_reader(self) -> BufferReads:
         """Reads segments in this process."""
-        ...
-
-
-class HasCatalog(Protocol):
-    @property
-    def catalog(self) -> StagingCatalog:
-        """Names and opens the views of the lake."""
         ...
 
 
@@ -90,6 +89,13 @@ class HasLakeBytes(Protocol):
     @property
     def lake_bytes(self) -> LakeBytes:
         """See `LakeBytes`."""
+        ...
+
+
+class HasLakeHistories(Protocol):
+    @property
+    def lake_histories(self) -> LakeHistories:
+        """See `LakeHistories`."""
         ...
 
 

@@ -6,10 +6,10 @@ business (`drivers/files.py`, `drivers/object_stores/`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 One = TypeVar("One")
 
@@ -58,6 +58,7 @@ class FileStore(Protocol):
 # -- what was read of the files of a view ---------------------------------------------------------------------
 
 GONE = "there is no such file"
+Progress = Callable[[int, int], None]  #: files read, known number of files to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +109,86 @@ class FileSeen:
     operations: tuple[str, str] | None = None  #: least and greatest `_op`; None: the writer kept no bounds
     deletes: str | None = None  #: what kind of delete file it is: position, equality; None: data
     deletes_of: str | None = None  #: the one data file that a position delete file speaks of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestSeen:
+    """One manifest as a manifest list names it."""
+
+    path: str
+    bytes: int
+    live: int  #: files that it adds or keeps
+    rows: int  #: of these; negative for delete files, which hide this number
+    plain: bool  #: of data files, and it removes none
+    manifest: Any = field(repr=False, compare=False)  #: for the lake, which opens it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """All that was read. A file that is not there has its `Unreadable` in the place of its content."""
+
+    metadata: Mapping[str, MetadataSeen | Unreadable]
+    lists: Mapping[str, tuple[ManifestSeen, ...] | Unreadable]
+    manifests: Mapping[str, tuple[FileSeen, ...] | Unreadable]  #: those that were opened, and those that are damaged
+    damaged: Mapping[str, tuple[tuple[FileSeen, Unreadable], ...]]  #: manifest -> its files that are gone or cut off
+    newest: str | None = None  #: metadata file of the newest version
+    by_age: frozenset[str] = frozenset()  #: manifest lists whose files are those of the newest that are old enough
+
+    def lost(self, location: str) -> Iterable[tuple[str, Unreadable]]:
+        """(kind, file) of everything that the metadata file at *location* names and that cannot be read."""
+        found = self.metadata[location]
+        if isinstance(found, Unreadable):
+            yield "metadata file", found
+            return
+        if found.head is None:
+            return
+        manifests = self.lists[found.head.manifest_list]
+        if isinstance(manifests, Unreadable):
+            yield "manifest list", manifests
+            return
+        for manifest in manifests:
+            files = self.manifests.get(manifest.path, ())
+            if isinstance(files, Unreadable):
+                yield "manifest", files
+        if found.head.manifest_list in self.by_age:
+            manifests, oldest = self.newest_manifests(), found.head.sequence
+        else:
+            oldest = None
+        for manifest in manifests:
+            for file, damage in self.damaged.get(manifest.path, ()):
+                if oldest is None or (file.added is not None and file.added <= oldest):
+                    yield "delete file" if file.deletes else "data file", damage
+
+    def newest_manifests(self) -> tuple[ManifestSeen, ...]:
+        """Manifests of the newest version; none when its list cannot be read."""
+        found = self.metadata.get(self.newest or "")
+        if not isinstance(found, MetadataSeen) or found.head is None:
+            return ()
+        manifests = self.lists[found.head.manifest_list]
+        return () if isinstance(manifests, Unreadable) else manifests
+
+    def rows(self, location: str) -> int | None:
+        """Rows of main at *location* that are not hidden, by its manifest list; ``None`` when that was not read."""
+        found = self.metadata.get(location)
+        if not isinstance(found, MetadataSeen):
+            return None
+        manifests = self.lists[found.head.manifest_list] if found.head else ()
+        return None if isinstance(manifests, Unreadable) else sum(manifest.rows for manifest in manifests)
+
+    def files(self, location: str) -> list[FileSeen] | None:
+        """Live files of main at *location*, delete files too; ``None`` when not all manifests were read."""
+        found = self.metadata.get(location)
+        if not isinstance(found, MetadataSeen):
+            return None
+        if found.head is None:
+            return []
+        manifests = self.lists[found.head.manifest_list]
+        if isinstance(manifests, Unreadable):
+            return None
+        listed: list[FileSeen] = []
+        for manifest in manifests:
+            files = self.manifests.get(manifest.path)
+            if files is None or isinstance(files, Unreadable):
+                return None
+            listed.extend(files)
+        return listed

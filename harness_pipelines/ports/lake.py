@@ -30,6 +30,7 @@ from harness_pipelines.spec.locations import folder_of, normal
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Positions
+    from harness_pipelines.ports.files import Progress, Survey
     from harness_pipelines.protocol.lake.lineage import FileAsked
     from harness_pipelines.protocol.reading.narrowing import Ranges
     from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
@@ -211,6 +212,21 @@ class LakeReads(Protocol):
     def paths_matching(self, metadata: str, where: Predicate) -> frozenset[str]: ...
     def stored_in(self, metadata: str, ranges: Ranges) -> Stored: ...
     def past(self, table: str, pins: Mapping[int, str]) -> ViewPast: ...
+    def survey(
+        self,
+        locations: Sequence[str],
+        *,
+        newest: str | None,
+        linear: bool,
+        data: bool,
+        progress: Progress | None = None,
+    ) -> Survey:
+        """What metadata files at *locations* and their main branches reach. Raises: OSError.
+
+        *newest* is the metadata file of the newest version; *linear*: no version was reverted; *data*: read the data
+        files too.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from harness_pipelines.ports.ledger import Ledger, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.protocol.lake.history import NamedMove
+from harness_pipelines.protocol.lake.history import Extent, NamedMove, PastMove
 from harness_pipelines.protocol.versions import Version, View, ViewName
 
 Row = Mapping[str, Any]  #: of the ledger
@@ -79,6 +79,64 @@ class NamedByFiles(Protocol):
     """The moves that the newest metadata files of a view name; files that were *read* are not read again."""
 
     def __call__(self, table: TableRow, pointer: str, view: ViewName, *, read: ByFile) -> ByFile: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LakeState:
+    """What one metadata file says of its view's main branch."""
+
+    head: View
+    moves: tuple[PastMove, ...]  #: of main's kept snapshots, oldest first
+    extents: Mapping[int, Extent]  #: live rows by partition; of a batch view none, its files mix them
+    strangers: tuple[int, ...]  #: snapshots of main that brought rows without naming a move
+    gone: tuple[str, ...]  #: live files, of data and of deletes, that are not there
+    reached: Vector  #: the bound of a batch view; of a stream view none
+    recalled: str  #: the tables in Postgres that have rows of a batch view; empty if it is whole
+    properties: Mapping[str, str]
+    changed_ms: int  #: by the clock of its writer
+    schema_changes: int  #: of its columns, since it was made
+    fields: Sequence[Mapping[str, Any]]  #: the user's columns, in Iceberg's JSON form
+
+    @property
+    def is_sound(self) -> bool:
+        """All its files are there, and no other writer's rows."""
+        return not self.gone and not self.strangers
+
+
+class LakeHistory(Protocol):
+    """The past of one view, from its folder alone."""
+
+    def newest(self) -> LakeState:
+        """The newest sound state. Raises: LakeHistoryMissing, LakeAway."""
+        ...
+
+    def newest_readable(self) -> LakeState | None:
+        """The newest state that can be read, sound or not; None: there is none. Raises: LakeAway."""
+        ...
+
+    def at(self, metadata: str) -> LakeState:
+        """What a metadata file says. Raises: MetadataMissing."""
+        ...
+
+
+class LakeHistories(Protocol):
+    """Where the past of views is. Raises: LakeAway."""
+
+    def of(self, table: TableRow, pointer: str, *, view: ViewName) -> LakeHistory:
+        """Of a view whose catalog row names *pointer*, which itself may be gone."""
+        ...
+
+    def below(self, location: str, *, namespace: str, view: str) -> LakeHistory:
+        """Of a folder that a table left."""
+        ...
+
+    def folders(self, *, namespace: str, view: str) -> list[str]:
+        """Folders of the warehouse that may hold *view*: every table that was made by that name left one."""
+        ...
+
+    def present(self, paths: Sequence[str]) -> set[str]:
+        """Those of *paths* that are there."""
+        ...
 
 
 class Guard(Protocol):

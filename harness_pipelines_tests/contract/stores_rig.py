@@ -25,7 +25,7 @@ from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.catalogs.glue import GlueMirror
 from harness_pipelines.lakes.iceberg.catalogs.rest import RestMirror
-from harness_pipelines.lakes.iceberg.inspect.history import named_by_files
+from harness_pipelines.lakes.iceberg.inspect.history import IcebergHistories
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
 from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
@@ -359,7 +359,8 @@ class RealRig(StoresRig):
         self.lake = self._lake = Lake(self.catalog, self.database, pointers=self.pointers, warehouse=folder.as_uri())
 
         self.mirrors = Mirrors(self.database, self.readers)
-        self.standing = Standing(self.ownership, TableHistories(self.database), partial(named_by_files, self.catalog))
+        histories = IcebergHistories(self.catalog, warehouse=folder.as_uri())
+        self.standing = Standing(self.ownership, TableHistories(self.database), histories.named_by_files)
         self._warehouse = folder.as_uri()
 
     def foreign_catalog(self, table: TableRow, catalog: CatalogSpec) -> RestMirror | GlueMirror:

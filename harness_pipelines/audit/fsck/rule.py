@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.inspect.survey import Survey
-from harness_pipelines.ports.files import FileSeen
+from harness_pipelines.ports.files import FileSeen, Survey
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.table_state import Books, MoveRow, VersionRow
 from harness_pipelines.protocol.changes.reverts import in_effect

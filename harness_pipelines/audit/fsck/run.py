@@ -19,17 +19,17 @@ from harness_pipelines.audit.fsck.rule import RULES, Found, LogSeen, Look, Rule
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
-from harness_pipelines.lakes.iceberg.inspect.survey import Survey, survey
 from harness_pipelines.ports.access import (
     HasLakeBytes,
+    HasLakeReads,
     HasLog,
     HasLostMoves,
     HasOverlayRows,
     HasTables,
     HasTableStates,
-    HasWarehouse,
 )
 from harness_pipelines.ports.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
+from harness_pipelines.ports.files import Survey
 from harness_pipelines.ports.ledger import TableDamaged
 from harness_pipelines.ports.source import TopicIdentity, added_partitions
 from harness_pipelines.ports.table_state import SHOWN_MAX, Books
@@ -58,7 +58,7 @@ _NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, CertificateRefused, KafkaF
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
-class Ports(HasLakeBytes, HasLog, HasLostMoves, HasOverlayRows, HasTableStates, HasTables, HasWarehouse, Protocol):
+class Ports(HasLakeBytes, HasLakeReads, HasLog, HasLostMoves, HasOverlayRows, HasTableStates, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -232,10 +232,9 @@ class _Looks:
         head = books.versions[-1].views.get(view) if books.versions else None
         # A view that was begun again counts its snapshots from one again.
         in_one_line = len({folder_of(location) for location in locations}) <= 1
-        return survey(
+        return self.stores.lake_reads.survey(
             locations,
             newest=head.metadata if head else None,
-            warehouse=self.stores.warehouse,
             linear=in_one_line and all(v.revert_of is None for v in books.versions),
             data=self._data,
             progress=tell,

@@ -14,8 +14,8 @@ from harness_pipelines.audit.repair.lake import NothingToAdopt, plan_lake
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import (
     HasBufferRows,
-    HasCatalog,
     HasLake,
+    HasLakeHistories,
     HasLakeReads,
     HasLedger,
     HasLog,
@@ -40,7 +40,7 @@ LEASE = timedelta(seconds=60)
 
 class Ports(
     HasBufferRows,
-    HasCatalog,
+    HasLakeHistories,
     HasLake,
     HasLakeReads,
     HasLedger,

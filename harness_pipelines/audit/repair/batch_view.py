@@ -10,20 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness_pipelines.lakes.iceberg.inspect.history import (
-    LakeHistory,
-    LakeState,
-    MetadataFile,
-    metadata_files,
-    number_of,
-    view_locations,
-)
-from harness_pipelines.lakes.iceberg.write.publish import reached_by, recalled_from
-from harness_pipelines.ports.access import HasCatalog, HasLake, HasProof, HasTables, HasWarehouse
+from harness_pipelines.ports.access import HasLake, HasLakeHistories, HasProof, HasTables
 from harness_pipelines.ports.errors import MetadataMissing
-from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow, view_names
-from harness_pipelines.ports.repair import NewBatch
+from harness_pipelines.ports.repair import LakeHistory, LakeState, NewBatch
 from harness_pipelines.protocol.bounds import Vector, covers
 from harness_pipelines.protocol.lake.overlays import told
 from harness_pipelines.protocol.lake.properties import STARTS, TOPIC, vector_text
@@ -31,7 +21,7 @@ from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 
 
-class Ports(HasCatalog, HasLake, HasProof, HasTables, HasWarehouse, Protocol):
+class Ports(HasLake, HasLakeHistories, HasProof, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -61,13 +51,13 @@ def plan_batch(stores: Ports, table: TableRow, stream_hi: Vector, *, kept: Vecto
     if not table.view_set.merged:
         return None
     pointer = stores.tables.pointer(table, "batch")
-    history = LakeHistory.of(stores.catalog, table, pointer, view="batch")
+    history = stores.lake_histories.of(table, pointer, view="batch")
     if kept is not None and _is_whole(history, pointer, kept, overlays=_overlays(stores, table)):
         return None
     state = _newest(history, stream_hi)
     if state is None:
         return BatchPlan(pointer=pointer, view=None)
-    return BatchPlan(pointer=pointer, view=state.head, batch_hi=reached_by(state.view))
+    return BatchPlan(pointer=pointer, view=state.head, batch_hi=state.reached)
 
 
 def made(stores: Ports, table: TableRow, plan: BatchPlan) -> NewBatch:
@@ -84,10 +74,11 @@ def left_behind(stores: Ports, spec: TableSpec, stream_hi: Vector) -> View | Non
     """The newest state of a batch view that a lost ledger left in the warehouse, if it can be taken over."""
     view = view_names(spec)["batch"]
     found = []
-    for place in view_locations(stores.warehouse, namespace=spec.namespace, view=view):
-        state = _newest(LakeHistory(stores.catalog, (spec.namespace, view), place), stream_hi)
-        if state is not None and state.view.metadata.properties.get("harness.table") == spec.table:
-            found.append((state.view.metadata.last_updated_ms, place, state.head))
+    for place in stores.lake_histories.folders(namespace=spec.namespace, view=view):
+        history = stores.lake_histories.below(place, namespace=spec.namespace, view=view)
+        state = _newest(history, stream_hi)
+        if state is not None and state.properties.get("harness.table") == spec.table:
+            found.append((state.changed_ms, place, state.head))
     return max(found, key=lambda one: one[:2])[2] if found else None
 
 
@@ -104,11 +95,11 @@ def overlays_of(stores: Ports, table: TableRow) -> frozenset[str]:
 
 def _is_whole(history: LakeHistory, pointer: str, reaches: Vector, *, overlays: str | None) -> bool:
     try:
-        state = history.read(MetadataFile(number=number_of(pointer), path=pointer))
+        state = history.at(pointer)
     except MetadataMissing:
         return False
-    found, lacks = reached_by(state.view), recalled_from(state.view)
-    return _is_sound(state) and lacks == overlays and all(found.get(p, o) == o for p, o in reaches.items())
+    is_same = state.recalled == overlays and all(state.reached.get(p, o) == o for p, o in reaches.items())
+    return state.is_sound and is_same
 
 
 def _newest(history: LakeHistory, stream_hi: Vector) -> LakeState | None:
@@ -116,16 +107,7 @@ def _newest(history: LakeHistory, stream_hi: Vector) -> LakeState | None:
 
     None that is older is looked for: what a batch view lacks is merged again at the cost of a merge.
     """
-    with reachable(history.location, "reading the lake's metadata"):
-        for file in metadata_files(history.location):
-            try:
-                state = history.read(file)
-            except MetadataMissing:  # half written when its writer died
-                continue
-            goes_on = _is_sound(state) and covers(stream_hi, reached_by(state.view)) and not recalled_from(state.view)
-            return state if goes_on else None
-    return None
-
-
-def _is_sound(state: LakeState) -> bool:
-    return not state.gone and not state.strangers
+    state = history.newest_readable()
+    if state is None or not state.is_sound or state.recalled or not covers(stream_hi, state.reached):
+        return None
+    return state

@@ -14,12 +14,10 @@ from typing import Any, Protocol
 
 from harness_pipelines.audit.repair.batch_view import BatchPlan, made, overlays_of, plan_batch
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, LakeState, MetadataFile, number_of, present
-from harness_pipelines.lakes.iceberg.write.publish import reached_by
 from harness_pipelines.ports.access import (
     HasBufferRows,
-    HasCatalog,
     HasLake,
+    HasLakeHistories,
     HasLakeReads,
     HasLog,
     HasProof,
@@ -31,7 +29,7 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.errors import LogTruncated, MetadataMissing
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.repair import AdoptedMove, Adoption
+from harness_pipelines.ports.repair import AdoptedMove, Adoption, LakeHistory, LakeState
 from harness_pipelines.ports.source import Watermark, settled
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
@@ -42,7 +40,7 @@ from harness_pipelines.protocol.versions import Version, ViewName
 
 class Ports(
     HasBufferRows,
-    HasCatalog,
+    HasLakeHistories,
     HasLake,
     HasLakeReads,
     HasLog,
@@ -188,13 +186,13 @@ def apply_plan(stores: Ports, table: TableRow, plan: LakePlan) -> None:
 
 
 def _read(stores: Ports, table: TableRow, view: ViewName, pointer: str, forgotten: tuple[NamedMove, ...]) -> _Known:
-    history = LakeHistory.of(stores.catalog, table, pointer, view=view)
+    history = stores.lake_histories.of(table, pointer, view=view)
     positions = {p.partition: p.bounds for p in stores.tables.positions(table)}
     found = settled(table.identity, lambda: stores.log.describe(table.spec.topic))
     marks = stores.log.watermarks(table.spec.topic, found.partitions)
     versions = stores.tables.versions(table)
     named = {v.version: [pins.metadata for pins in v.views.values()] for v in versions}
-    there = present([location for locations in named.values() for location in locations])
+    there = stores.lake_histories.present([location for locations in named.values() for location in locations])
     gone = [version for version, locations in named.items() if not there.issuperset(locations)]
     return _Known(
         head=stores.tables.head(table),
@@ -218,13 +216,12 @@ def _against_kafka(table: TableRow, known: _Known) -> str | None:
         if mark.low > high:
             return f"Kafka has partition {partition} only from offset {mark.low} on, the ledger ends at {high}"
     try:
-        file = MetadataFile(number=number_of(known.pointer), path=known.pointer)
-        state = known.history.read(file)
+        state = known.history.at(known.pointer)
     except MetadataMissing:
         return f"the metadata file that the ledger names, {known.pointer}, is gone"
     if state.gone:
         return f"{len(state.gone)} data files of the ledger's version {known.head.version} are gone"
-    reached = reached_by(state.view) if table.view_set.mixed else {p: e.high for p, e in state.extents.items()}
+    reached = state.reached if table.view_set.mixed else {p: e.high for p, e in state.extents.items()}
     if any(high > known.stream_hi.get(p, -1) for p, high in reached.items()):
         return "the catalog names metadata with rows above the ledger's positions"
     return None

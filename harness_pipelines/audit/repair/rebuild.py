@@ -13,12 +13,10 @@ from typing import Any, Protocol
 from harness_pipelines.audit.repair.batch_view import left_behind
 from harness_pipelines.audit.repair.lake import apply_plan, plan_lake
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS
-from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, LakeState, view_locations
 from harness_pipelines.ports.access import (
     HasBufferRows,
-    HasCatalog,
     HasLake,
+    HasLakeHistories,
     HasLakeReads,
     HasLedger,
     HasLog,
@@ -32,6 +30,7 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.errors import ClusterChanged, LakeHistoryMissing, LogTruncated, TopicRecreated
 from harness_pipelines.ports.ledger import TableExists, TableRow, TableUnknown, view_names
+from harness_pipelines.ports.repair import LakeState
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.lake.history import Continued, continue_from
@@ -47,7 +46,7 @@ SNAPSHOTS_LOST = "named snapshots are lost with the database"
 
 class Ports(
     HasBufferRows,
-    HasCatalog,
+    HasLakeHistories,
     HasLake,
     HasLakeReads,
     HasLedger,
@@ -91,7 +90,7 @@ class Rebuild:
         extents = self.state.extents
         return {
             "table": self.spec.table,
-            "metadata": self.state.file.path,
+            "metadata": self.state.head.metadata,
             "partitions": [
                 {
                     "partition": p,
@@ -163,7 +162,7 @@ def rebuild(stores: Ports, plan: Rebuild, *, take_over: bool = False) -> TableRo
         stores.ownership.confirm()
     views: dict[ViewName, View] = {"stream": plan.state.head}
     if "batch" in view_names(plan.spec):
-        told = plan.state.view.metadata.properties
+        told = plan.state.properties
         origin = {word: told[word] for word in (TOPIC, STARTS) if word in told}
         views["batch"] = plan.batch or stores.lake.make_batch_view(plan.spec, plan.fields, origin=origin)
     table = stores.ledger.create_table(plan.spec, plan.identity, starts=plan.starts, fields=plan.fields, views=views)
@@ -186,17 +185,17 @@ def _check_unknown(stores: Ports, spec: TableSpec) -> None:
 def _newest(stores: Ports, spec: TableSpec, location: str | None) -> tuple[LakeState, tuple[str, ...]]:
     """The newest state of the newest folder that belongs to the table, and the other folders."""
     view = f"{spec.name}__stream"
-    places = [location] if location else view_locations(stores.warehouse, namespace=spec.namespace, view=view)
+    places = [location] if location else stores.lake_histories.folders(namespace=spec.namespace, view=view)
     found = []
     why = []
     for place in places:
         try:
-            state = LakeHistory(stores.catalog, (spec.namespace, view), place.rstrip("/")).newest()
+            state = stores.lake_histories.below(place.rstrip("/"), namespace=spec.namespace, view=view).newest()
         except LakeHistoryMissing as missing:
             why.append(str(missing))
             continue
-        if state.view.metadata.properties.get("harness.table") == spec.table:
-            found.append((state.view.metadata.last_updated_ms, place, state))
+        if state.properties.get("harness.table") == spec.table:
+            found.append((state.changed_ms, place, state))
     if not found:
         detail = f": {'; '.join(why)}" if why else ""
         raise LakeHistoryMissing(
@@ -210,7 +209,7 @@ def _newest(stores: Ports, spec: TableSpec, location: str | None) -> tuple[LakeS
 
 def _check_topic(state: LakeState, identity: TopicIdentity) -> list[str]:
     """Offsets of another topic mean other records. Raises: TopicRecreated, ClusterChanged."""
-    known = state.view.metadata.properties.get(TOPIC)
+    known = state.properties.get(TOPIC)
     if known is None:
         return ["the lake does not say which topic its rows are from (older harness): be sure that it is the same one"]
     cluster, _, topic = known.partition("/")
@@ -223,7 +222,7 @@ def _check_topic(state: LakeState, identity: TopicIdentity) -> list[str]:
 
 def _starts(state: LakeState, marks: Mapping[int, Watermark]) -> dict[int, int]:
     """The start of each partition: the view's record of it, else its first move or row, else Kafka's start."""
-    told = state.view.metadata.properties.get(STARTS, "")
+    told = state.properties.get(STARTS, "")
     starts = {int(p): int(o) for p, _, o in (part.partition(":") for part in told.split(",") if part)}
     for partition in sorted({*marks, *state.extents, *(p for m in state.moves for p in m.lo)}):
         first = [m.lo[partition] for m in state.moves if partition in m.lo]
@@ -234,22 +233,21 @@ def _starts(state: LakeState, marks: Mapping[int, Watermark]) -> dict[int, int]:
 
 def _fields(spec: TableSpec, state: LakeState) -> list[Mapping[str, Any]]:
     """The spec's columns with the field ids that the view has. Raises: SchemaDiffers."""
-    if changes := state.view.schema().schema_id:  # each change sets the next id
+    if changes := state.schema_changes:
         raise SchemaDiffers(
             f"{spec.table}: its columns were changed (schema {changes + 1} in the lake), and only the ledger knew from "
             "which offsets on. Nothing was changed; restore a backup of Postgres or apply the spec under another name: "
             "Kafka fills it"
         )
-    given = state.view.schema().model_dump(mode="json", by_alias=True)["fields"][: -len(COORDINATE_FIELDS)]
     wanted = iceberg_fields(spec.stored)
-    lake, ours = [_bare(f) for f in given], [_bare(f) for f in lake_fields(wanted)]
+    lake, ours = [_bare(f) for f in state.fields], [_bare(f) for f in lake_fields(wanted)]
     if lake != ours:
         odd = [f["name"] for f in lake + ours if f not in lake or f not in ours]
         raise SchemaDiffers(
             f"{spec.table}: the columns of the spec are not those of the lake: {', '.join(dict.fromkeys(odd))}; "
             "nothing was changed. Use the YAML file that the table was last applied with"
         )
-    return user_fields(given, wanted)
+    return user_fields(state.fields, wanted)
 
 
 def _bare(value: Any) -> Any:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from harness_pipelines.audit.repair.lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.ports.access import (
     HasBufferRows,
-    HasCatalog,
     HasLake,
+    HasLakeHistories,
     HasLakeReads,
     HasLedger,
     HasLog,
@@ -43,7 +43,7 @@ GIVEN_UP = "no live claim: abandoned by reconcile"
 
 class Ports(
     HasBufferRows,
-    HasCatalog,
+    HasLakeHistories,
     HasLake,
     HasLakeReads,
     HasLedger,

@@ -7,6 +7,7 @@ Iceberg's field ids (`read/scan.py`, `parquet.py`).
 from __future__ import annotations
 
 from harness_pipelines.lakes.iceberg.inspect.lineage import IcebergPast
+from harness_pipelines.lakes.iceberg.inspect.survey import survey
 from harness_pipelines.lakes.iceberg.read.in_order import scan_in_order
 from harness_pipelines.lakes.iceberg.read.scan import (
     files_of,
@@ -34,3 +35,4 @@ class IcebergReads:
     paths_matching = staticmethod(paths_matching)
     stored_in = staticmethod(stored_in)
     past = staticmethod(IcebergPast)
+    survey = staticmethod(survey)

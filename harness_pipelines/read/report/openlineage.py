@@ -17,7 +17,6 @@ import structlog
 
 from harness_pipelines.extras import needs
 from harness_pipelines.ports.access import (
-    HasCatalog,
     HasLakeReads,
     HasLeases,
     HasLineage,
@@ -56,7 +55,7 @@ log = structlog.get_logger(__name__)
 NAMESPACE = uuid.UUID("5f1e9a52-7f0c-4b11-9a0b-0a1f5f3a7c21")  #: of the runs' ids
 
 
-class Ports(HasCatalog, HasLakeReads, HasLeases, HasLineage, HasLog, HasSetAside, HasSettings, HasTables, Protocol):
+class Ports(HasLakeReads, HasLeases, HasLineage, HasLog, HasSetAside, HasSettings, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -111,7 +110,7 @@ class _Telling:
     head: Version
 
     def events(self) -> Iterator[RunEvent]:
-        move, catalog = self.told.move, self.stores.catalog.name
+        move, catalog = self.told.move, self.stores.settings.catalog_name
         assert move.committed_at is not None
         kind = job_type_job.JobTypeJobFacet(processingType="BATCH", integration="HARNESS", jobType="MOVE")
         job = Job(namespace=f"harness://{catalog}", name=f"{self.table.name}.{move.stage}", facets={"jobType": kind})
@@ -173,7 +172,7 @@ class _Telling:
         space, name = self._place(view)
         table, files = self.table, [file.entry for file in self.told.added if file.view == view]
         identifier = symlinks_dataset.Identifier(
-            namespace=f"iceberg://{self.stores.catalog.name}",
+            namespace=f"iceberg://{self.stores.settings.catalog_name}",
             name=f"{table.spec.namespace}.{table.views[view]}",
             type="TABLE",
         )

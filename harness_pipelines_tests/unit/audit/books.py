@@ -6,9 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from harness_pipelines.audit.fsck.rule import Look
-from harness_pipelines.lakes.iceberg.inspect.files import ManifestSeen
-from harness_pipelines.lakes.iceberg.inspect.survey import Survey
-from harness_pipelines.ports.files import FileSeen, MetadataSeen, SnapshotSeen
+from harness_pipelines.ports.files import ManifestSeen
+from harness_pipelines.ports.files import FileSeen, MetadataSeen, SnapshotSeen, Survey
 from harness_pipelines.ports.table_state import Books, Buffered, Cut, MoveRow, PositionRow, VersionRow
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
@@ -112,7 +111,7 @@ def surveyed(files, *, summary=None, damaged=None, number=3) -> Survey:
     """The metadata of version *number* with *files*."""
     snapshot = SnapshotSeen(snapshot=103, parent=102, sequence=3, manifest_list="file:///t/list", summary=summary or {})
     metadata = MetadataSeen(snapshot=103, snapshots={103: snapshot}, properties={}, offset_id=9)
-    manifest = ManifestSeen(path="file:///t/m", bytes=9, live=1, rows=15, plain=True, manifest=None)  # type: ignore[arg-type]  # nothing reads it
+    manifest = ManifestSeen(path="file:///t/m", bytes=9, live=1, rows=15, plain=True, manifest=None)  # nothing reads it
     return Survey(
         metadata={f"file:///t/metadata/{number}.json": metadata},
         lists={"file:///t/list": (manifest,)},

@@ -8,11 +8,10 @@ import pytest
 
 from harness_pipelines.audit.fsck import batch_view, lake, ledger
 from harness_pipelines.audit.fsck.rule import RULES, Look
-from harness_pipelines.lakes.iceberg.inspect.files import ManifestSeen
-from harness_pipelines.lakes.iceberg.inspect.survey import Survey
+from harness_pipelines.ports.files import ManifestSeen
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.tree import RegionTree
-from harness_pipelines.ports.files import MetadataSeen, SnapshotSeen, Unreadable
+from harness_pipelines.ports.files import MetadataSeen, SnapshotSeen, Survey, Unreadable
 from harness_pipelines.ports.table_state import Books, Cut, LayoutRow
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
@@ -58,7 +57,7 @@ def batch_look(files, look_books=None, *, told="0:15"):
         snapshot=106, parent=None, sequence=6, manifest_list="file:///b/list", summary={"harness.batch-hi": told}
     )
     metadata = MetadataSeen(snapshot=106, snapshots={106: snapshot}, properties={}, offset_id=9)
-    manifest = ManifestSeen(path="file:///b/m", bytes=9, live=1, rows=15, plain=True, manifest=None)  # type: ignore[arg-type]  # nothing reads it
+    manifest = ManifestSeen(path="file:///b/m", bytes=9, live=1, rows=15, plain=True, manifest=None)  # nothing reads it
     batch = Survey(
         metadata={"file:///b/metadata/6.json": metadata},
         lists={"file:///b/list": (manifest,)},
@@ -172,7 +171,7 @@ def counted(rows, *, view="batch", **changes) -> Look:
         metadata[at[number].metadata] = MetadataSeen(
             snapshot=number, snapshots={number: snapshot}, properties={}, offset_id=9
         )
-        manifest = ManifestSeen(path="m", bytes=9, live=1, rows=count or 0, plain=True, manifest=None)  # type: ignore[arg-type]  # nothing reads it
+        manifest = ManifestSeen(path="m", bytes=9, live=1, rows=count or 0, plain=True, manifest=None)  # nothing reads it
         lists[path] = Unreadable(path, "gone") if count is None else (manifest,)
     survey = Survey(metadata=metadata, lists=lists, manifests={}, damaged={})
     versions = [

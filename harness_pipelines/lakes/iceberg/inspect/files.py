@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,24 +26,12 @@ from harness_pipelines.lakes.iceberg.checked_io import KEPT, opened_io
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns, maybe
 from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, kept_columns
-from harness_pipelines.ports.files import GONE, FileSeen, MetadataSeen, SnapshotSeen, Unreadable
+from harness_pipelines.ports.files import GONE, FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen, Unreadable
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.spec.locations import folder_of, normal
 
 Seen = TypeVar("Seen")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestSeen:
-    """One manifest as a manifest list names it."""
-
-    path: str
-    bytes: int
-    live: int  #: files that it adds or keeps
-    rows: int  #: of these; negative for delete files, which hide this number
-    plain: bool  #: of data files, and it removes none
-    manifest: ManifestFile = field(repr=False, compare=False)
 
 
 class LakeLook:
@@ -53,7 +40,7 @@ class LakeLook:
     Raises: OSError when the warehouse cannot be listed.
     """
 
-    def __init__(self, locations: Iterable[str], *, warehouse: str) -> None:
+    def __init__(self, locations: Iterable[str]) -> None:
         self._io: FileIO = opened_io(fresh=True)
         self._sizes: dict[str, int] = {}
         self._roots = sorted({folder_of(path) + "/" for path in locations})

@@ -6,21 +6,25 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from pyarrow.fs import FileSelector, FileType
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.drivers.files import listed, opened, size_of
-from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
+from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS, OFFSET, StagingCatalog
 from harness_pipelines.lakes.iceberg.checked_io import fresh
 from harness_pipelines.lakes.iceberg.read.live_files import OPEN, live_files
 from harness_pipelines.lakes.iceberg.read.manifests import fresh_columns
-from harness_pipelines.lakes.iceberg.write.publish import no_bounds
+from harness_pipelines.lakes.iceberg.write.publish import no_bounds, reached_by, recalled_from
 from harness_pipelines.lakes.iceberg.write.revert import STREAM_HI
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.errors import ForeignDeletes, LakeAway, LakeHistoryMissing, MetadataMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.repair import ByFile, LakeState
 from harness_pipelines.protocol.lake.history import Extent, NamedMove, PastMove, parse_ranges
 from harness_pipelines.protocol.lake.properties import ATTEMPT, EVOLVED, MOVE, NONCE, RANGES, SCHEMA_VERSION
 from harness_pipelines.protocol.moves import move_of
@@ -29,6 +33,7 @@ from harness_pipelines.spec.locations import folder_of, normal
 
 TIPS_MAX = 12  #: newest metadata files to read in order to see whether the ledger is older
 SHOWN_MAX = 3
+_NOT_USERS = {LAYER.name, *(str(field["name"]) for field in COORDINATE_FIELDS)}
 _NUMBERED = re.compile(r"^(\d+)-.*\.metadata\.json$")
 
 
@@ -38,19 +43,6 @@ class MetadataFile:
 
     number: int
     path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LakeState:
-    """What one metadata file says of its view's main branch."""
-
-    file: MetadataFile
-    view: Table
-    head: View
-    moves: tuple[PastMove, ...]  #: of main's kept snapshots, oldest first
-    extents: Mapping[int, Extent]  #: live rows by partition; of a batch view none, its files mix them
-    strangers: tuple[int, ...]  #: snapshots of main that brought rows without naming a move
-    gone: tuple[str, ...]  #: live files, of data and of deletes, that are not there
 
 
 FILES_BACK = 8  #: metadata files below the catalog's that are looked at too: what went on since may lie above them
@@ -75,26 +67,11 @@ def number_of(path: str) -> int:
     return int(matched[1]) if matched else 0
 
 
-def view_locations(warehouse: str, *, namespace: str, view: str) -> list[str]:
-    """Folders of the warehouse that may hold *view*: every table that was made by that name left one."""
-    with reachable(f"{namespace}.{view}", "looking for its folders"):
-        system, root = opened(normal(f"{warehouse}/{namespace}"))
-        entries = system.get_file_info(FileSelector(root, allow_not_found=True))
-    pattern = re.compile(rf"{re.escape(view)}-[0-9a-f]{{8}}")
-    names = sorted(e.base_name for e in entries if e.type is FileType.Directory and pattern.fullmatch(e.base_name))
-    return [normal(f"{warehouse}/{namespace}/{name}") for name in names]
-
-
-class LakeHistory:
-    """The history of one view that its location shows."""
+class IcebergHistory:
+    """`LakeHistory`: what the location of one view shows."""
 
     def __init__(self, catalog: StagingCatalog, identifier: tuple[str, str], location: str) -> None:
         self._catalog, self._identifier, self.location = catalog, identifier, location
-
-    @classmethod
-    def of(cls, catalog: StagingCatalog, table: TableRow, pointer: str, *, view: ViewName = "stream") -> LakeHistory:
-        """The past of a view of *table* whose catalog row names *pointer*, which itself may be gone."""
-        return cls(catalog, (table.spec.namespace, table.views[view]), folder_of(pointer))
 
     def named_moves(
         self, *, at_least: int, read: Mapping[str, Collection[NamedMove]]
@@ -119,7 +96,7 @@ class LakeHistory:
                 found[file.path] = set(_named(self._catalog.at(self._identifier, file.path)))
         return found
 
-    def newest(self, *, at_least: int = 0) -> LakeState:
+    def newest(self) -> LakeState:
         """The state of the newest complete metadata file: readable, with all its files, without foreign rows.
 
         Raises: LakeHistoryMissing, naming why each of the newest cannot be taken.
@@ -127,57 +104,97 @@ class LakeHistory:
         with reachable(self.location, "reading the lake's metadata"):
             stored = self._stored()
         why = []
-        for file in metadata_files(self.location, at_least=at_least):
+        for file in metadata_files(self.location):
             try:
-                state = self.read(file, stored)
+                state = self._read(file.path, stored)
             except (MetadataMissing, OSError) as error:
                 why.append(f"{file.path}: {error}")
                 continue
-            if not state.gone and not state.strangers:
+            if state.is_sound:
                 return state
             trouble = f"{len(state.gone)} data files are gone" if state.gone else "another writer's rows are in it"
             why.append(f"{file.path}: {trouble}")
         shown = "; ".join(why[:SHOWN_MAX]) or "there is no metadata file"
         raise LakeHistoryMissing(f"{self.location}: nothing there can be taken over ({shown}); nothing was changed")
 
-    def read(self, file: MetadataFile, stored: frozenset[str] | None = None) -> LakeState:
-        """What *file* says; *stored* are the files that there are. Raises: MetadataMissing."""
-        view = self._catalog.at(self._identifier, file.path)
+    def newest_readable(self) -> LakeState | None:
+        """The state of the newest metadata file that can be read; None: there is none. Raises: LakeAway."""
+        with reachable(self.location, "reading the lake's metadata"):
+            for file in metadata_files(self.location):
+                with suppress(MetadataMissing):  # half written when its writer died
+                    return self.at(file.path)
+        return None
+
+    def at(self, metadata: str) -> LakeState:
+        """What a metadata file says. Raises: MetadataMissing."""
+        return self._read(metadata, self._stored())
+
+    def _read(self, metadata: str, stored: frozenset[str]) -> LakeState:
+        """What a metadata file says; *stored* are the files that there are."""
+        view = self._catalog.at(self._identifier, metadata)
         head = view.metadata.current_snapshot()
         if head is None:
-            raise MetadataMissing(f"{file.path} has no snapshot")
+            raise MetadataMissing(f"{metadata} has no snapshot")
         line = list(_ancestry(view, head))
         live, deletes = _live(view, head)
-        known = self._stored() if stored is None else stored
         return LakeState(
-            file=file,
-            view=view,
-            head=View(metadata=file.path, snapshot=head.snapshot_id),
+            head=View(metadata=metadata, snapshot=head.snapshot_id),
             moves=tuple(_past_moves(reversed(line))),
             extents=_extents(live),
             strangers=tuple(s.snapshot_id for s in line if is_foreign(s)),
-            gone=tuple(p for p in (*(path for _, path, *_ in live), *deletes) if _is_gone(p, known)),
+            gone=tuple(p for p in (*(path for _, path, *_ in live), *deletes) if _is_gone(p, stored)),
+            reached=reached_by(view),
+            recalled=recalled_from(view),
+            properties=view.metadata.properties,
+            changed_ms=view.metadata.last_updated_ms,
+            schema_changes=view.schema().schema_id,  # each change sets the next id
+            fields=[field for field in _json(view.schema()) if field["name"] not in _NOT_USERS],
         )
-
-    def exists(self, paths: Sequence[str]) -> bool:
-        """Return whether all of *paths*, below the location, are there."""
-        stored = self._stored()
-        return not any(_is_gone(path, stored) for path in paths)
 
     def _stored(self) -> frozenset[str]:
         return frozenset(file.path for file in listed(self.location))
 
 
+class IcebergHistories:
+    """`LakeHistories` of one warehouse."""
+
+    def __init__(self, catalog: StagingCatalog, *, warehouse: str) -> None:
+        self._catalog, self._warehouse = catalog, warehouse
+
+    def of(self, table: TableRow, pointer: str, *, view: ViewName) -> IcebergHistory:
+        """The past of a view whose catalog row names *pointer*, which itself may be gone."""
+        return IcebergHistory(self._catalog, (table.spec.namespace, table.views[view]), folder_of(pointer))
+
+    def below(self, location: str, *, namespace: str, view: str) -> IcebergHistory:
+        """The past of what a folder has."""
+        return IcebergHistory(self._catalog, (namespace, view), location)
+
+    def folders(self, *, namespace: str, view: str) -> list[str]:
+        """Folders that may hold *view*: every table that was made by that name left one. Raises: LakeAway."""
+        with reachable(f"{namespace}.{view}", "looking for its folders"):
+            system, root = opened(normal(f"{self._warehouse}/{namespace}"))
+            entries = system.get_file_info(FileSelector(root, allow_not_found=True))
+        pattern = re.compile(rf"{re.escape(view)}-[0-9a-f]{{8}}")
+        names = sorted(e.base_name for e in entries if e.type is FileType.Directory and pattern.fullmatch(e.base_name))
+        return [normal(f"{self._warehouse}/{namespace}/{name}") for name in names]
+
+    def present(self, paths: Sequence[str]) -> set[str]:
+        """Those of *paths* that are there; each folder is listed once."""
+        folders = {path.rsplit("/", 1)[0] for path in paths}
+        stored = {f"{folder}/{name}" for folder in folders for name in _names(folder)}
+        return stored & set(paths)
+
+    def named_by_files(
+        self, table: TableRow, pointer: str, view: ViewName, *, read: ByFile
+    ) -> dict[str, Collection[NamedMove]]:
+        """The moves that the newest metadata files of a view name. Raises: LakeAway."""
+        at_least = max(number_of(pointer) - FILES_BACK, 0)
+        return self.of(table, pointer, view=view).named_moves(at_least=at_least, read=read)
+
+
 def _is_gone(path: str, listed_files: frozenset[str]) -> bool:
     """Whether a file is not there; one that the listing does not have by its name may have another name there."""
     return normal(path) not in listed_files and size_of(path) is None
-
-
-def present(paths: Sequence[str]) -> set[str]:
-    """Those of *paths* that are there; each folder is listed once."""
-    folders = {path.rsplit("/", 1)[0] for path in paths}
-    stored = {f"{folder}/{name}" for folder in folders for name in _names(folder)}
-    return stored & set(paths)
 
 
 def is_foreign(snapshot: Snapshot) -> bool:
@@ -262,6 +279,11 @@ def _live(view: Table, head: Snapshot) -> tuple[list[LiveFile], list[str]]:
     return found, [file.path for file in files.deletes.values()]
 
 
+def _json(schema: Schema) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = schema.model_dump(mode="json", by_alias=True)["fields"]
+    return found
+
+
 def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:
     found: dict[int, Extent] = {}
     for partition, _, rows, low, last in live:
@@ -270,11 +292,3 @@ def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:
         seen = found.get(partition, Extent(rows=0, low=low, high=last + 1))
         found[partition] = Extent(rows=seen.rows + rows, low=min(seen.low, low), high=max(seen.high, last + 1))
     return found
-
-
-def named_by_files(
-    catalog: StagingCatalog, table: TableRow, pointer: str, view: ViewName, *, read: Mapping[str, Collection[NamedMove]]
-) -> dict[str, Collection[NamedMove]]:
-    """The moves that the newest metadata files of a view name. Raises: LakeAway."""
-    at_least = max(number_of(pointer) - FILES_BACK, 0)
-    return LakeHistory.of(catalog, table, pointer, view=view).named_moves(at_least=at_least, read=read)
