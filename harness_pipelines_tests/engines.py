@@ -35,10 +35,11 @@ def with_spark(session: SparkSession, settings: Settings) -> Reader:
 
     def read(metadata: str, where: str) -> pa.Table:
         from harness_pipelines.engines.spark.view import Pins
+        from harness_pipelines.lakes.iceberg.read.for_engines import IcebergScans
 
         if local_path(metadata) is not None:
             return session.read.format("iceberg").load(metadata).filter(where).toArrow()
-        return Pins.of(settings).load(session, metadata).filter(where).toArrow()
+        return Pins.of(settings, IcebergScans()).load(session, metadata).filter(where).toArrow()
 
     return read
 

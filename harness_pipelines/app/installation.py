@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.views.status import Overview
     from harness_pipelines.ledgers.postgres.views.work import Watch
     from harness_pipelines.ports.buffer import SegmentScans
-    from harness_pipelines.ports.engine import Engine
+    from harness_pipelines.ports.engine import Engine, LakeScans
     from harness_pipelines.ports.events import Producer
     from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.lake import ForeignCatalog, LakeReads
@@ -464,13 +464,21 @@ class Stores:
         return PostgresScans()
 
     @once
+    def lake_scans(self) -> LakeScans:
+        from harness_pipelines.lakes.iceberg.read.for_engines import IcebergScans
+
+        return IcebergScans()
+
+    @once
     def engine(self) -> Engine:
         """The engine that does the bulk work of stages."""
         from harness_pipelines.engines.spark.engine import LogAccess, SparkEngine
         from harness_pipelines.sources.joined import open_log
 
         log = LogAccess(registry=self.registry, open_log=open_log)
-        return SparkEngine(self.settings, lambda: self.spark_sessions, log=log, scans=self.segment_scans)
+        return SparkEngine(
+            self.settings, lambda: self.spark_sessions, log=log, scans=self.segment_scans, lake=self.lake_scans
+        )
 
     @once
     def spark_sessions(self) -> SparkSessions:

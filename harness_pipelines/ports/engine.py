@@ -6,8 +6,9 @@ An engine writes to the branch of the move's attempt and publishes nothing. What
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType, Protocol
 
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
@@ -22,12 +23,44 @@ if TYPE_CHECKING:
     from harness_pipelines.layout.files import Extent, FileStats, Positions
     from harness_pipelines.layout.tree import RegionTree
     from harness_pipelines.protocol.reading.narrowing import Ranges
+    from harness_pipelines.protocol.reading.queries import LakeQuery
+    from harness_pipelines.spec.types import Type
 
 Rows = NewType("Rows", object)  #: rows that are computed when they are written or counted
 
 
 #: Takes how many records are rows, how many do not fit, and what gives one of these; raises where that is too many.
 CheckCounts = Callable[[int, int, Callable[[], RefusedRecord]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanColumn:
+    """A column that is wanted of a view."""
+
+    shown: str  #: its name in the result
+    name: str  #: in the view
+    type: Type  #: in the view, where a time is a long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeScan:
+    """How an engine reads what a query wants of a pinned view."""
+
+    columns: Sequence[ScanColumn]  #: in order
+    has_layer: bool  #: the view says of each row whether the sample layer takes it
+    is_covered: bool  #: every row of the view lies in the wanted ranges
+
+
+class LakeScans(Protocol):
+    """What an engine is told of a view as *metadata* fixes it."""
+
+    def scan(self, metadata: str, query: LakeQuery) -> LakeScan:
+        """Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable for what an engine's plan would be made of."""
+        ...
+
+    def of_files(self, metadata: str, paths: Collection[str]) -> LakeQuery:
+        """All columns and rows of some files."""
+        ...
 
 
 class Met(NamedTuple):

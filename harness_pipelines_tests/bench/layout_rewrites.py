@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from harness_pipelines.engines.spark import cluster
 from harness_pipelines.engines.spark.view import Pins
+from harness_pipelines.lakes.iceberg.read.for_engines import IcebergScans
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.sampling import Sample, share_to_draw
 from harness_pipelines_tests.bench import layout_peers
@@ -141,7 +142,7 @@ def ours(lake: Lake, source: Source) -> Rewritten:
     target_rows = source.rows * source.target_bytes / source.bytes
     steps: dict[str, float] = {}
     began = time.monotonic()
-    pins = _ByPath(catalog="", options={})
+    pins = _ByPath(catalog="", options={}, scans=IcebergScans())
     frame = cluster.file_rows(lake.spark, source.metadata, source.files, source.columns, pins=pins)
     with _timed(steps, "sample"):
         share = share_to_draw(source.rows, target_rows=target_rows)

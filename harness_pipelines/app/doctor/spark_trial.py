@@ -11,6 +11,7 @@ from harness_pipelines.engines.spark.session import close_spark, hang_up, open_s
 from harness_pipelines.engines.spark.troubles import explained
 from harness_pipelines.engines.spark.view import Pins
 from harness_pipelines.engines.spark.write import SparkFailed
+from harness_pipelines.lakes.iceberg.read.for_engines import IcebergScans
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class SparkTrial:
 
     def read(self, metadata: str) -> list[int]:
         """The values of the trial table that *metadata* fixes, read as Spark reads every view."""
-        return sorted(row[0] for row in Pins.of(self._settings).load(self._spark, metadata).collect())
+        return sorted(row[0] for row in Pins.of(self._settings, IcebergScans()).load(self._spark, metadata).collect())
 
     def append(self, identifier: tuple[str, str], value: int) -> None:
         """Write one more row; Spark's catalog moves the pointer, as for a branch of a move."""

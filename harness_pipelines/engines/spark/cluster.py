@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 
 from harness_pipelines.drivers.conform import unscaled_int64
 from harness_pipelines.engines.spark.read import row_hash
-from harness_pipelines.engines.spark.view import Pins, files_of, ranges_of, view_frame
+from harness_pipelines.engines.spark.view import Pins, ranges_of, view_frame
 from harness_pipelines.layout.boxes import At, Cut, Slab
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, column_values, rescaled, unscaled
 from harness_pipelines.layout.row_hash import COORDINATE, threshold
@@ -52,7 +52,7 @@ def stream_rows(spark: SparkSession, metadata: str, ranges: Ranges, *, layer: fl
         (f.col("_kafka_partition") == p) & (f.col("_kafka_offset") >= low) & (f.col("_kafka_offset") < high)
         for p, (low, high) in sorted(ranges.items())
     ]
-    view = view_frame(spark, metadata, ranges_of(metadata, ranges), pins)
+    view, _ = view_frame(spark, metadata, ranges_of(metadata, ranges), pins)
     return with_layer(view.where(reduce(or_, wanted)), layer)
 
 
@@ -69,7 +69,7 @@ def file_rows(
     Iceberg does not prune by ``_file``, so the hull of the files' bounds keeps it from opening most of the others.
     """
     paths = [file.path for file in files]
-    view = view_frame(spark, metadata, files_of(metadata, paths), pins)
+    view, _ = view_frame(spark, metadata, pins.scans.of_files(metadata, paths), pins)
     for axis, column in enumerate(columns):
         if (hull := _hull(column, [file.extents[axis] for file in files])) is not None:
             view = view.where(hull)

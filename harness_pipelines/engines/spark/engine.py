@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from harness_pipelines.formats.schema.registry import SchemaSource
 from harness_pipelines.layout.tree import indexed_columns
 from harness_pipelines.ports.buffer import SegmentScans
-from harness_pipelines.ports.engine import Changes, CheckCounts, Rows
+from harness_pipelines.ports.engine import Changes, CheckCounts, LakeScans, Rows
 from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.ports.source import OpenLog
@@ -48,9 +48,15 @@ class SparkEngine:
     """`harness_pipelines.ports.engine.Engine`, in the stages' session of *sessions*."""
 
     def __init__(
-        self, settings: Settings, sessions: Callable[[], SparkSessions], *, log: LogAccess, scans: SegmentScans
+        self,
+        settings: Settings,
+        sessions: Callable[[], SparkSessions],
+        *,
+        log: LogAccess,
+        scans: SegmentScans,
+        lake: LakeScans,
     ) -> None:
-        self._settings, self._sessions, self._log, self._scans = settings, sessions, log, scans
+        self._settings, self._sessions, self._log, self._scans, self._lake = settings, sessions, log, scans, lake
 
     def check(self) -> None:
         """Raises: UsageError where PySpark is not installed."""
@@ -125,13 +131,15 @@ class SparkEngine:
         from harness_pipelines.engines.spark.view import Pins
 
         with self._staging(table, move) as (spark, target):
-            rows = view.rows_in_pieces(spark, metadata, runs, Pins.of(self._settings))
+            rows = view.rows_in_pieces(spark, metadata, runs, Pins.of(self._settings, self._lake))
             write.append_to_branch(rows, target, file_bytes=file_bytes)
 
     @contextmanager
     def arranging(self, table: TableRow, move: Move) -> Iterator[_Arranging]:
         with self._staging(table, move) as (spark, target):
-            yield _Arranging(spark=spark, target=target, table=table, settings=self._settings, scans=self._scans)
+            yield _Arranging(
+                spark=spark, target=target, table=table, settings=self._settings, scans=self._scans, lake=self._lake
+            )
 
     def run_tasks(
         self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any
@@ -155,12 +163,13 @@ class _Arranging:
     table: TableRow
     settings: Settings
     scans: SegmentScans
+    lake: LakeScans
 
     @property
     def _pins(self) -> Pins:
         from harness_pipelines.engines.spark.view import Pins
 
-        return Pins.of(self.settings)
+        return Pins.of(self.settings, self.lake)
 
     def stream_rows(self, metadata: str, ranges: Ranges) -> Rows:
         from harness_pipelines.engines.spark import cluster

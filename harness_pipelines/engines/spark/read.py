@@ -8,17 +8,11 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from pyiceberg.types import DecimalType as IcebergDecimal
-from pyiceberg.types import IcebergType, StructType, UUIDType
-from pyiceberg.types import ListType as IcebergList
-from pyiceberg.types import MapType as IcebergMap
-
 from harness_pipelines.engines.spark.fold import quoted
 from harness_pipelines.engines.spark.predicates import to_spark
 from harness_pipelines.engines.spark.segments import columns_of
 from harness_pipelines.engines.spark.session import JdbcOptions
 from harness_pipelines.engines.spark.view import Pins, view_frame
-from harness_pipelines.lakes.iceberg.read.scan import covered, layer_field, named_errors, pinned, view_fields
 from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.buffer import SegmentScans, SqlScan
@@ -28,8 +22,7 @@ from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.spec.arrow import Named
 from harness_pipelines.spec.predicate import TRUE, Predicate
-from harness_pipelines.spec.types import DecimalType, ListType, MapType, Type
-from harness_pipelines.spec.types import StructType as Struct
+from harness_pipelines.spec.types import DecimalType, ListType, MapType, Primitive, StructType, Type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -71,25 +64,22 @@ def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery, pins: Pins)
     """
     from pyspark.sql import functions as f
 
-    with named_errors(query, metadata):
-        view = pinned(metadata)
-        fields = view_fields(view, query.columns)
-    frame = view_frame(spark, metadata, query, pins)
-    if query.layer and layer_field(view) is not None:
+    frame, scan = view_frame(spark, metadata, query, pins)
+    if query.layer and scan.has_layer:
         frame = frame.filter(f.col(LAYER.name))
-    if not covered(view, query.ranges):
+    if not scan.is_covered:
         frame = frame.filter(reduce(or_, (_inside(p, *query.ranges[p]) for p in sorted(query.ranges))))
     wanted = {column.name: column.type for column in query.columns}
     frame = frame.select(
         *(
-            _as_asked(f.col(quoted(field.name)), field.field_type, wanted[name]).alias(name)
-            for name, field in fields.items()
+            _as_asked(f.col(quoted(column.name)), column.type, wanted[column.shown]).alias(column.shown)
+            for column in scan.columns
         )
     )
     return frame if query.where == TRUE else frame.filter(to_spark(query.where))
 
 
-def _as_asked(value: SparkColumn, kind: IcebergType, wanted: Type | None) -> SparkColumn:
+def _as_asked(value: SparkColumn, kind: Type, wanted: Type | None) -> SparkColumn:
     """*value* of a column that may have been widened since; what an old version shows of it fits the type of then.
 
     So do structs, by the names of their fields: those that an old version has are there, as nothing that was written
@@ -100,34 +90,34 @@ def _as_asked(value: SparkColumn, kind: IcebergType, wanted: Type | None) -> Spa
     if wanted is None or not _is_other(kind, wanted):
         return _comparable(value, kind)
     match kind, wanted:
-        case StructType(), Struct(parts):
-            types = {part.name: part.field_type for part in kind.fields}
-            fields = [_as_asked(value.getField(p.name), types[p.name], p.type).alias(p.name) for p in parts]
-            return f.when(value.isNotNull(), f.struct(*fields))
-        case IcebergList(), ListType(element):
-            return f.transform(value, lambda one: _as_asked(one, kind.element_type, element))
-        case IcebergMap(), MapType(_, of_map):
-            return f.transform_values(value, lambda _, one: _as_asked(one, kind.value_type, of_map))
+        case StructType(fields), StructType(parts):
+            types = {part.name: part.type for part in fields}
+            shown = [_as_asked(value.getField(p.name), types[p.name], p.type).alias(p.name) for p in parts]
+            return f.when(value.isNotNull(), f.struct(*shown))
+        case ListType(there), ListType(element):
+            return f.transform(value, lambda one: _as_asked(one, there, element))
+        case MapType(_, there), MapType(_, of_map):
+            return f.transform_values(value, lambda _, one: _as_asked(one, there, of_map))
     return value.cast(str(wanted))
 
 
-def _is_other(kind: IcebergType, wanted: Type) -> bool:
+def _is_other(kind: Type, wanted: Type) -> bool:
     """Return whether a view has *kind* where the type of then is *wanted*."""
     match kind, wanted:
-        case StructType(), Struct(parts):
-            if [part.name for part in kind.fields] != [part.name for part in parts]:
+        case StructType(fields), StructType(parts):
+            if [part.name for part in fields] != [part.name for part in parts]:
                 return True
-            return any(_is_other(a.field_type, b.type) for a, b in zip(kind.fields, parts, strict=True))
-        case IcebergList(), ListType(element):
-            return _is_other(kind.element_type, element)
-        case IcebergMap(), MapType(_, of_map):
-            return _is_other(kind.value_type, of_map)
-        case IcebergDecimal(), DecimalType():
+            return any(_is_other(a.type, b.type) for a, b in zip(fields, parts, strict=True))
+        case ListType(there), ListType(element):
+            return _is_other(there, element)
+        case MapType(_, there), MapType(_, of_map):
+            return _is_other(there, of_map)
+        case DecimalType(), DecimalType():
             return str(kind) != str(wanted)
     return (str(kind), str(wanted)) in _WIDENED
 
 
-def _comparable(value: SparkColumn, kind: IcebergType) -> SparkColumn:
+def _comparable(value: SparkColumn, kind: Type) -> SparkColumn:
     """*value* so that filters on its UUIDs are Spark's own work.
 
     Iceberg's Java side compares UUIDs as two signed numbers but keeps bounds in the order of their bytes, so a filter
@@ -135,10 +125,10 @@ def _comparable(value: SparkColumn, kind: IcebergType) -> SparkColumn:
     """
     from pyspark.sql import functions as f
 
-    if isinstance(kind, UUIDType):
+    if kind == Primitive("uuid"):
         return f.lower(value)  # which it is
     if isinstance(kind, StructType) and "uuid" in str(kind):
-        parts = [_comparable(value.getField(part.name), part.field_type).alias(part.name) for part in kind.fields]
+        parts = [_comparable(value.getField(part.name), part.type).alias(part.name) for part in kind.fields]
         return f.when(value.isNotNull(), f.struct(*parts))
     return value
 

@@ -23,6 +23,7 @@ from harness_pipelines.engines.spark.troubles import explained, shown_line
 from harness_pipelines.engines.spark.view import Pins
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.ports.buffer import SegmentScans
+from harness_pipelines.ports.engine import LakeScans
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.reading.selection import Selection, Work, work_of
 from harness_pipelines.spec.predicate import TRUE
@@ -42,6 +43,9 @@ class SparkSources(Protocol):
 
     @property
     def segment_scans(self) -> SegmentScans: ...
+
+    @property
+    def lake_scans(self) -> LakeScans: ...
 
 
 def to_spark(
@@ -97,7 +101,7 @@ def _frame(
     spark: SparkSession, plan: ReadPlan, work: Work, sources: SparkSources, *, tail_frame: TailFrame | None
 ) -> DataFrame:
     jdbc = GuardedJdbc(options=segments_address(sources.settings), scans=sources.segment_scans, lease_id=plan.lease_id)
-    pins = Pins.of(sources.settings)
+    pins = Pins.of(sources.settings, sources.lake_scans)
     cold = [lake_frame(spark, part.metadata, work.query(part), pins) for part in work.cold]
     if work.overlays:
         rows = RowsWanted(ranges=work.overlay, where=work.where, stores_op=work.stores_op, are_few=True)

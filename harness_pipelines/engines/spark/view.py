@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from hashlib import blake2b, md5
@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from harness_pipelines.drivers.object_stores.clients import spark_options
 from harness_pipelines.drivers.postgres import READER, SPARK
 from harness_pipelines.engines.spark.session import catalog_options
-from harness_pipelines.lakes.iceberg.read.scan import check_ends, named_errors, pinned
+from harness_pipelines.ports.engine import LakeScan, LakeScans
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.lake.compaction import Run
@@ -45,9 +45,10 @@ class Pins:
 
     catalog: str
     options: Mapping[str, str] = field(repr=False)
+    scans: LakeScans
 
     @classmethod
-    def of(cls, settings: Settings) -> Pins:
+    def of(cls, settings: Settings, scans: LakeScans) -> Pins:
         dsn, role = (settings.spark_dsn, SPARK) if settings.spark_dsn else (settings.dsn or "", READER)
         warehouse = settings.warehouse or "file:///nowhere"  # nothing is made in it; Iceberg wants one
         options = catalog_options(dsn, warehouse=warehouse, role=role) | spark_options(warehouse, settings.s3)
@@ -55,7 +56,7 @@ class Pins:
         name = f"{SCHEMA}_{digest.hexdigest()}"
         session = f"{options['jdbc.options']} -c search_path={SCHEMA} -c harness.pins={name}"
         # A pin never changes, so its table may be kept.
-        return cls(catalog=name, options={**options, "jdbc.options": session, "cache-enabled": "true"})
+        return cls(catalog=name, options={**options, "jdbc.options": session, "cache-enabled": "true"}, scans=scans)
 
     def load(self, spark: SparkSession, metadata: str) -> DataFrame:
         """All rows of the view that *metadata* fixes. The session is given the catalog if it does not have it yet."""
@@ -71,30 +72,21 @@ def pin_name(metadata: str) -> str:
     return f"t{md5(metadata.encode(), usedforsecurity=False).hexdigest()}"
 
 
-def view_frame(spark: SparkSession, metadata: str, query: LakeQuery, pins: Pins) -> DataFrame:
-    """All rows of the view that *metadata* fixes, of which those of *query* are wanted.
+def view_frame(spark: SparkSession, metadata: str, query: LakeQuery, pins: Pins) -> tuple[DataFrame, LakeScan]:
+    """All rows of the view that *metadata* fixes, and how those that *query* wants are found among them.
 
     Spark compares the pages that it reads. It has no digests, so what its plan is made of is compared here before.
     Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable.
     """
-    with named_errors(query, metadata):
-        check_ends(pinned(metadata), query)
+    scan = pins.scans.scan(metadata, query)
     if spark.conf.get(VERIFY, None) is None:  # it was not turned off on purpose
         spark.conf.set(VERIFY, "true")
-    return pins.load(spark, metadata)
+    return pins.load(spark, metadata), scan
 
 
 def ranges_of(metadata: str, ranges: Ranges) -> LakeQuery:
     """What a stage wants that reads all columns of some ranges."""
     return LakeQuery(table=metadata, version=0, ranges=ranges, columns=())
-
-
-def files_of(metadata: str, paths: Collection[str]) -> LakeQuery:
-    """What a stage wants that reads some files, all columns and rows."""
-    ranges = {p: (0, 2**63 - 1) for p in {file.partition for file in pinned(metadata).files} if p is not None}
-    return LakeQuery(
-        table=metadata, version=0, ranges=ranges or {0: (0, 2**63 - 1)}, columns=(), files=frozenset(paths)
-    )
 
 
 def rows_in_pieces(spark: SparkSession, metadata: str, runs: Sequence[Run], pins: Pins) -> DataFrame:
@@ -107,7 +99,7 @@ def rows_in_pieces(spark: SparkSession, metadata: str, runs: Sequence[Run], pins
 def _rows(spark: SparkSession, metadata: str, runs: Sequence[Run], pins: Pins) -> DataFrame:
     # Iceberg prunes files by the ranges; of the remaining ones, the names select the wanted files.
     paths = [file.path for run in runs for file in run.files]
-    view = view_frame(spark, metadata, files_of(metadata, paths), pins)
+    view, _ = view_frame(spark, metadata, pins.scans.of_files(metadata, paths), pins)
     return view.where(reduce(or_, (_inside(run.hull) for run in runs))).where(f.col("_file").isin(paths))
 
 

@@ -32,6 +32,7 @@ from pyiceberg.typedef import Record
 from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.buffers.postgres.scans import PostgresScans
 from harness_pipelines.buffers.postgres.types import segment_ddl, segment_index, to_copy
+from harness_pipelines.lakes.iceberg.read.for_engines import IcebergScans
 from harness_pipelines.lakes.iceberg.reads import IcebergReads
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, SegmentRef
@@ -84,6 +85,7 @@ class World:
         self.name = f"w{uuid.uuid4().hex[:10]}"
         self.pg = psycopg.connect(dsn, autocommit=True)
         self.buffer_reader, self.segment_scans = BufferReader(dsn), PostgresScans()
+        self.lake_scans = IcebergScans()
         self.lake_reads = IcebergReads()
         self.segments: list[SegmentRef] = []
         self._seq = itertools.count(1)

@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from harness_pipelines.audit.fsck.rule import Look
-from harness_pipelines.ports.files import ManifestSeen
-from harness_pipelines.ports.files import FileSeen, MetadataSeen, SnapshotSeen, Survey
+from harness_pipelines.ports.files import FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen, Survey
 from harness_pipelines.ports.table_state import Books, Buffered, Cut, MoveRow, PositionRow, VersionRow
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec

@@ -8,10 +8,9 @@ import pytest
 
 from harness_pipelines.audit.fsck import batch_view, lake, ledger
 from harness_pipelines.audit.fsck.rule import RULES, Look
-from harness_pipelines.ports.files import ManifestSeen
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.tree import RegionTree
-from harness_pipelines.ports.files import MetadataSeen, SnapshotSeen, Survey, Unreadable
+from harness_pipelines.ports.files import ManifestSeen, MetadataSeen, SnapshotSeen, Survey, Unreadable
 from harness_pipelines.ports.table_state import Books, Cut, LayoutRow
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
@@ -171,7 +170,9 @@ def counted(rows, *, view="batch", **changes) -> Look:
         metadata[at[number].metadata] = MetadataSeen(
             snapshot=number, snapshots={number: snapshot}, properties={}, offset_id=9
         )
-        manifest = ManifestSeen(path="m", bytes=9, live=1, rows=count or 0, plain=True, manifest=None)  # nothing reads it
+        manifest = ManifestSeen(
+            path="m", bytes=9, live=1, rows=count or 0, plain=True, manifest=None
+        )  # nothing reads it
         lists[path] = Unreadable(path, "gone") if count is None else (manifest,)
     survey = Survey(metadata=metadata, lists=lists, manifests={}, damaged={})
     versions = [

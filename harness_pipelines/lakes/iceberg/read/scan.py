@@ -29,7 +29,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, NestedField
 
 from harness_pipelines.drivers.file_notes import KNOWN
-from harness_pipelines.lakes.iceberg.checked_io import KEPT, compare, opened_io
+from harness_pipelines.lakes.iceberg.checked_io import KEPT, opened_io
 from harness_pipelines.lakes.iceberg.parquet import (
     ParquetFragment,
     Scanner,
@@ -242,14 +242,6 @@ def pinned(metadata: str) -> PinnedView:
     return KEPT.get(metadata, lambda: _pinned(metadata), kind="view", weigh=lambda view: view.files.nbytes)
 
 
-def covered(view: PinnedView, ranges: Ranges) -> bool:
-    """True if every row of *view* lies in *ranges*, so that no filter on them is needed."""
-    mixed = view.files.mixed
-    if np.any(mixed) and (not np.all(view.files.overlapping(ranges)[mixed]) or _reaches_beyond(view, ranges)):
-        return False
-    return bool(np.all(mixed | (view.files.overlapping(ranges) & view.files.inside(ranges))))
-
-
 def _pinned(location: str) -> PinnedView:
     io = opened_io()
     with understood("metadata file", location):
@@ -265,24 +257,6 @@ def _pinned(location: str) -> PinnedView:
     return PinnedView(
         location=location, metadata=metadata, io=io, files=files, manifests=paths, extent=_extent(metadata)
     )
-
-
-def check_ends(view: PinnedView, query: LakeQuery) -> None:
-    """Compare with their digests the files by which another engine finds the rows of *query*.
-
-    Of data files that is all but the pages. What this process has parsed before is read again: an engine reads it now.
-    Of an object store that is data files alone: what it holds under a name changes only as a whole, and fsck reads it.
-    Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable.
-    """
-    chosen = choose_files(view, query, LakeStats())
-    files = [path for file in chosen for path in (file.path, file.deletes and file.deletes.path) if path is not None]
-
-    def check(path: str) -> None:
-        with named_errors(query, path):
-            compare(view.io, path)
-
-    with ThreadPoolExecutor(READERS, thread_name_prefix="check") as pool:
-        list(pool.map(check, [view.location, *view.manifests, *files]))
 
 
 def staged_file(data: DataFile, *, low: int, high: int) -> LakeFile:
@@ -342,12 +316,12 @@ def _count(stats: LakeStats, reason: str, files: int) -> None:
 
 def _straddles(view: PinnedView, file: LakeFile, ranges: Ranges) -> bool:
     if file.partition is None:
-        return _reaches_beyond(view, ranges)
+        return reaches_beyond(view, ranges)
     low, high = ranges[file.partition]
     return file.low < low or file.high > high
 
 
-def _reaches_beyond(view: PinnedView, ranges: Ranges) -> bool:
+def reaches_beyond(view: PinnedView, ranges: Ranges) -> bool:
     """Whether a batch view may hold rows outside of *ranges*."""
     return not view.extent or any(
         p not in ranges or low < ranges[p][0] or high > ranges[p][1] for p, (low, high) in view.extent.items()
