@@ -1,8 +1,7 @@
 """PyIceberg without a catalog's database: commits stage, and the ledger publishes.
 
-Four methods of ``MetastoreCatalog`` that PyIceberg does not promise are used, each with a test in
-``unit/lakes/test_catalog.py``: ``_update_and_stage_table``, ``_write_metadata``, ``_create_staged_table``,
-``_load_file_io``.
+What it takes of ``MetastoreCatalog`` that PyIceberg does not promise is in `private/catalogs.py`; each name has a test
+in ``unit/lakes/test_catalog.py``.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -21,11 +18,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from harness_pipelines.drivers.file_notes import Notes
 from harness_pipelines.lakes.iceberg.checked_io import CheckedIO, StoreIO
 from harness_pipelines.lakes.iceberg.parquet import write_checksums
+from harness_pipelines.lakes.iceberg.private.catalogs import Staging
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of, metadata_of
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
@@ -46,7 +43,7 @@ BY_PARTITION = PartitionSpec(
 BY_OFFSET = SortOrder(SortField(source_id=OFFSET_ID, transform=IdentityTransform()))
 
 
-class StagingCatalog(MetastoreCatalog, NoopCatalog):
+class StagingCatalog(Staging):
     """A catalog whose `commit_table` writes the new metadata file and knows no pointer.
 
     So that anything PyIceberg can do to a table (append, branch, snapshot removal, schema change) is staged on the
@@ -63,13 +60,12 @@ class StagingCatalog(MetastoreCatalog, NoopCatalog):
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
         """Write the metadata that *updates* make of *table*; the response names the new file."""
-        staged = self._update_and_stage_table(table, table.name(), requirements, updates)
-        self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)
+        staged = self.stage_commit(table, requirements, updates)
         self._flush()
         return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
 
-    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-        return CheckedIO(StoreIO({**self.properties, **properties}), self.digests)
+    def opened_io(self, properties: Mapping[str, str]) -> FileIO:
+        return CheckedIO(StoreIO(dict(properties)), self.digests)
 
     def _flush(self) -> None:
         if self.digests is not None:
@@ -77,7 +73,7 @@ class StagingCatalog(MetastoreCatalog, NoopCatalog):
 
     def at(self, identifier: tuple[str, str], metadata_location: str) -> Table:
         """The table as one metadata file fixes it. Raises: MetadataMissing."""
-        io = self._load_file_io(location=metadata_location)
+        io = self.opened_io(self.properties)
         return Table(
             identifier=identifier,
             metadata=read_metadata(io, metadata_location),
@@ -127,8 +123,7 @@ class StagingCatalog(MetastoreCatalog, NoopCatalog):
     ) -> Table:
         """Stage a new view, in offset order by Kafka partition or in no declared order; write its first metadata."""
         spec, order = (BY_PARTITION, BY_OFFSET) if by_partition else (PartitionSpec(), SortOrder())
-        staged = self._create_staged_table(identifier, schema, location, spec, order, dict(properties))
-        self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)
+        staged = self.stage_table(identifier, schema, location, spec=spec, order=order, properties=dict(properties))
         self._flush()
         return self.at(identifier, staged.metadata_location)
 

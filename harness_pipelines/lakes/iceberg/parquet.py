@@ -15,14 +15,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputFile
-from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import DataFileStatistics, ParquetFormatModel, ParquetFormatWriter, StatsAggregator
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Properties
 from pyiceberg.types import StringType
 
-from harness_pipelines.lakes.iceberg.private import dataframe_to_data_files
+from harness_pipelines.lakes.iceberg.private.tables import dataframe_to_data_files, register
 from harness_pipelines.protocol.lake.file_digests import Digest, FileDamaged, digest_of
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ class _Model(ParquetFormatModel):
 
 def write_checksums() -> None:
     """Let PyIceberg write a checksum with each page, in all that this process writes by it."""
-    FileFormatFactory._registry[FileFormat.PARQUET] = _Model()
+    register(FileFormat.PARQUET, _Model())
 
 
 @contextmanager

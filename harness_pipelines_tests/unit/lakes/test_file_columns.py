@@ -17,7 +17,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
 from harness_pipelines.drivers.by_path import ByPath
-from harness_pipelines.lakes.iceberg.private import InclusiveMetricsEvaluator
+from harness_pipelines.lakes.iceberg.private.tables import InclusiveMetricsEvaluator
 from harness_pipelines.lakes.iceberg.read.file_columns import PATH_ID, FileColumns, maybe
 from harness_pipelines.lakes.iceberg.read.live_files import OPEN, LiveFiles
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg

@@ -17,7 +17,7 @@ NOT_OF_THE_LAKE = {"show/rows.py", "demo/source.py", "demo/lineitem.py", "demo/o
 READERS = {"pyarrow.parquet", "pyarrow.dataset"}
 #: PyIceberg's own ways to files, which compare nothing; and where each is used behind a comparison.
 OF_PYICEBERG = {
-    "_dataframe_to_data_files": {"lakes/iceberg/private.py"},
+    "_dataframe_to_data_files": {"lakes/iceberg/private/tables.py"},
     "dataframe_to_data_files": {PLACE},
     "ArrowScan": {"lakes/iceberg/write/foreign.py"},
     "StaticTable": set(),

@@ -6,7 +6,6 @@ from contextlib import suppress
 from uuid import uuid4
 
 import pyarrow as pa
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest, Table, TableIdentifier
@@ -14,6 +13,7 @@ from pyiceberg.types import LongType, NestedField
 
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.catalogs.updates import requirements, updates
+from harness_pipelines.lakes.iceberg.private.rest import RestClient
 from harness_pipelines.ports.lake import Probed
 from harness_pipelines.protocol.lake.mirrors import VERSION
 
@@ -25,7 +25,7 @@ _ROW = pa.table({"id": pa.array([1], pa.int64())}, schema=pa.schema([pa.field("i
 class Scratch:
     """One table of ours and its registration at the server."""
 
-    def __init__(self, client: RestCatalog, lake: StagingCatalog, namespace: tuple[str, ...], folder: str) -> None:
+    def __init__(self, client: RestClient, lake: StagingCatalog, namespace: tuple[str, ...], folder: str) -> None:
         self.client, self.name = client, f"harness_probe_{uuid4().hex[:10]}"
         self.identifier = (*namespace, self.name)
         self.elsewhere = f"{folder}/{self.name}-there"
@@ -89,8 +89,10 @@ def probe(one: Scratch, other: Scratch, *, transaction: str) -> Probed:
 def _together(one: Scratch, other: Scratch, transaction: str) -> bool:
     changes = [scratch.change(scratch.load(), version=2) for scratch in (one, other)]
     body = f'{{"table-changes":[{",".join(change.model_dump_json() for change in changes)}]}}'
-    answer = one.client._session.post(one.client.url(transaction), data=body.encode())
-    if answer.status_code >= 300:
+    try:
+        if not one.client.post(transaction, body):
+            return False
+    except (CommitFailedException, RESTError):
         return False
     with suppress(RESTError):
         return all(scratch.load().metadata.properties.get(VERSION) == "2" for scratch in (one, other))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from http import HTTPStatus
 
 import requests
 from pydantic import ValidationError
-from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, RestCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     CommitFailedException,
@@ -32,6 +31,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.catalogs.probe import Scratch, probe
 from harness_pipelines.lakes.iceberg.catalogs.updates import REMOVALS, removals_of, requirements, updates
+from harness_pipelines.lakes.iceberg.private.rest import RestClient
 from harness_pipelines.ports.errors import (
     MirrorAway,
     MirrorLoginFailed,
@@ -48,7 +48,6 @@ from harness_pipelines.spec.catalogs import CatalogSpec
 WAIT_S = (5.0, 30.0)  #: to connect, and between two packets of an answer
 REMOVE_AGAIN_S = 600.0  #: after a commit with removals failed: so long the next ones have none
 TRANSACTION = "transactions/commit"
-_NOT_OFFERED = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _AWAY = (
     requests.RequestException,
     ValidationError,  # an answer without its end
@@ -121,7 +120,7 @@ class RestMirror:
     def _commit(self, views: Sequence[ViewName], asked: Sequence[CommitTableRequest]) -> None:
         if len(asked) > 1 and self._commits_together:
             changes = ",".join(one.model_dump_json() for one in asked)
-            if self._post(TRANSACTION, f'{{"table-changes":[{changes}]}}'):
+            if self._client.post(TRANSACTION, f'{{"table-changes":[{changes}]}}'):
                 return
             self._commits_together = False
         for view, one in zip(views, asked, strict=True):
@@ -149,33 +148,14 @@ class RestMirror:
     # -- the client -----------------------------------------------------------------------------------------
 
     @cached_property
-    def _client(self) -> RestCatalog:
+    def _client(self) -> RestClient:
         """Raises: CatalogSecretMissing, and what the first request raises."""
-        return _Client(self._spec.name, **{**self._spec.opened(), "uri": str(self._spec.uri)})
+        return RestClient(self._spec.name, wait_s=WAIT_S, **{**self._spec.opened(), "uri": str(self._spec.uri)})
 
     @cached_property
     def _commits_together(self) -> bool:
-        """Whether the server may take the changes of several tables in one request.
-
-        A server that names no requests takes all of the protocol's first version: this one is among them.
-        """
-        named = self._client._supported_endpoints
-        return named >= DEFAULT_ENDPOINTS or any(str(one).endswith(f"/{TRANSACTION}") for one in named)
-
-    def _post(self, endpoint: str, body: str) -> bool:
-        """Send a commit; False: the server has no such request. Raises: what PyIceberg raises for a commit."""
-        answer = self._client._session.post(self._client.url(endpoint), data=body.encode())
-        if answer.status_code in _NOT_OFFERED and "NoSuch" not in answer.text:  # as of a table or a namespace
-            return False
-        if answer.status_code == 409:
-            raise CommitFailedException(answer.text)
-        if answer.status_code >= 500:
-            raise CommitStateUnknownException(answer.text)
-        if answer.status_code in (401, 403):
-            raise ForbiddenError(answer.text)
-        if answer.status_code >= 400:
-            raise RESTError(answer.text)
-        return True
+        """Whether the server may take the changes of several tables in one request."""
+        return self._client.offers(TRANSACTION)
 
     def _request(self, change: MirrorChange, *, removals: bool) -> CommitTableRequest:
         there = self._shown[change.view].metadata
@@ -221,12 +201,3 @@ class RestMirror:
             raise away(f"{self._where} {what} and gave no answer: {error}; the table goes on") from error
         except (RESTError, NotImplementedError, ValueError) as error:
             raise MirrorRefused(f"{self._where} {what} and refused: {error}") from error
-
-
-class _Client(RestCatalog):
-    """PyIceberg's client, whose requests end after some time."""
-
-    def _create_session(self) -> requests.Session:
-        session = super()._create_session()
-        session.request = partial(session.request, timeout=WAIT_S)  # type: ignore[method-assign]
-        return session

@@ -38,7 +38,7 @@ from harness_pipelines.lakes.iceberg.parquet import (
     fragment_of,
     scanner_of,
 )
-from harness_pipelines.lakes.iceberg.private import InclusiveMetricsEvaluator
+from harness_pipelines.lakes.iceberg.private.tables import InclusiveMetricsEvaluator
 from harness_pipelines.lakes.iceberg.read.deletes import positions_of
 from harness_pipelines.lakes.iceberg.read.field_ids import FIELD_ID, by_field_ids
 from harness_pipelines.lakes.iceberg.read.live_files import LiveFiles, Mask, Places

@@ -24,6 +24,7 @@ from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files, note_files
+from harness_pipelines.lakes.iceberg.private.tables import apply
 from harness_pipelines.lakes.iceberg.read import deletes, regions
 from harness_pipelines.lakes.iceberg.read.file_columns import NONE
 from harness_pipelines.lakes.iceberg.read.live_files import live_files
@@ -258,12 +259,12 @@ class Lake:
             properties = _published(move, view=None if name == "stream" else view, overlays=overlays)
             if (own := view.metadata.snapshot_by_name(move.branch)) and _is_next(view, own, staged, properties):
                 note_files(view.io, [own.manifest_list, *(m.manifest_path for m in _added(view.io, own))])
-                transaction._apply((main_at(own.snapshot_id),), ())
+                apply(transaction, (main_at(own.snapshot_id),))
             else:
                 with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
                     for file in staged.written:
                         append.append_data_file(file)
-            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
+            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)))
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_replace(
@@ -297,7 +298,7 @@ class Lake:
         with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
             properties = _published(move, view=None if name == "stream" else view, overlays=overlays)
             replace_files(transaction, change, properties=properties)
-            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
+            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)))
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_correction(
@@ -341,7 +342,7 @@ class Lake:
                     for file in files:
                         append.append_data_file(file)
             keep = table.spec.retention.snapshots
-            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=()), ())
+            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=()))
         return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current), built=brought(current))
 
     def hide(
@@ -381,9 +382,9 @@ class Lake:
                 properties |= {RECALLED: told(target.overlays)} if target.overlays else {}
             snapshot = revert.restoring_snapshot(view, restored, wanted.snapshot, properties=properties)
             updates = revert.restoring_updates(view.metadata, known.metadata, snapshot)
-            transaction._apply(updates, ())
+            apply(transaction, updates)
             branches = [name for name in view.metadata.refs if move_of(name) is not None]
-            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=branches), ())
+            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=branches))
         return Swap(view=name, old=base, base_snapshot=published.snapshot, new=_head(view), built=brought(view))
 
     def region_files(self, table: TableRow, metadata: str) -> list[FileStats]:
@@ -418,7 +419,7 @@ class Lake:
         current = self.current(table, view)
         old = current.metadata_location
         with current.transaction() as transaction:
-            transaction._apply(tidying(transaction.table_metadata, keep=2**31, drop=dead), ())
+            apply(transaction, tidying(transaction.table_metadata, keep=2**31, drop=dead))
         return self.pointers.move(table, view, old=old, new=current.metadata_location, claim=claim)
 
 

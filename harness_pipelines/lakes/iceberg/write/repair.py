@@ -13,6 +13,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
+from harness_pipelines.lakes.iceberg.private.tables import apply
 from harness_pipelines.lakes.iceberg.read.manifests import listed_in, manifests_of
 from harness_pipelines.lakes.iceberg.write import corrections
 from harness_pipelines.lakes.iceberg.write.publish import Lake, reached_by
@@ -77,7 +78,7 @@ class Repairs:
             gone = {path: file.deletes.path if file.deletes is not None else None}
             replace_files(transaction, Replacement(removed=gone, added=files, same_rows=True), properties=properties)
             keep = table.spec.retention.snapshots
-            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=()), ())
+            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=()))
         made = current.metadata.current_snapshot()
         assert made is not None
         new = View(metadata=current.metadata_location, snapshot=made.snapshot_id)
@@ -109,10 +110,10 @@ class Repairs:
                 properties |= {RECALLED: told(head.overlays)} if head.overlays else {}
             with base.transaction() as transaction:
                 snapshot = restoring_snapshot(base, base, pinned, properties=properties)
-                transaction._apply(restoring_updates(base.metadata, base.metadata, snapshot), ())
+                apply(transaction, restoring_updates(base.metadata, base.metadata, snapshot))
                 branches = [name for name in base.metadata.refs if move_of(name) is not None]
                 keep = table.spec.retention.snapshots
-                transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=branches), ())
+                apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=branches))
         new = View(metadata=base.metadata_location, snapshot=snapshot.snapshot_id)
         return Swap(view=view, old=pointer, base_snapshot=pinned, new=new, built=brought(base))
 

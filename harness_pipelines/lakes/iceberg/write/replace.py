@@ -1,9 +1,9 @@
 """Replacing data files by others: of the same rows by Iceberg's operation ``replace``, which PyIceberg lacks, of other
 rows by ``overwrite``, position deletes of what stays among them.
 
-The one module that leans on PyIceberg's snapshot producers: ``_OverwriteFiles``, ``_ManifestMergeManager``,
-``Transaction._table``, the manifest writer that they ask for. Readers that
-follow a view by its snapshots (Spark streaming, change readers) pass a ``replace`` over; an ``overwrite`` stops them.
+The one module that leans on PyIceberg's snapshot producers: ``_OverwriteFiles``, ``_ManifestMergeManager``, the
+manifest writer that they ask for. Readers that follow a view by its snapshots (Spark streaming, change readers) pass a
+``replace`` over; an ``overwrite`` stops them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.utils.properties import property_as_int
 
-from harness_pipelines.lakes.iceberg.private import ManifestMergeManager, OverwriteFiles
+from harness_pipelines.lakes.iceberg.private.tables import ManifestMergeManager, OverwriteFiles, table_of
 from harness_pipelines.lakes.iceberg.read.deletes import split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.ports.lake_writes import Replacement
@@ -141,7 +141,7 @@ def replace_files(transaction: Transaction, change: Replacement, *, properties: 
     touched = {**change.removed, **change.hidden.of}
     live, deletes = live_files(transaction, touched)
     check_untouched(touched, {path: deletes[path].file_path if path in deletes else None for path in live})
-    view = transaction._table
+    view = table_of(transaction)
     producer = _SwapFiles(
         operation=Operation.OVERWRITE, transaction=transaction, io=view.io, snapshot_properties=dict(properties)
     )
@@ -160,7 +160,7 @@ def live_files(transaction: Transaction, wanted: Iterable[str]) -> tuple[dict[st
 
     Raises: ForeignDeletes.
     """
-    paths, view = set(wanted), transaction._table
+    paths, view = set(wanted), table_of(transaction)
     snapshot: Any = transaction.table_metadata.current_snapshot()
     manifests = manifests_of(snapshot, view.io)
     data, deletes = split(entry.data_file for manifest in manifests for entry in entries_of(manifest, view.io))

@@ -8,6 +8,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate, SetPropertiesUpdate
 
+from harness_pipelines.lakes.iceberg.private.tables import apply
 from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.lakes.iceberg.write.still_there import brought
 from harness_pipelines.ports.lake import reachable
@@ -41,9 +42,9 @@ class Schemas:
         with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
             schema = evolved_schema(current.schema(), table, evolved)
             told = SetPropertiesUpdate(updates={EVOLVED: f"{move_id}/{self._lake.pointers.nonce_of(move_id)}"})
-            transaction._apply((AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told), ())
+            apply(transaction, (AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told))
             if unused := unused_schemas(transaction.table_metadata):
-                transaction._apply((RemoveSchemasUpdate(schema_ids=unused),), ())
+                apply(transaction, (RemoveSchemasUpdate(schema_ids=unused),))
         return Swap(
             view=view,
             old=base,
