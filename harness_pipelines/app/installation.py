@@ -295,7 +295,7 @@ class Stores:
 
     @once
     def reconciler(self) -> Reconciler:
-        from harness_pipelines.lakes.iceberg.write.still_there import check_whole
+        from harness_pipelines.lakes.iceberg.write.commits import check_whole
         from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 
         return Reconciler(self.database, catalog=self.settings.catalog_name, check_whole=check_whole)

@@ -16,7 +16,6 @@ from harness_pipelines.chaos.truth import Truth
 from harness_pipelines.chaos.world import World
 from harness_pipelines.protocol.lake.history import HISTORY_LOST, PROMOTED
 
-Coordinates = set[tuple[int, int]]
 Find = Callable[[str], None]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -232,32 +232,6 @@ class RegionTree:
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, in hex."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-    def column_renamed(self, old: str, new: str) -> RegionTree:
-        """The same regions; a column that is not indexed changes nothing. Raises: ColumnNotIndexable."""
-        renamed = [IndexedColumn(new, column.type) if column.name == old else column for column in self.columns]
-        return replace(self, columns=check_columns(renamed))
-
-    def column_dropped(self, name: str) -> RegionTree:
-        """Without the column: every subtree whose root cuts on it becomes one region, which is due for a split then.
-
-        Raises: ColumnNotIndexable, for the last column.
-        """
-        names = [column.name for column in self.columns]
-        if name not in names:
-            return self
-        gone = names.index(name)
-        nodes: list[Node] = []
-        at = 0
-        while at < len(self.axes):
-            axis, cut = self.axes[at], self.cuts[at]
-            if cut is None or axis == gone:
-                nodes.append(None)
-                at += int(self._sizes[at])
-            else:
-                nodes.append((axis - (axis > gone), cut))
-                at += 1
-        return RegionTree.of([column for column in self.columns if column.name != name], nodes)
 
     @property
     def _everything(self) -> Box:

@@ -149,11 +149,6 @@ class Services:
             raise ServicesError(f"{name} does not run in {self.home}; no signal was sent")
         os.kill(record.process.pid, number)
 
-    def restart(self, name: ServiceName) -> Endpoints:
-        """Stop one service cleanly and start it again on the same port."""
-        self.stop(name)
-        return self.up(only=[name])
-
     def status(self) -> list[ServiceStatus]:
         """Return the state of each service; starts nothing and waits for nothing."""
         records = self._state.read()

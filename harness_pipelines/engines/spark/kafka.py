@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,14 +67,6 @@ _PEM_FILES: Mapping[str, str] = {
 }
 _PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 _LOGIN = ("sasl.username", "sasl.password")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What a write from Kafka saw."""
-
-    records: int
-    rows: int
 
 
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:

@@ -71,7 +71,6 @@ class Matching:
     rows: int
     bytes: int  #: of the rows, as Arrow has them
     files: int
-    files_bytes: int
     found: pa.Table = field(repr=False)
     places: Mapping[str, tuple[Positions, int, str | None]] = field(repr=False)  #: positions, live rows, delete file
 
@@ -119,7 +118,6 @@ def matching(lake: LakeReads, table: TableRow, version: Version, where: Predicat
         rows=rows,
         bytes=size,
         files=stats.files_opened,
-        files_bytes=stats.bytes_read,
         found=pa.concat_tables(found),
         places=places,
     )

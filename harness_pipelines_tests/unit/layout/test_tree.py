@@ -198,28 +198,6 @@ def test_a_region_of_one_value_cannot_be_cut():
     ]  # fmt: skip
 
 
-def test_a_renamed_column_keeps_the_regions():
-    tree = RegionTree.single([X, Y]).split("", 1, At(5))
-
-    renamed = tree.column_renamed("y", "z")
-
-    assert [c.name for c in renamed.columns] == ["x", "z"]
-    assert renamed.regions() == tree.regions()
-    assert tree.column_renamed("w", "v") == tree
-
-
-def test_a_dropped_column_collapses_what_it_cut_and_nothing_else():
-    tree = (
-        RegionTree.single([X, Y]).split("", 1, At(5)).split("0", 0, At(1.0)).split("1", 1, At(9)).split("10", 1, At(7))
-    )
-
-    assert tree.column_dropped("x").paths() == ["0", "100", "101", "11"]
-    assert tree.column_dropped("y").paths() == [""]
-    assert tree.column_dropped("w") == tree
-    kept = RegionTree.single([X, Y]).split("", 1, At(5)).split("1", 0, At(1.0)).column_dropped("x")
-    assert kept == RegionTree.single([Y]).split("", 0, At(5))
-
-
 @pytest.mark.parametrize(
     "change",
     [

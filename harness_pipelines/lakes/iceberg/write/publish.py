@@ -31,9 +31,8 @@ from harness_pipelines.lakes.iceberg.read.live_files import live_files
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.read.scan import staged_file
 from harness_pipelines.lakes.iceberg.write import corrections, foreign, revert
+from harness_pipelines.lakes.iceberg.write.commits import brought, main_at, tidy
 from harness_pipelines.lakes.iceberg.write.replace import replace_files
-from harness_pipelines.lakes.iceberg.write.still_there import brought
-from harness_pipelines.lakes.iceberg.write.tidying import main_at, tidying
 from harness_pipelines.layout.files import FileStats, Positions
 from harness_pipelines.layout.tree import LAYER, indexed_columns, key_columns
 from harness_pipelines.ports.errors import (
@@ -264,7 +263,7 @@ class Lake:
                 with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
                     for file in staged.written:
                         append.append_data_file(file)
-            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)))
+            tidy(transaction, keep=keep, drop=(move.branch,))
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_replace(
@@ -298,7 +297,7 @@ class Lake:
         with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
             properties = _published(move, view=None if name == "stream" else view, overlays=overlays)
             replace_files(transaction, change, properties=properties)
-            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)))
+            tidy(transaction, keep=keep, drop=(move.branch,))
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_correction(
@@ -342,7 +341,7 @@ class Lake:
                     for file in files:
                         append.append_data_file(file)
             keep = table.spec.retention.snapshots
-            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=()))
+            tidy(transaction, keep=keep, drop=())
         return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current), built=brought(current))
 
     def hide(
@@ -384,7 +383,7 @@ class Lake:
             updates = revert.restoring_updates(view.metadata, known.metadata, snapshot)
             apply(transaction, updates)
             branches = [name for name in view.metadata.refs if move_of(name) is not None]
-            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=branches))
+            tidy(transaction, keep=keep, drop=branches)
         return Swap(view=name, old=base, base_snapshot=published.snapshot, new=_head(view), built=brought(view))
 
     def region_files(self, table: TableRow, metadata: str) -> list[FileStats]:
@@ -419,7 +418,7 @@ class Lake:
         current = self.current(table, view)
         old = current.metadata_location
         with current.transaction() as transaction:
-            apply(transaction, tidying(transaction.table_metadata, keep=2**31, drop=dead))
+            tidy(transaction, keep=2**31, drop=dead)
         return self.pointers.move(table, view, old=old, new=current.metadata_location, claim=claim)
 
 

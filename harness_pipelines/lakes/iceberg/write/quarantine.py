@@ -25,11 +25,10 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.columns.times import kafka_times
 from harness_pipelines.formats.schema.wire import schema_id_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
-from harness_pipelines.lakes.iceberg.private.tables import apply
 from harness_pipelines.lakes.iceberg.read.scan import scan
+from harness_pipelines.lakes.iceberg.write.commits import tidy
 from harness_pipelines.lakes.iceberg.write.corrections import PARTITION, written
 from harness_pipelines.lakes.iceberg.write.publish import VIEW_PROPERTIES
-from harness_pipelines.lakes.iceberg.write.tidying import tidying
 from harness_pipelines.ports.lake import QuarantineLedger, QuarantinePlace, reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import Moved
@@ -161,7 +160,7 @@ class RawBytes:
             with transaction.update_snapshot().merge_append() as append:
                 for file in files:
                     append.append_data_file(file)
-            apply(transaction, tidying(transaction.table_metadata, keep=SNAPSHOTS, drop=()))
+            tidy(transaction, keep=SNAPSHOTS, drop=())
         return view.metadata_location
 
 

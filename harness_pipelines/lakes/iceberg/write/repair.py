@@ -16,11 +16,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from harness_pipelines.lakes.iceberg.private.tables import apply
 from harness_pipelines.lakes.iceberg.read.manifests import listed_in, manifests_of
 from harness_pipelines.lakes.iceberg.write import corrections
+from harness_pipelines.lakes.iceberg.write.commits import brought, tidy
 from harness_pipelines.lakes.iceberg.write.publish import Lake, reached_by
 from harness_pipelines.lakes.iceberg.write.replace import replace_files
 from harness_pipelines.lakes.iceberg.write.revert import restoring_snapshot, restoring_updates
-from harness_pipelines.lakes.iceberg.write.still_there import brought
-from harness_pipelines.lakes.iceberg.write.tidying import tidying
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.lake_writes import Replacement
@@ -78,7 +77,7 @@ class Repairs:
             gone = {path: file.deletes.path if file.deletes is not None else None}
             replace_files(transaction, Replacement(removed=gone, added=files, same_rows=True), properties=properties)
             keep = table.spec.retention.snapshots
-            apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=()))
+            tidy(transaction, keep=keep, drop=())
         made = current.metadata.current_snapshot()
         assert made is not None
         new = View(metadata=current.metadata_location, snapshot=made.snapshot_id)
@@ -113,7 +112,7 @@ class Repairs:
                 apply(transaction, restoring_updates(base.metadata, base.metadata, snapshot))
                 branches = [name for name in base.metadata.refs if move_of(name) is not None]
                 keep = table.spec.retention.snapshots
-                apply(transaction, tidying(transaction.table_metadata, keep=keep, drop=branches))
+                tidy(transaction, keep=keep, drop=branches)
         new = View(metadata=base.metadata_location, snapshot=snapshot.snapshot_id)
         return Swap(view=view, old=pointer, base_snapshot=pinned, new=new, built=brought(base))
 

@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.manifests import manifests_of
-from harness_pipelines.lakes.iceberg.write.tidying import main_at
+from harness_pipelines.lakes.iceberg.write.commits import main_at
 from harness_pipelines.ports.errors import MetadataMissing
 
 REVERT_OF, STREAM_HI = "harness.revert-of", "harness.stream-hi"

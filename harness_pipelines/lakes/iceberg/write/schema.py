@@ -9,8 +9,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate, SetPropertiesUpdate
 
 from harness_pipelines.lakes.iceberg.private.tables import apply
+from harness_pipelines.lakes.iceberg.write.commits import brought
 from harness_pipelines.lakes.iceberg.write.publish import Lake
-from harness_pipelines.lakes.iceberg.write.still_there import brought
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import Swap
 from harness_pipelines.protocol.lake.properties import EVOLVED

@@ -1,16 +1,49 @@
-"""Check that files which a commit publishes still exist: expire removes what nothing reaches."""
+"""What every commit to a view does besides: main names a snapshot, branches and old snapshots go, and names the files that it needs when it is published.
+
+Expire removes what nothing reaches, so these files are looked for again.
+"""
 
 from __future__ import annotations
 
-from pyiceberg.table import Table
+from collections.abc import Sequence
+
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from harness_pipelines.drivers.files import listed, size_of
 from harness_pipelines.lakes.iceberg.catalog import read_metadata
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
+from harness_pipelines.lakes.iceberg.private.tables import apply
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, fresh_columns, manifests_of
 from harness_pipelines.ports.errors import BuiltGone
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.spec.locations import normal
+
+
+def main_at(snapshot: int) -> SetSnapshotRefUpdate:
+    """Let main name a snapshot."""
+    return SetSnapshotRefUpdate(
+        ref_name=MAIN_BRANCH,
+        type=SnapshotRefType.BRANCH,
+        snapshot_id=snapshot,
+        max_ref_age_ms=None,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
+
+
+def tidy(transaction: Transaction, *, keep: int, drop: Sequence[str]) -> None:
+    """Remove the branches of *drop*, and all but the newest *keep* snapshots that no ref names."""
+    metadata = transaction.table_metadata
+    gone = [name for name in drop if name in metadata.refs]
+    named = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in gone}
+    staged = {metadata.refs[name].snapshot_id for name in gone} - named
+    newest = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0, reverse=True)
+    kept = {s.snapshot_id for s in [s for s in newest if s.snapshot_id not in staged][:keep]} | named
+    old = [s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept]
+    updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in gone]
+    apply(transaction, (*updates, RemoveSnapshotsUpdate(snapshot_ids=old)) if old else tuple(updates))
 
 
 def brought(view: Table) -> tuple[str, ...]:
