@@ -52,7 +52,7 @@ class LakeScan:
 
 
 class LakeScans(Protocol):
-    """What an engine is told of a view as *metadata* fixes it."""
+    """What an engine has to know of a view, as *metadata* fixes it."""
 
     def scan(self, metadata: str, query: LakeQuery) -> LakeScan:
         """Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable for what an engine's plan would be made of."""

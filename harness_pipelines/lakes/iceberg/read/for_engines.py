@@ -1,4 +1,4 @@
-"""What an engine is told of a pinned view, whose rows it reads by itself."""
+"""What an engine has to know of a pinned view, whose rows it reads by itself."""
 
 from __future__ import annotations
 
