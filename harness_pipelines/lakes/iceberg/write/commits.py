@@ -1,6 +1,6 @@
-"""What every commit to a view does besides: main names a snapshot, branches and old snapshots go, and names the files that it needs when it is published.
+"""What every commit to a view does besides: it moves main, removes old branches and snapshots, and names what it needs.
 
-Expire removes what nothing reaches, so these files are looked for again.
+Expire removes what nothing reaches, so the files that a commit needs are looked for when it is published.
 """
 
 from __future__ import annotations
