@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
     from harness_pipelines.protocol.reading.reads import At
 
+LONG_MAX = 2**63 - 1  #: the largest number that offsets, versions and counts have
 AGAIN_S = 5.0  #: until the next try, while a service is away
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -105,9 +106,12 @@ class AtType(click.ParamType):  # type: ignore[type-arg]  # at run time it has n
         from harness_pipelines.protocol.reading.reads import at_of  # what a spec is comes with it
 
         try:
-            return at_of(str(value))
+            found = at_of(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if isinstance(found, int) and found > LONG_MAX:
+            self.fail(f"{value} is no version: the largest number of one is {LONG_MAX}", param, ctx)
+        return found
 
 
 class MomentType(click.ParamType):  # type: ignore[type-arg]  # at run time it has none

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import faulthandler
 import importlib
+import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -19,6 +22,7 @@ from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
 
 INTERRUPTED = 130
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 QUERY_CANCELED = "57014"  #: SQLSTATE of a statement that timed out or was canceled
 # A sub-command is imported when it is called or when the help lists it, so its module must import
 # whatever is slow (pyspark, dagster, pyiceberg, confluent_kafka) inside its functions.
@@ -117,6 +121,12 @@ class LazyGroup(click.Group):
         ctx.exit(INTERRUPTED)
 
 
+def _let_go_of_output() -> None:
+    """Let what the output did not take go nowhere, or Python tries again when it ends, and complains."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _is_interrupt(error: BaseException | None) -> bool:
     """Return whether a Ctrl-C caused *error*.
 
@@ -172,6 +182,12 @@ def main() -> None:
     except KeyboardInterrupt:  # before or after the command itself
         click.echo("\nharness: interrupted", err=True)
         sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _let_go_of_output()
+        click.echo(f"harness: there is no room for what was to be written: {error}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

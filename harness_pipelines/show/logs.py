@@ -12,6 +12,7 @@ from typing import Any
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.secret import redact
+from harness_pipelines.show.output import printable
 
 
 class _StandardError:
@@ -80,4 +81,5 @@ def plain_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -
 
 def _shown(value: object) -> str:
     text = value if isinstance(value, str) else str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or any(c.isspace() or c in '"=' for c in text) else text
+    is_plain = text and text.isprintable() and not any(c.isspace() or c in '"=' for c in text)
+    return text if is_plain else printable(json.dumps(text, ensure_ascii=False))

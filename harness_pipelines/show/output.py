@@ -48,6 +48,14 @@ def emit(result: Mapping[str, Any], json_target: str | None, human: Callable[[],
         human()
 
 
+def printable(text: str) -> str:
+    """Return *text* with what moves the cursor, begins a line or is not seen written as an escape.
+
+    Records hold what their producers like. In a terminal it could pass for the harness's own words.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def to_json(result: Mapping[str, Any]) -> str:
     """Return one JSON object. Decimals keep their digits as strings; times are ISO 8601.
 

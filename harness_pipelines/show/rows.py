@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from harness_pipelines.show.output import json_float
+from harness_pipelines.show.output import json_float, printable
 
 CELL_CHARS_MAX = 60
 UUID_BYTES = 16
@@ -212,7 +212,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "NULL"
     text = value if isinstance(value, str) else _shown(value)
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    text = printable(text)
     return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from harness_pipelines.cli.common import at_option, opened, split_names
+from harness_pipelines.cli.common import LONG_MAX, at_option, opened, split_names
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
@@ -32,7 +32,7 @@ TABLE_ROWS = 100  #: shown by `--format table` unless --limit says otherwise
 )
 @click.option("--where", metavar="SQL", help="Only rows that match, such as \"amount > 10 and city = 'Oslo'\".")
 @at_option("Read this version, snapshot or time: always the same rows.  [default: the newest rows]")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N rows.  [table: {TABLE_ROWS}]")
+@click.option("--limit", type=click.IntRange(0, LONG_MAX), metavar="N", help=f"At most N rows.  [table: {TABLE_ROWS}]")
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1, min_open=True),

@@ -18,7 +18,9 @@ ROWS_MAX = 1000
 
 @click.command()
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(min=1), default=ROWS_MAX, show_default=True, help="Print at most N rows.")
+@click.option(
+    "--limit", type=click.IntRange(1, 2**31 - 1), default=ROWS_MAX, show_default=True, help="Print at most N rows."
+)
 @json_option
 @click.pass_obj
 def sql(settings: Settings, /, query: str, *, limit: int, json_target: str | None) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import Function, MomentType, check_wish, not_asked, opened, wish_options
+from harness_pipelines.cli.common import LONG_MAX, Function, MomentType, check_wish, not_asked, opened, wish_options
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.protocol.changes.corrections import Wanted
-from harness_pipelines.show.output import emit, json_option, note
+from harness_pipelines.show.output import emit, json_option, note, printable
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ _REASON = click.option(
     "--reason", "reasons", multiple=True, type=click.Choice([str(reason) for reason in Reason]),
     help="Only records with this reason; may be repeated.",
 )  # fmt: skip
-_PARTITION = click.option("--partition", type=click.IntRange(min=0), help="Only records of this partition.")
-_OFFSET = click.option("--offset", type=click.IntRange(min=0), help="Only the record at this offset of --partition.")
+_PARTITION = click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Only records of this partition.")
+_OFFSET = click.option(
+    "--offset", type=click.IntRange(0, LONG_MAX), help="Only the record at this offset of --partition."
+)
 _SINCE = click.option("--since", type=MomentType(), help="Only records with this Kafka timestamp or a later one.")
 _UNTIL = click.option("--until", type=MomentType(), help="Only records with an earlier Kafka timestamp.")
 _ASIDE_SINCE = click.option(
@@ -62,7 +64,7 @@ def quarantine() -> None:
     "--state", type=click.Choice(STATES), default="held", show_default=True, help="Only records in this state."
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=LIST_MAX, show_default=True, help="List at most N records."
+    "--limit", type=click.IntRange(1, LONG_MAX), default=LIST_MAX, show_default=True, help="List at most N records."
 )
 @json_option
 @click.pass_obj
@@ -109,8 +111,8 @@ def list_command(
 
 @quarantine.command("show")
 @click.argument("table")
-@click.argument("partition", type=int)
-@click.argument("offset", type=int)
+@click.argument("partition", type=click.IntRange(0, 2**31 - 1))
+@click.argument("offset", type=click.IntRange(0, LONG_MAX))
 @json_option
 @click.pass_obj
 def show_command(settings: Settings, /, table: str, partition: int, offset: int, *, json_target: str | None) -> None:
@@ -144,11 +146,12 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
         if shown["kafka_time"] is not None:
             click.echo(f"time:   {shown['kafka_time']:%F %T} UTC in Kafka")
         for part in ("key", "value"):
-            click.echo(f"{part}:   {_text(record[part])}")
+            lines = _text(record[part]).split("\n")  # indented, so that none of them looks like one of ours
+            click.echo(f"{part}:   " + "\n         ".join(map(printable, lines)))
             if not record["whole"] and (size := record[f"{part}_bytes"]) is not None:
                 click.echo(f"        only the first of its {size:,} bytes are kept")
         for name, value in shown["headers"]:
-            click.echo(f"header {name}: {value}")
+            click.echo(f"header {printable(name)}: {value}")
 
     emit(shown, json_target, human)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
+from harness_pipelines.cli.common import LONG_MAX, check_wish, not_asked, opened, wish_options
 from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
@@ -47,7 +47,9 @@ def list_command(settings: Settings, /, json_target: str | None) -> None:
 
 @state.command()
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="Show the newest N commits.")
+@click.option(
+    "--limit", type=click.IntRange(1, LONG_MAX), default=10, show_default=True, help="Show the newest N commits."
+)
 @json_option
 @click.pass_obj
 def show(settings: Settings, /, name: str, limit: int, json_target: str | None) -> None:

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from harness_pipelines.cli import main
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
-from harness_pipelines.show.output import emit, json_option
+from harness_pipelines.show.logs import plain_line
+from harness_pipelines.show.output import emit, json_option, printable
 
 SLOW_MODULES = {
     "confluent_kafka",
@@ -162,3 +163,33 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
 
     assert result.exit_code == 1
     assert "out.json" in result.stderr
+
+
+@pytest.mark.parametrize("output", ["--version", "--help"])
+def test_an_output_without_room_is_named_without_a_traceback(output):
+    command = [sys.executable, "-m", "harness_pipelines.cli.main", output]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    [said] = done.stderr.splitlines()
+    assert said == "harness: there is no room for what was to be written: [Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "read a.b --at {}", "read a.b --limit {}", "explain a.b --at {}", "quarantine show a.b 0 {}",
+        "quarantine show a.b {} 0", "quarantine list a.b --partition 0 --offset {}", "quarantine list a.b --limit {}",
+        "state show s --limit {}", "get a.b 1 --at {}",
+    ],
+)  # fmt: skip
+def test_a_number_that_no_table_can_have_is_wrong_usage(words):
+    done = CliRunner().invoke(main.cli, words.format(2**63).split())
+    assert done.exit_code == 2, done.output
+    assert str(2**63) in done.stderr
+
+
+def test_what_a_producer_wrote_cannot_pass_for_our_own_words():
+    assert printable("a\x1b[31m\n\u202eb\x9b\0é") == "a\\x1b[31m\\n\\u202eb\\x9b\\x00é"
+    line = plain_line(None, "", {"event": "x", "detail": "bad\x1b]0;\u202e\nlevel=error", "name": "a\x9b"})
+    assert line.isprintable()
