@@ -129,6 +129,10 @@ class PostgresReadOnly(TryAgain):
 class LedgerBusy(TryAgain):
     """A lock was not granted in time, or two sessions deadlocked; nothing was written."""
 
+    way_on = (
+        "run the same command again; workers continue automatically. `harness doctor` names a session that keeps a lock"
+    )
+
 
 class NotInitialised(HarnessError):
     """The database has no ledger, or one of another harness version."""

@@ -12,6 +12,7 @@ from harness_pipelines.ledgers.postgres.views.server import (
     ServerSeen,
     brief_session,
     has_ledger,
+    idle_holders,
     lacking,
     ledger_fits,
     server_seen,
@@ -46,8 +47,15 @@ def _server(notes: Notes, *, dsn: str) -> Iterator[Finding]:
     """The server first: what a login may do is looked at where there is a ledger."""
     check_address("HARNESS_DSN", dsn)
     with brief_session(dsn, role=None) as connection:
-        seen, is_made = server_seen(connection), has_ledger(connection)
+        seen, is_made, holders = server_seen(connection), has_ledger(connection), idle_holders(connection)
     yield from about_server(notes, seen)
+    if holders:
+        yield notes.fail(
+            "locks",
+            f"{', '.join(holders)}: holds a lock of the harness and does nothing, so that stages and reads wait for it",
+            "end it as the owner (SELECT pg_terminate_backend(NUMBER)); take the right to connect from logins that "
+            "have no business there",
+        )
     if not is_made:
         text = f"the database {seen.database} has none yet"
         yield notes.fail("ledger", text, "`harness init`, as the owner of the database")

@@ -91,6 +91,20 @@ def test_the_owner_as_a_worker_is_a_warning_and_as_the_owner_is_none(settings: S
     assert named(examine(postgres(replace(settings, owner_dsn=login))), "login of the owner").verdict is FAIL
 
 
+def test_a_session_that_keeps_a_lock_of_the_harness_is_named(settings: Settings, login: str):
+    """Each login may take any advisory lock, and a reader's would stop stages and reads for as long as it likes."""
+    grant(settings, "harness_reader", login)
+    assert not [one for one in examine(postgres(settings)).findings if one.name == "locks"]
+    with psycopg.connect(login, autocommit=True, application_name="idler") as idler:
+        with idler.transaction():
+            idler.execute("SELECT pg_advisory_xact_lock_shared(1752330865, 999999)")
+            assert not [one for one in examine(postgres(settings)).findings if one.name == "locks"]
+        idler.execute("SELECT pg_advisory_lock(1752330865, 999999)")
+        found = named(examine(postgres(settings)), "locks")
+        assert found.verdict is FAIL
+        assert f"session {idler.info.backend_pid} of {idler.info.user} (idler)" in found.found
+
+
 def test_a_role_that_lost_its_rights_is_named_with_them(settings: Settings, login: str):
     """As after a restore without grants."""
     grant(settings, "harness_spark", login)

@@ -53,3 +53,14 @@ WHERE needed.role = current_user AND to_regclass(needed.object) IS NOT NULL
   AND NOT has_table_privilege(to_regclass(needed.object), needed.what)
   AND NOT has_any_column_privilege(to_regclass(needed.object), needed.what)
 ORDER BY 1
+
+-- name: idle_holders
+-- Sessions with a lock of the harness and without a transaction, which each session has for as long as one is open. The
+-- harness takes such locks for a transaction alone, so that they are not its own. Of other logins no more is shown.
+SELECT a.pid, a.usename AS login, a.application_name AS application
+FROM pg_stat_activity a
+WHERE a.datname = current_database()
+  AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'advisory' AND l.granted
+              AND l.classid::bigint BETWEEN 1752330864 AND 1752330868)
+  AND NOT EXISTS (SELECT FROM pg_locks t WHERE t.pid = a.pid AND t.locktype = 'virtualxid' AND t.mode = 'ExclusiveLock')
+ORDER BY a.pid

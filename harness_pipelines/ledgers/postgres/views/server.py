@@ -67,6 +67,14 @@ def server_seen(connection: Connection) -> ServerSeen:
     return ServerSeen(ahead_s=row.pop("now_s") - (before + after) / 2, **row)
 
 
+def idle_holders(connection: Connection) -> list[str]:
+    """Sessions that hold a lock of the harness while they do nothing, as ``session 4711 of mallory (psql)``."""
+    return [
+        f"session {row['pid']} of {row['login']}" + (f" ({row['application']})" if row["application"] else "")
+        for row in connection.execute(sql("doctor/idle_holders"))
+    ]
+
+
 def has_ledger(connection: Connection) -> bool:
     """Return whether `harness init` was run in the database."""
     row = connection.execute(sql("doctor/has_ledger")).fetchone()
