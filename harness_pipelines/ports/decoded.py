@@ -18,8 +18,6 @@ from harness_pipelines.ports.source import PartitionBatch
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.spec.columns import Column
 
-REFUSED_TOGETHER = 1_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violations:

@@ -16,6 +16,7 @@ from harness_pipelines.ports.ledger import RefusedRecord
 
 WHOLE_BYTES_MAX = VALUE_BYTES_MAX  #: of a key, a value, and of all headers: with more, heads are kept
 HEAD_BYTES = 2**20
+REFUSED_TOGETHER = 1_000  #: records that one statement stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

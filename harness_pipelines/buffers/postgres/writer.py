@@ -41,9 +41,9 @@ from harness_pipelines.drivers.postgres import (
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.formats.culprits import told
 from harness_pipelines.ports import rows
-from harness_pipelines.ports.decoded import REFUSED_TOGETHER, DecodedRange, RowsUnfit, Violations
+from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit, Violations
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, RefusedRecord, Segment, TableRow
-from harness_pipelines.ports.refused import Kept, kept
+from harness_pipelines.ports.refused import REFUSED_TOGETHER, Kept, kept
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema

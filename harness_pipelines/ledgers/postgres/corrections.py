@@ -33,9 +33,8 @@ from harness_pipelines.ports.corrections import (
     Standing,
     Vectors,
 )
-from harness_pipelines.ports.decoded import REFUSED_TOGETHER
 from harness_pipelines.ports.ledger import RefusedRecord, Swap, TableRow
-from harness_pipelines.ports.refused import kept
+from harness_pipelines.ports.refused import REFUSED_TOGETHER, kept
 from harness_pipelines.protocol.changes.corrections import (
     Coordinate,
     CorrectionsMoved,
