@@ -17,7 +17,7 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import HasLake, HasLedger, HasRawBytes, HasStanding, HasUpkeep
-from harness_pipelines.ports.errors import FilesKept, LakeAway
+from harness_pipelines.ports.errors import FilesKept, LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import Moved, StoredFile
@@ -138,15 +138,17 @@ def expire_once(
 
 
 def _may_write(stores: Ports, table: TableRow, held_up: list[HarnessError], *, look: bool) -> bool:
-    """Return whether the lake is this ledger's, if files are due to be removed or written; LakeAway is held up.
+    """Return whether the lake is this ledger's, if files are due to be removed or written; other trouble is held up.
 
     Raises: WarehouseTaken, LedgerOlderThanLake.
     """
     if look or stores.upkeep.has_ripe(table) or stores.raw_bytes.is_due(table):
         try:
             stores.standing.check(table, stores.ledger)
-        except LakeAway as away:
-            held_up.append(away)
+        except (WarehouseTaken, LedgerOlderThanLake):
+            raise
+        except HarnessError as error:
+            held_up.append(error)
             return False
     return True
 

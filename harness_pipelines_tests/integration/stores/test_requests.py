@@ -71,6 +71,11 @@ def asked(proxy: StoreProxy, work: Callable[[], object]) -> list[Request]:
     return proxy.seen[first:]
 
 
+def without_lists_of_spark(made: list[Request]) -> list[Request]:
+    """Iceberg in Spark reads a manifest list for each table that it loads, and to commit; it keeps manifests alone."""
+    return [one for one in made if "java" not in one.agent.lower() or "/snap-" not in one.path]
+
+
 def test_a_move_writes_each_file_once_and_reads_no_metadata_twice(
     make_rig: MakeRig, counted: hp.Harness, proxy: StoreProxy
 ):
@@ -93,7 +98,7 @@ def test_a_move_writes_each_file_once_and_reads_no_metadata_twice(
         rig.ingest()
         rig.tier()
     compact = step(frozenset({Stage.COMPACT}))
-    assert [read_twice(made) for made in (tier, otree, compact)] == [[], [], []]
+    assert [read_twice(made) for made in (tier, without_lists_of_spark(otree), compact)] == [[], [], []]
     ends = [one for one in otree if one.kind == "HEAD" and "/data/" in one.path]
     assert ends == [], "the lengths of data files are known"
     rig.assert_exact()
