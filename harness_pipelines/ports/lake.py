@@ -374,6 +374,13 @@ class ForeignCatalog(Protocol):
     def probe(self) -> Probed: ...
 
 
+def mirrored_views(table: TableRow, catalog: CatalogSpec) -> tuple[ViewName, ...]:
+    """The views that *catalog* is to have, the stream view first: it is never behind the batch view."""
+    return tuple(
+        view for view in ("stream", "batch") if view in table.views and view in (catalog.tables or table.views)
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorState:
     """What the ledger remembers of one mirror."""

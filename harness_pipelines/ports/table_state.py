@@ -200,6 +200,7 @@ class Books:
     moved: Moved = field(default_factory=Moved)
     pins_changed: Sequence[tuple[str, int]] = ()  #: snapshots that are not as they were made, with the version
     begun: Mapping[int, int] = field(default_factory=dict)  #: versions that begin a history -> first number left out
+    mirrored: frozenset[int] = frozenset()  #: versions that foreign catalogs may show
 
     @property
     def retained(self) -> list[VersionRow]:

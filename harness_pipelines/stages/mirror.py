@@ -27,7 +27,7 @@ from harness_pipelines.ports.errors import (
     MirrorRefused,
     MirrorUndecided,
 )
-from harness_pipelines.ports.lake import ForeignCatalog, MirrorChange, MirrorState
+from harness_pipelines.ports.lake import ForeignCatalog, MirrorChange, MirrorState, mirrored_views
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.mirrors import Act, ForeignInMirror, MirrorNameTaken, Seen, judge, went_back
@@ -56,13 +56,6 @@ OF_CATALOG = (
 
 class Ports(HasLedger, HasMirrors, HasStanding, Protocol):
     """The ports that it uses."""
-
-
-def views_of(table: TableRow, catalog: CatalogSpec) -> tuple[ViewName, ...]:
-    """The views that *catalog* is to have, the stream view first: it is never behind the batch view."""
-    return tuple(
-        view for view in ("stream", "batch") if view in table.views and view in (catalog.tables or table.views)
-    )
 
 
 @dataclass(slots=True)
@@ -172,7 +165,7 @@ class Round:
     def _look(self, target: Version) -> tuple[dict[ViewName, Seen], dict[ViewName, Act]]:
         """What the server shows, and what is to be done about each view."""
         table, seen, acts = self.table, dict[ViewName, Seen](), dict[ViewName, Act]()
-        for view in views_of(table, self.catalog):
+        for view in mirrored_views(table, self.catalog):
             found, pin = self.server.load(view), target.views[view]
             uuids = {self.server.uuid_of(view, pin.metadata), *filter(None, [self.state.uuids.get(view)])}
             known = self.stores.mirrors.known(table, view, found)
@@ -217,7 +210,7 @@ def drop_mirror(
     there: dict[ViewName, Seen] = {}
     server = stores.foreign_catalog(table, catalog)
     uuids, head = mirrors.state(table, catalog.name).uuids, stores.ledger.head(table)
-    for view in () if forget else views_of(table, catalog):
+    for view in () if forget else mirrored_views(table, catalog):
         if (found := server.load(view)) is None:
             continue
         known = {server.uuid_of(view, head.views[view].metadata), uuids.get(view)}

@@ -18,10 +18,10 @@ from harness_pipelines.protocol.versions import ViewName, answering_version
 def named_versions(books: Books) -> dict[int, VersionRow]:
     """The versions whose files must exist.
 
-    They are retained, leased, in a named snapshot, base of an open move, or answer for one of these: for a snapshot up
-    to the bounds that it was made at, which may lie above its version's.
+    They are retained, leased, in a named snapshot, base of an open move, shown by a foreign catalog, or answer for one
+    of these: for a snapshot up to the bounds that it was made at, which may lie above its version's.
     """
-    bases = {m.base_version for m in books.moves if m.state == "PLANNED"}
+    bases = {m.base_version for m in books.moves if m.state == "PLANNED"} | books.mirrored
     named = {v.version: v for v in (*books.retained, *(v for v in books.versions if v.version in bases))}
     old = {v for v in named if v < books.retained_from}
     pinned = {v.version for v in books.snapshots}
@@ -40,7 +40,7 @@ def named_locations(books: Books, view: ViewName) -> list[str]:
     return list(dict.fromkeys([*named, *([books.pointers[view]] if view in books.pointers else [])]))
 
 
-@rule("S10", "what retained versions, leases and open moves name exists and can be read", "lake")
+@rule("S10", "what retained versions, leases, open moves and foreign catalogs name exists and can be read", "lake")
 def reached_files(look: Look) -> Iterator[Found]:
     who: defaultdict[tuple[str, str, str], set[int]] = defaultdict(set)
     for view in look.views.values():

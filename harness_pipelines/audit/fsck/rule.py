@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.files import FileSeen, Survey
+from harness_pipelines.ports.lake import MirrorState
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.table_state import Books, MoveRow, VersionRow
 from harness_pipelines.protocol.changes.reverts import in_effect
 from harness_pipelines.protocol.lake.history import NamedMove
+from harness_pipelines.protocol.lake.mirrors import Known, Seen
 from harness_pipelines.protocol.versions import EFFECTS, View, ViewName
 
 PUBLISHING = frozenset(map(str, EFFECTS))  #: stages whose moves publish files, each as a version
@@ -74,6 +76,18 @@ class ViewSeen:
         return sum(file.rows if file.deletes is None else -file.rows for file in self.files)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSeen:
+    """One view in a foreign catalog, and what the ledger noted of it."""
+
+    catalog: str
+    view: ViewName
+    noted: MirrorState  #: before the catalog was asked
+    seen: Seen | None
+    known: Known
+    holds: frozenset[int]  #: versions that the ledger noted as possible there, before or after
+
+
 @dataclass(kw_only=True)
 class Look:
     """One observation of a table: the ledger at one instant, then lake and log. ``None``: not reached."""
@@ -85,6 +99,7 @@ class Look:
     recalled: Mapping[str, tuple[int, str]] = field(default_factory=dict)  #: rows and digest of tables of recalled rows
     changed: Sequence[tuple[int, int]] = ()  #: partition, offset of records of quarantine that are not as written
     forgotten: Sequence[NamedMove] = ()  #: moves that the lake names and the ledger lost
+    mirrors: Sequence[MirrorSeen] | None = ()  #: what foreign catalogs show; None: one of them does not answer
     #: By partition the records of quarantine whose bytes are in the lake, from there; or why they cannot be read.
     moved: Mapping[int, NDArray[np.int64]] | HarnessError = field(default_factory=dict)
 
@@ -183,11 +198,15 @@ class Rule:
     invariant: str  #: S1 .. S38, L1 .. L10 of the design
     title: str
     check: Check = field(repr=False)
-    needs: frozenset[str] = frozenset()  #: lake, log: what the rule cannot do without
+    needs: frozenset[str] = frozenset()  #: lake, log, mirrors: what the rule cannot do without
 
     def missing(self, look: Look) -> str | None:
         """Which of its needs this look does not have."""
-        has = {"lake": look.surveys is not None, "log": look.log is not None or look.log_trouble is not None}
+        has = {
+            "lake": look.surveys is not None,
+            "log": look.log is not None or look.log_trouble is not None,
+            "mirrors": look.mirrors is not None,
+        }
         return next((need for need in sorted(self.needs) if not has[need]), None)
 
 

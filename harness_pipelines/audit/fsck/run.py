@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.fsck import batch_view, buffer, lake, ledger, overlays, source
-from harness_pipelines.audit.fsck.rule import RULES, Found, LogSeen, Look, Rule
+from harness_pipelines.audit.fsck import batch_view, buffer, lake, ledger, mirrors, overlays, source
+from harness_pipelines.audit.fsck.rule import RULES, Found, LogSeen, Look, MirrorSeen, Rule
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
@@ -24,12 +24,14 @@ from harness_pipelines.ports.access import (
     HasLakeReads,
     HasLog,
     HasLostMoves,
+    HasMirrors,
     HasOverlayRows,
     HasTables,
     HasTableStates,
 )
 from harness_pipelines.ports.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
 from harness_pipelines.ports.files import Survey
+from harness_pipelines.ports.lake import mirrored_views
 from harness_pipelines.ports.ledger import TableDamaged
 from harness_pipelines.ports.source import TopicIdentity, added_partitions
 from harness_pipelines.ports.table_state import SHOWN_MAX, Books
@@ -48,6 +50,7 @@ __all__ = [
     "fsck",
     "lake",
     "ledger",
+    "mirrors",
     "overlays",
     "source",
 ]
@@ -58,7 +61,17 @@ _NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, CertificateRefused, KafkaF
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
-class Ports(HasLakeBytes, HasLakeReads, HasLog, HasLostMoves, HasOverlayRows, HasTableStates, HasTables, Protocol):
+class Ports(
+    HasLakeBytes,
+    HasLakeReads,
+    HasLog,
+    HasLostMoves,
+    HasMirrors,
+    HasOverlayRows,
+    HasTableStates,
+    HasTables,
+    Protocol,
+):
     """The ports that it uses."""
 
 
@@ -188,7 +201,35 @@ class _Looks:
             moved=self._moved(books),
             changed=list(islice(self.stores.table_states.changed(books.table_id), SHOWN_MAX)),
             forgotten=self._forgotten(books),
+            mirrors=self._mirrors(books),
         )
+
+    def _mirrors(self, books: Books) -> Sequence[MirrorSeen] | None:
+        """What foreign catalogs show; None while one of them does not answer."""
+        if not books.spec.catalogs:
+            return ()
+        table, known = self.stores.tables.table(books.name), self.stores.mirrors
+        found: list[MirrorSeen] = []
+        try:
+            for catalog in table.spec.catalogs:
+                noted = known.state(table, catalog.name)
+                for view in mirrored_views(table, catalog) if noted.version is not None else ():
+                    seen = self.stores.foreign_catalog(table, catalog).load(view)
+                    after = known.state(table, catalog.name)  # what is sent is noted first
+                    found.append(
+                        MirrorSeen(
+                            catalog=catalog.name,
+                            view=view,
+                            noted=noted,
+                            seen=seen,
+                            known=known.known(table, view, seen),
+                            holds=frozenset({*noted.holds, *after.holds}),
+                        )
+                    )
+        except HarnessError as error:
+            self.trouble[books.name, "mirrors"] = str(error)
+            return None
+        return found
 
     def _forgotten(self, books: Books) -> Sequence[NamedMove]:
         try:

@@ -138,6 +138,9 @@ class TableStates:
                 pins_changed=[(row["name"], row["version"]) for row in _all(connection, "pins_changed", key)],
                 overlays=[_overlay(row) for row in connection.execute(sql("overlays/all"), key)],
                 begun={row["version"]: row["left_out"] for row in _all(connection, "begun", key)},
+                mirrored=frozenset(
+                    version for row in connection.execute(sql("mirrors/kept"), key) for version in row["holds"]
+                ),
             )
 
     def changed(self, table_id: int) -> Iterator[Coordinate]:

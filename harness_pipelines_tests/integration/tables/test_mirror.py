@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.mirrors import VERSION
 from harness_pipelines_tests.catalog_server import CatalogServer
@@ -111,6 +112,46 @@ def test_each_read_by_pyiceberg_and_spark_is_of_a_published_version_while_a_work
             await_reads(seen, lambda: reads["PyIceberg"]("batch").num_rows >= rig.truth.total())
     assert all(len(set(found)) >= 3 for found in seen.values()), seen
     rig.assert_exact()
+
+
+def test_fsck_compares_what_the_ledger_noted_with_what_the_server_shows(make_rig: MakeRig, server: CatalogServer):
+    rig = mirrored(make_rig, server)
+
+    def checked() -> tuple[list[str], list[str]]:
+        found = fsck(rig.stores, [rig.name])
+        assert found.unchecked == []
+        return [f.detail for f in found.broken if f.invariant == "S38"], [f.detail for f in found.hints]
+
+    moved(rig)
+    mirror(rig)
+    backup = server.backup()
+    moved(rig)
+    mirror(rig)
+    head = rig.stores.tables.head(rig.table.row).version
+    assert checked() == ([], [])
+
+    with rig.stores.database.transaction() as connection:
+        planted = "UPDATE harness.mirrors SET version = %s, holds = ARRAY[%s::bigint] WHERE table_id = %s"
+        connection.execute(planted, [head - 1, head - 1, rig.table.row.table_id])
+    [broken], _ = checked()
+    assert f"it shows version {head}, and the ledger noted none but {head - 1}" in broken
+    mirror(rig)
+    assert checked() == ([], [])
+
+    stream = f"faults.{rig.table.row.views['stream']}"
+    server.table(stream).delete("id = 0")
+    [broken], _ = checked()
+    assert "which no version of the ledger has" in broken
+
+    server.restore(backup)
+    nothing, [hint] = checked()
+    assert (nothing, f"it went back to version {head - 1}" in hint) == ([], True)
+    server.catalog.drop_table(stream)
+    nothing, [hint] = checked()
+    assert (nothing, "it is not there" in hint) == ([], True)
+
+    server.fail("load", "503 before")
+    assert [c.invariant for c in fsck(rig.stores, [rig.name]).unchecked] == ["S38"]
 
 
 def test_the_commands_show_probe_and_drop(make_rig: MakeRig, server: CatalogServer):
