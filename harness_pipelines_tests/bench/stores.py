@@ -21,6 +21,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Services
 from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines_tests.bench import mirror
 from harness_pipelines_tests.bench.base import Figure, Group, Run
 from harness_pipelines_tests.bench.freshness import RATE, of_table
 from harness_pipelines_tests.bench.peer import Peer
@@ -280,4 +281,4 @@ def _run_for(table: hp.Table, for_s: float, *, stages: frozenset[Stage] = ALL) -
     Worker(table.harness.stores, [table.row], WorkerOptions(stages=stages, for_s=for_s)).run()
 
 
-FIGURES: Mapping[str, Group] = {"requests": requests, "peers": peers, "folder": folder}
+FIGURES: Mapping[str, Group] = {"requests": requests, "peers": peers, "folder": folder, "mirror": mirror.measure}

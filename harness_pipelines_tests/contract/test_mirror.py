@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.types import LongType
 
 from harness_pipelines import faults
 from harness_pipelines.lakes.iceberg.catalogs import rest
@@ -291,6 +292,44 @@ def test_a_foreign_expiry_takes_nothing_that_the_mirror_shows(mirrored: Mirrored
 
     assert mirrored.step() is None
     mirrored.assert_shows(version)
+
+
+def test_properties_that_another_writer_sets_are_left_to_it(mirrored: Mirrored):
+    mirrored.publish()
+    mirrored.step()
+    with mirrored.there.transaction() as theirs:
+        theirs.set_properties({"owner": "them"})
+        theirs.remove_properties(VERSION)
+    version = mirrored.publish()
+
+    assert mirrored.step() is None
+    mirrored.assert_shows(version)
+    assert mirrored.there.properties["owner"] == "them"
+
+
+def test_a_version_that_another_writer_claims_stops_the_mirror(mirrored: Mirrored):
+    old = mirrored.publish()
+    mirrored.step()
+    mirrored.publish()
+    mirrored.step()
+    with mirrored.there.transaction() as theirs:
+        theirs.set_properties({VERSION: str(old.version)})
+
+    assert f"it says that it shows version {old.version}" in (mirrored.step() or "")
+
+
+def test_a_schema_that_another_writer_changes_is_put_right_by_the_next_version(mirrored: Mirrored):
+    mirrored.publish()
+    mirrored.step()
+    ours = mirrored.there.schema().fields
+    with mirrored.there.update_schema() as theirs:
+        theirs.add_column("theirs", LongType())
+        theirs.delete_column("s")
+    version = mirrored.publish()
+
+    assert mirrored.step() is None
+    mirrored.assert_shows(version)
+    assert mirrored.there.schema().fields == ours
 
 
 @pytest.mark.parametrize("how", ["400 before", "500 before", "501 before"])
