@@ -207,7 +207,7 @@ class TableRig:
             self.stores.ledger.release(claim)
 
     def relayout(self) -> Version:
-        """Every file of the batch view is written anew, better or not: somebody asked for it."""
+        """Every file of the batch view is rewritten, better or not: somebody asked for it."""
         claim = self.claim(Stage.OTREE)
         self.plan_relayout(claim)
         made = otree_once(self.stores, self.table.row, claim, trigger="test")
@@ -216,7 +216,7 @@ class TableRig:
         return made
 
     def plan_relayout(self, claim: Claim) -> Move:
-        """Record a move that writes every file of the batch view anew."""
+        """Record a move that writes every file of the batch view again."""
         on = self.stores.ledger.head(self.table.row)
         draft = MoveDraft(
             stage=Stage.OTREE,

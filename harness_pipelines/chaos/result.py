@@ -59,7 +59,7 @@ class Outage:
     fault: Fault
     began: float
     marks: dict[str, Highs]  #: per table that was not read since: what was acknowledged before it
-    healed: float | None = None  #: the table may move while a fault still goes on: the next connection is cut later
+    healed: float | None = None  #: the table may move while a fault still continues: the next connection is cut later
     recovered: float | None = None
 
     def reaches(self, *, since: float, until: float) -> bool:

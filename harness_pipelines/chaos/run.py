@@ -86,7 +86,7 @@ def _watched(options: Options, world: World) -> AbstractContextManager[Alerts | 
 
 
 class Storm:
-    """Faults by the schedule while producer, workers and readers go on; then calm."""
+    """Faults by the schedule while producer, workers and readers continue; then calm."""
 
     def __init__(self, world: World, result: Result, say: Callable[[str], None], alerts: Alerts | None) -> None:
         self._world, self._result, self._say, self._alerts = world, result, say, alerts

@@ -409,7 +409,7 @@ class World:
             end()
             back = self._services.up(only=[name])
         if not _same(back, self._endpoints, name):
-            raise ServicesError(f"{name} came back on another port; the run cannot go on")
+            raise ServicesError(f"{name} came back on another port; the run cannot continue")
         return True
 
     @contextmanager

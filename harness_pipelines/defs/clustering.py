@@ -2,7 +2,7 @@
 
 Dagster's partitions are 16 parts of the value space, the tops of the table's region tree, whatever the tree is below.
 A backfill records one request in the ledger; moves take it up within their byte budget, and what is done stays done.
-Who cancels the backfill withdraws the request, and so what of it has not begun.
+Cancelling the backfill withdraws the request, and so the part of it that has not begun.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, 
 def _withdrawn_if_cancelled(
     context: AssetExecutionContext, stores: Stores, table: TableRow, wanted: Request
 ) -> Iterator[None]:
-    """Who cancels a backfill does not want the rest of it: the request that the block made for *wanted* is withdrawn.
+    """Withdraw the request that the block made for *wanted* when the backfill is cancelled: its rest is not wanted.
 
     A move that has begun is finished by whoever has otree next, and moves that are published stay. A request that was
     there before is somebody else's. A run that ends for another reason, as when its machine does, leaves its request to

@@ -74,7 +74,7 @@ def score(
 ) -> Score:
     """The score of these files. A query that finds nothing counts as finding one row. No files: everything is 0.
 
-    *of_bytes*: what the rows take, by default as much as these files. Who compares two layouts of the same rows gives
+    *of_bytes*: what the rows take, by default as much as these files. To compare two layouts of the same rows, give
     one number for both: a layout is not worse because its files are smaller.
     """
     if not files:

@@ -314,7 +314,7 @@ class SparkInterrupted(TryAgain):
 
 
 class MirrorAway(TryAgain):
-    """A foreign catalog does not answer, or its server has an error; the table goes on."""
+    """A foreign catalog does not answer, or its server has an error; the table continues."""
 
     way_on = "see to the catalog's server; workers ask again by themselves"
 
@@ -343,7 +343,7 @@ class MirrorRefused(HarnessError):
 class MirrorUndecided(TryAgain):
     """A foreign catalog gave no answer to a commit, or one that may hide a success: what it shows is read next."""
 
-    way_on = "nothing: the worker reads what the catalog shows and goes on from there"
+    way_on = "nothing: the worker reads what the catalog shows and continues from there"
 
 
 class MirrorsLeft(UsageError):

@@ -1,6 +1,6 @@
 """What the words `buffer` and `views` of a spec mean for stages and reads: one object for each word.
 
-Whoever does something else in a table without a buffer, or without one of the views, asks these objects. The words
+Code that differs for a table without a buffer, or without one of the views, asks these objects. The words
 themselves are compared where a spec is checked, and nowhere else.
 """
 

@@ -20,7 +20,7 @@ EVERY_S = 60.0
 
 
 def rotate(folder: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = LOGS_KEPT) -> None:
-    """Rotate what has become large in *folder*. Whoever else does it at the same time is left to it.
+    """Rotate what has become large in *folder*. A file that another process rotates at the same time is left to it.
 
     Raises: OSError.
     """

@@ -57,7 +57,7 @@ POOLS = """\
 #: over (30 s). The first: how long Spark answers over one call before the client has to call again, which is when Spark
 #: finds out that it is gone. The second: how long it waits for such a call. The third: how often it looks.
 ANSWERS_S, DETACHED_S, LOOKS_S = 10, 15, 2
-SLOTS_MIN = 4  #: a task that waits for Kafka, Postgres or its Python process uses no core, and others can go on
+SLOTS_MIN = 4  #: a task that waits for Kafka, Postgres or its Python process uses no core, and others can continue
 #: Of the requests that Spark Connect shows in its UI and its event log, with the options of what is read in them.
 HIDDEN = r'(?is)key: "[^"]*(?:password|passphrase|secret|token|jaas|ssl\.key)[^"]*"\s+value: "(?:\\.|[^"\\])*"'
 LOGGING = """\
@@ -179,5 +179,5 @@ class Spark:
         return [spark, stores] if any(stores.glob("*.jar")) else [spark]
 
     def _token(self) -> str:
-        # Whoever may talk to a Spark server runs code as its user: other users of the machine shall not.
+        # A client of a Spark server runs code as its user, so other users of the machine must not reach it.
         return secret(self._place.home / "secrets" / "spark")

@@ -161,7 +161,7 @@ class _Parser:
         return TypeSpecError(f"{where}expected {expected}, found {found}{self._hint()}; allowed: {', '.join(FORMS)}")
 
     def more_than(self, found: Type) -> TypeSpecError:
-        """Return the error of a text that goes on behind a whole type."""
+        """Return the error of a text that continues behind a whole type."""
         rest = " ".join(token.text for token in self._tokens[self._at :]).lower()
         meant = ""
         if rest == "not null":

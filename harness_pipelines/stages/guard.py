@@ -111,5 +111,5 @@ def _explained(table: TableRow, lost: list[NamedMove]) -> str:
     return (
         f"{table.name}: history lost: the lake names move {shown}, which this ledger does not have: its database was "
         "restored from an older backup, or a stand-by was promoted that lacked the last commits. Nothing was written; "
-        f"`harness reconcile {table.name} --dry-run` says how the table can go on"
+        f"`harness reconcile {table.name} --dry-run` says how the table can continue"
     )

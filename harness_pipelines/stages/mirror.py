@@ -2,7 +2,7 @@
 
 A round looks at what the server shows, judges it, sends at most one request, and looks again: only what was seen is
 noted. So an answer that is lost, a worker that dies and a server that goes back to a backup are all one case: the next
-look. Whatever is wrong with a catalog holds its mirror by name; the table and its other mirrors go on.
+look. Whatever is wrong with a catalog holds its mirror by name; the table and its other mirrors continue.
 """
 
 from __future__ import annotations

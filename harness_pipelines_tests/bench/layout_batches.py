@@ -52,7 +52,7 @@ def measure(run: Run) -> Sequence[Figure]:
 
 
 def _scenario(run: Run, name: str, *, rows: int, files: int) -> list[Figure]:
-    """Scans and writes of one run of batches; the peer writes the whole view anew after each of them."""
+    """Scans and writes of one run of batches; the peer writes the whole view again after each of them."""
     run.say(f"batches: {rows:,} rows in {BATCHES} batches, {name}")
     view = BatchView(rows_per_file=rows / files)
     ratios, waiting, peer_written = [], [], 0
@@ -82,7 +82,7 @@ def _scenario(run: Run, name: str, *, rows: int, files: int) -> list[Figure]:
 
 
 def _scan_ratio(view: BatchView) -> float:
-    """Rows in files that queries of all classes touch, against the same rows written anew as a whole."""
+    """Rows in files that queries of all classes touch, against the same rows rewritten as a whole."""
     classes = queries(view.data, SEED + 1)
     anew = view.written_anew()
     now = boxes_of([file.stats for file in view.files])
@@ -155,7 +155,7 @@ class BatchView:
         self._judged = False
 
     def relayout(self) -> bool:
-        """Write anew what one move takes of what is due; False when nothing is, or when it was tried in vain."""
+        """Write again what one move takes of what is due; False when nothing is, or when it was tried in vain."""
         chosen = [] if self._judged else self._due()
         if not chosen:
             return False

@@ -31,7 +31,7 @@ _PAGES, _SEED = 200, 1  #: of the payload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A table in arrival order that is written anew."""
+    """A table in arrival order that is rewritten."""
 
     name: str
     metadata: str

@@ -1,4 +1,4 @@
-"""What tier's publish costs while the whole batch view is written anew, beside what it costs without."""
+"""What tier's publish costs while the whole batch view is rewritten, beside what it costs without."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def measure(run: Run) -> Sequence[Figure]:
 
 
 class Relayout:
-    """One move that writes the whole batch view of *table* anew, in a thread, from its plan to its commit."""
+    """One move that writes the whole batch view of *table* again, in a thread, from its plan to its commit."""
 
     def __init__(self, table: hp.Table, claim: Claim) -> None:
         self._table, self._claim = table, claim

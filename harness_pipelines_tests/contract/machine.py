@@ -316,7 +316,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(name=names, dry_run=st.sampled_from([False, False, False, True]))
     def expire(self, name: str, dry_run: bool) -> None:
-        """A run in the stage's order: what an earlier run decided goes, then it is decided anew."""
+        """A run in the stage's order: what an earlier run decided goes, then it is decided again."""
         held = self.acting(Stage.EXPIRE, name)
         if not dry_run:
             dropped = self.step(lambda i, side: side.drop_retired(retired_for=minutes(RETIRED_FOR_M))) or []
@@ -408,7 +408,7 @@ class TableMachine(RuleBasedStateMachine):
     # -- the end --------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """All comes to an end: each record is in the lake or set aside, and nothing useless is kept (L1, L3, L5)."""
+        """All comes to an end: each record is in the lake or quarantined, and nothing useless is kept (L1, L3, L5)."""
         truth = self.truth
         for side in self.sides:
             self.check_readers(side, every=True)

@@ -47,7 +47,7 @@ def _disarmed() -> Iterator[None]:
 
 @pytest.fixture
 def table(real: RealRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TableRow:
-    """Version 2 has [0, 10), version 3 [0, 20) but for offset 15, which is set aside."""
+    """Version 2 has [0, 10), version 3 [0, 20) but for offset 15, which is quarantined."""
     made = made_at(real, monkeypatch, tmp_path.as_uri(), views="stream")
     moved(real, made, 0, 10)
     moved(real, made, 10, 20)

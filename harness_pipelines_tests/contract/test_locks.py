@@ -35,7 +35,7 @@ HELD_UP = "SELECT count(*) AS held_up FROM pg_stat_activity WHERE %s = ANY(pg_bl
 
 @pytest.fixture
 def table(real: RealRig) -> TableRow:
-    """Records 0 to 9 of one partition, of which the second was set aside."""
+    """Records 0 to 9 of one partition, of which the second was quarantined."""
     made = real.table(partitions=1)
     real.ingest(made, {0: (0, 10)})
     real.move(made, {0: 0}, {0: 10})

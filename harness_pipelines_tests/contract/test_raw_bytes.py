@@ -1,4 +1,4 @@
-"""Bytes of records that were set aside go to an Iceberg table where they are many, all or nothing, each once."""
+"""Bytes of records that were quarantined go to an Iceberg table where they are many, all or nothing, each once."""
 
 from __future__ import annotations
 

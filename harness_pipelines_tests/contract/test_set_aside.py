@@ -1,4 +1,4 @@
-"""Which of the records that were set aside are listed and counted, and whose bytes are moved."""
+"""Which of the records that were quarantined are listed and counted, and whose bytes are moved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HALF = 2**19  #: bytes; half of what a table may keep in Postgres here
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One that was set aside, as the ledger has it."""
+    """One that was quarantined, as the ledger has it."""
 
     at: Coordinate
     reason: str = "malformed"

@@ -1,4 +1,4 @@
-"""`buffer: none`: a move takes records that were set aside once: which of them it settles, and who refused them."""
+"""`buffer: none`: a move takes records that were quarantined once: which of them it settles, and who refused them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backfill of regions writes them anew, is done once, and always says so; other runs of otree merge as before."""
+"""A backfill of regions writes them again, is done once, and always says so; other runs of otree merge as before."""
 
 from dataclasses import replace
 from types import SimpleNamespace

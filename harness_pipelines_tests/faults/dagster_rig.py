@@ -148,7 +148,7 @@ class DagsterRig:
             }
 
     def drop_database(self) -> None:
-        """Dagster's state is gone; the database is made anew, empty."""
+        """Dagster's state is gone; the database is made again, empty."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self._database)))
         known = conninfo_to_dict(self.room.environment["DAGSTER_PG_URL"])

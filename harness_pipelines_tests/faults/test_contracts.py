@@ -1,4 +1,4 @@
-"""Contracts: what breaks one is set aside, counted or stops the table, on every route to table and readers."""
+"""Contracts: what breaks one is quarantined, counted or stops the table, on every route to table and readers."""
 
 from __future__ import annotations
 

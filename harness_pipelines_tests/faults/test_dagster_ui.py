@@ -1,4 +1,4 @@
-"""What the tutorial leads through, done by a browser: two regions are chosen and written anew, and a plot shows it."""
+"""What the tutorial leads through, done by a browser: two regions are chosen and rewritten, and a plot shows it."""
 
 from __future__ import annotations
 

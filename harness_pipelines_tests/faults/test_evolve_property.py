@@ -232,7 +232,7 @@ class Run:
         self.rig.worker(OTREE, until_idle=True).run()
 
     def relayout(self) -> None:
-        """Every file of the batch view is written anew."""
+        """Every file of the batch view is rewritten."""
         self.rig.table = self.rig.harness.table(self.rig.name)
         if self.rig.stores.ledger.head(self.rig.table.row).layout is not None:
             self.rig.relayout()

@@ -1,5 +1,5 @@
-"""A range is decoded anew: exactly the rows that come out otherwise are replaced, in every view, and older versions and
-audits know what is what."""
+"""A range is decoded again: exactly the rows that come out otherwise are replaced, in every view, and older versions
+and audits know which row is which."""
 
 from __future__ import annotations
 

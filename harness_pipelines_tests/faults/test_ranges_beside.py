@@ -1,4 +1,4 @@
-"""A range is decoded anew beside the other stages, old readers and each other; from what is left of its records."""
+"""A range is decoded again beside the other stages, old readers and each other; from what is left of its records."""
 
 from __future__ import annotations
 

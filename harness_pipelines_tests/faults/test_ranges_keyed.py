@@ -1,4 +1,4 @@
-"""A range of a keyed table is decoded anew: the changelog has it at its own offsets, the batch view what that folds to.
+"""A range of a keyed table is decoded again: the changelog has it at its offsets, the batch view what that folds to.
 
 The key is a time, which a decoder reads as milliseconds (the table's own) or as microseconds: with it records change
 their keys, and some of them meet those of others.
@@ -90,7 +90,7 @@ def read_so(log: Log, low: int, high: int, unit: str = "epoch_us") -> RangeRepla
 def test_a_key_that_changes_leaves_its_place_to_the_version_before(make_rig: MakeRig, views: str):
     log = made(make_rig, views=views)
     log.send(1_000, 10)
-    log.send(1_000, 20)  # decoded anew it is 1 ms, which has a row
+    log.send(1_000, 20)  # decoded again it is 1 ms, which has a row
     log.send(1, 30)
     log.send(1_000_000, 40)
     settled(log.rig)
@@ -113,7 +113,7 @@ def test_a_delete_that_becomes_one_of_another_key(make_rig: MakeRig):
     log = made(make_rig)
     log.send(1_000, 10)
     log.send(1, 20)
-    log.send(1_000, None)  # decoded anew it deletes 1 ms
+    log.send(1_000, None)  # decoded again it deletes 1 ms
     settled(log.rig)
     assert state(log.rig) == {1_000: 20}
     assert read_so(log, 2, 3).changes == {Kind.REPLACED: 1}

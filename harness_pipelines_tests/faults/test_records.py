@@ -1,4 +1,4 @@
-"""Bad input: each record that does not fit is set aside with its reason, and the partition goes on."""
+"""Bad input: each record that does not fit is quarantined with its reason, and the partition goes on."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def put_back(rig: TableRig) -> None:
 
 
 def removed(rig: TableRig) -> None:
-    """Rows that a contract does not take are set aside."""
+    """Rows that a contract does not take are quarantined."""
     told = {"table": rig.name, "topic": rig.topic, "columns": COLUMNS, "views": rig.table.spec.views}
     told |= {"layout": {"columns": ["n"]}, "contract": {"columns": {"n": {"le": 2}}}}
     row, wanted = rig.harness.table(rig.name).row, OffsetRange(partition=0, low=0, high=5)

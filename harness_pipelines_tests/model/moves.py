@@ -398,7 +398,7 @@ class Moves:
         return f"tier.take_attempt m{w.move}#{taken.attempt}", _moved(then, w.move, taken)
 
     def _give_up(self, s: State, i: int, w: Worker) -> tuple[str, State]:
-        """The move failed too often: abandoned, and half of it is planned anew."""
+        """The move failed too often: abandoned, and half of it is planned again."""
         if self._refused(s, i, w, unless="close_unfenced"):
             return "tier.close FencedOut", _with(s, i, Worker())
         row = s.moves[w.move]

@@ -1,4 +1,4 @@
-"""A row is replaced by two who decode its range anew, beside tier, compaction, reverts and reads of old versions.
+"""A row is replaced by two who decode its range again, beside tier, compaction, reverts and reads of old versions.
 
 Version v pins the rows of the stream view, by offset; the record at `ODD` is the row `ODD` until `NEW` replaces it.
 What a version shows was fixed when it was published, whatever answers for its buffered rows later.
@@ -157,7 +157,7 @@ class Ranges:
         return restoring_waits([(0, ODD)], table="t", readable=known, versions=known) is not None
 
     def _compact(self, s: State) -> Iterator[Step[State]]:
-        """It writes the file of the row anew, as its base has it, once."""
+        """It writes the file of the row again, as its base has it, once."""
         head, base = s.versions[-1], s.compaction.base
         if not base and ODD in map(_offset, head.files) and abs(s.files[-1]) == 1:
             yield Step(

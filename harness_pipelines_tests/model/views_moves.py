@@ -170,7 +170,7 @@ class Publishers:
         return "relayouts_first" in self.bad or may_relayout(rows_wait=rows_wait, last_merged=last_merged)
 
     def _small(self, s: State, row: Published) -> Names:
-        """The small files of the stream view that one compaction writes anew."""
+        """The small files of the stream view that one compaction writes again."""
         names = row.files
         if "branches_listed" in self.bad and s.tiering:
             names = (*names, s.tiering[1])
@@ -368,7 +368,7 @@ class Publishers:
         return what, with_worker(s, i, Worker(w.stage, HELD, w.epoch))
 
     def _close(self, s: State, i: int, w: Worker) -> tuple[str, State]:
-        """The base or the files to be replaced are gone: the move is abandoned, and planned anew on the head."""
+        """The base or the files to be replaced are gone: the move is abandoned, and planned again on the head."""
         if self._refused(s, i, w, unless="close_unfenced"):
             return f"{w.stage}.close FencedOut", with_worker(s, i, Worker(w.stage))
         row = s.moves[w.move]
@@ -379,14 +379,14 @@ class Publishers:
 
 @dataclass(frozen=True, slots=True)
 class Hiding:
-    """How a keyed merge hides older rows where they are. Any of the files may be written anew instead: how many rows
+    """How a keyed merge hides older rows where they are. Any of the files may be rewritten instead: how many rows
     are too many is left open."""
 
     keys: int
     bad: frozenset[str]
 
     def staged(self, s: State, i: int, w: Worker, new: Names) -> Iterator[tuple[str, State]]:
-        """The rows *new* staged in each way: all that is met hidden, or some of the files written anew."""
+        """The rows *new* staged in each way: all that is met hidden, or some of the files rewritten."""
         base = s.versions[_row(w).base - 1]
         met = self._met(s, base, new)
         for count in range(len(met) + 1):

@@ -27,6 +27,7 @@ BANNED = {
     r"\bset aside\b": "quarantined",
     r"\bno (duration|moment|pair|regular expression|table name|topic name)\b": "not a ...",
     r"\b(it|which|who) (goes|go) on (from|with|at|behind)\b": "continues",
+    r"(?:^|[.*] )Who (may|has|can|was|reads|writes|judges|cancels|compares) ": "a reader, a login, a process that ...",
 }
 #: The same, of docstrings and comments: processes are "it", and a sentence names its actor.
 BANNED_IN_CODE = {
@@ -36,6 +37,9 @@ BANNED_IN_CODE = {
     r"\bso many\b": "this many, N",
     r"\b(is|are|was|were) told (of|to|by)\b": "recorded, reported, shown by",
 }
+
+#: Of docstrings and comments of tests.
+BANNED_IN_TESTS = {r"\banew\b": "again, re-", r"\bset aside\b": "quarantined"}
 
 
 def phrases(text: str, banned: Mapping[str, str] = BANNED) -> list[str]:
@@ -89,6 +93,15 @@ def test_docstrings_and_comments_name_the_actor() -> None:
             phrase for text in prose(path.read_text()) for phrase in phrases(text, BANNED_IN_CODE)
         ]
         for path in MODULES
+    }
+    assert {path: which for path, which in found.items() if which} == {}
+
+
+def test_docstrings_and_comments_of_tests_are_plain_english() -> None:
+    found = {
+        str(path.relative_to(ROOT)): [one for text in prose(path.read_text()) for one in phrases(text, BANNED_IN_TESTS)]
+        for path in ROOT.glob("harness_pipelines_tests/**/*.py")
+        if path != Path(__file__)
     }
     assert {path: which for path, which in found.items() if which} == {}
 

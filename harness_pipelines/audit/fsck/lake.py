@@ -106,7 +106,7 @@ def history_is_whole(look: Look) -> Iterator[Found]:
             "history",
             f"history lost: the lake names move {shown}, which this ledger does not have: it was restored from an "
             f"older backup, or a stand-by was promoted that lacked it; `harness reconcile {look.books.name} --yes` "
-            "goes on",
+            "continues",
         )
 
 

@@ -168,7 +168,7 @@ class KafkaSide:
             self._reader = None
 
     def _skip_to(self, low: int) -> None:
-        """Forget what is below *low*, and go on there."""
+        """Forget what is below *low*, and continue there."""
         self._pending = [Rows.of(self._pending).split(low)[1]]
         _popped(self._refused, low)
         _popped(self._raw, low)

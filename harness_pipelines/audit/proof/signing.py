@@ -89,7 +89,7 @@ def by_moves(
     """*standing*, so that every move whose records Kafka has dropped can be counted as a whole."""
     judged = [move for move in moves if move.ends_below(bounds)]
     reread = torn(judged, {p: s.taken for p, s in standing.items()}, log_starts)
-    why = "a move goes on outside of it, and Kafka has dropped the records"
+    why = "a move continues outside of it, and Kafka has dropped the records"
     return {
         p: Standing(
             answering=s.answering,

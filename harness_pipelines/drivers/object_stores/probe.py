@@ -67,7 +67,7 @@ class StoreProbe:
         check_conditions(self._mark, CONTENT)
 
     def replaces(self) -> None:
-        """Who has read an object may replace it, by its tag. Raises: StoreUnfit."""
+        """A process that has read an object may replace it, by its tag. Raises: StoreUnfit."""
         seen = read_mark(self._mark)
         if seen is None or not replace_mark(self._mark, b"replaced", seen=seen):
             raise StoreUnfit(

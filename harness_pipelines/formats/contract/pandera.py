@@ -130,7 +130,7 @@ def _schema(spec: TableSpec, contract: Contract) -> Any:
             f"{spec.table}: the contract's module {contract.module!r} needs {error.name!r}, which is not there"
             f"{_of_the_extra(error.name)}. {way_on}"
         ) from error
-    except Exception as error:  # whatever the user's code raises, other tables go on
+    except Exception as error:  # whatever the user's code raises, other tables continue
         raise ContractUnusable(
             f"{spec.table}: the contract's module {contract.module!r} cannot be imported: {type(error).__name__}: "
             f"{error}. Repair it. {way_on}"

@@ -2,7 +2,7 @@
 
 Parquet has a checksum for each page, but none for what says where the pages are and how they are read. JSON and Avro
 have none at all. So the ledger keeps the length of each file and a digest: of a metadata file, manifest list or
-manifest as a whole, of a data file from the end of its last page on. Whoever opens a file compares it.
+manifest as a whole, of a data file from the end of its last page on. Every process that opens a file compares it.
 
 A file is noted before it is published. One without a note was written before there were any, or by another engine.
 """

@@ -19,7 +19,7 @@ class Losses:
     database: Database
 
     def accept(self, table: TableRow, claim: Claim, *, partition: int, low: int, high: int) -> int:
-        """Let ingest go on at *high* of *partition* where it stands at *low*; the number of the move.
+        """Let ingest continue at *high* of *partition* where it stands at *low*; the number of the move.
 
         Raises: SchemaMoved, BoundaryGap when it stands elsewhere, FencedOut.
         """

@@ -18,7 +18,7 @@ METADATA_PATH = "write.metadata.path"  #: where a server writes metadata: outsid
 
 
 class ForeignInMirror(HarnessError):
-    """Another writer changed a mirrored table in a foreign catalog; the mirror stops, the table goes on."""
+    """Another writer changed a mirrored table in a foreign catalog; the mirror stops, the table continues."""
 
     way_on = (
         "end that writer, then `harness mirror drop TABLE --catalog NAME --yes`: a worker registers the views again. "
@@ -76,12 +76,12 @@ def judge(where: str, seen: Seen | None, known: Known, *, uuids: Collection[str]
     if known.newest is None:
         raise ForeignInMirror(
             f"{where}: it is at snapshot {seen.snapshot}, which no version of the ledger has: another writer committed "
-            "to it, or the ledger lost history. The mirror stops here, the table itself goes on"
+            "to it, or the ledger lost history. The mirror stops here, the table itself continues"
         )
     if seen.version is not None and not known.is_of_version:
         raise ForeignInMirror(
             f"{where}: it says that it shows version {seen.version}, and is at the snapshot of version {known.newest}: "
-            "another writer set it back. The mirror stops here, the table itself goes on"
+            "another writer set it back. The mirror stops here, the table itself continues"
         )
     if seen.snapshot == snapshot and seen.version is not None:
         return Act.NOTHING

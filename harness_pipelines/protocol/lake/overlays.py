@@ -1,7 +1,7 @@
 """Overlays: rows of a keyed table's batch view that are recalled to Postgres before a burst of updates.
 
 A version names the tables of its recalled rows. Such a table is immutable, as all segments are: a merge that changes
-recalled keys makes the next *generation* of it, and older versions go on naming the one before. A row is live in the
+recalled keys makes the next *generation* of it, and older versions continue naming the one before. A row is live in the
 lake or in an overlay, never in both: position deletes hide in the lake what was recalled.
 """
 

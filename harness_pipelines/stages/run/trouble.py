@@ -119,7 +119,7 @@ class Backoff:
             name, hold_s = self._owner.table.name, self._broken_s
             broken = StageBroken(
                 f"{name}: {self.stage} met an error that has no name, {type(error).__name__}: {error}; the worker's "
-                f"log has the traceback. It is tried again in {hold_s:.0f} s, all else goes on"
+                f"log has the traceback. It is tried again in {hold_s:.0f} s, all else continues"
             )
             broken.__cause__ = error
             self._show(broken, stops=True)

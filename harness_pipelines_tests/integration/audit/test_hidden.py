@@ -36,7 +36,7 @@ def rig(place: Scratch) -> KeyedRig:
 
 
 def change(rig: KeyedRig, *, first: int) -> None:
-    """A few rows come anew and a few go, and all of it comes to the batch view."""
+    """A few rows come again and a few go, and all of it comes to the batch view."""
     rig.put(*(row(i, n=1000 + first) for i in range(first, 400, 40)))
     rig.delete(*((i, "eu") for i in range(first + 1, 400, 80)))
     rig.merge_all()

@@ -106,7 +106,7 @@ def test_a_metadata_file_that_its_writer_never_finished_stops_nobody(place: Scra
     newest = Path(urlsplit(rig.table.versions()[-1].stream.metadata).path)
     newest.with_name(f"{number_of(newest.name) + 1:05d}-{uuid.uuid4()}.metadata.json").write_text(written)
     rig.produce(10)
-    place.reopen(rig)  # so that its worker asks anew whether the lake is the ledger's
+    place.reopen(rig)  # so that its worker asks again whether the lake is the ledger's
     work(rig)
     rig.assert_exact()
     assert looked(rig).acts == []
@@ -118,7 +118,7 @@ def test_a_view_that_another_engine_dropped_has_one_way_back_and_everybody_names
     rig.produce(10)
     work(rig)
     place.sql("DELETE FROM public.iceberg_tables WHERE table_name = %s", rig.table.row.tiered_view)
-    place.reopen(rig)  # so that its worker asks anew whether the lake is the ledger's
+    place.reopen(rig)  # so that its worker asks again whether the lake is the ledger's
     rig.produce(10)
     stores, table, way = rig.stores, rig.table.row, f"`harness revert {rig.name} --to HEAD --yes` restores it"
     for ask in (

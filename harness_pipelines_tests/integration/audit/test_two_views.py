@@ -52,7 +52,7 @@ def take(rig: TableRig, count: int) -> None:
 
 
 def merge(rig: TableRig) -> Version:
-    """All that the stream view has more comes to the batch view, and all regions that are due are written anew."""
+    """All that the stream view has more comes to the batch view, and all regions that are due are rewritten."""
     claim = rig.claim(Stage.OTREE)
     try:
         while otree_once(rig.stores, rig.table.row, claim, trigger="test") is not None or not is_merged(rig):

@@ -1,4 +1,4 @@
-"""What people see of a batch view, and how they have it written anew."""
+"""What people see of a batch view, and how they have it rewritten."""
 
 from __future__ import annotations
 

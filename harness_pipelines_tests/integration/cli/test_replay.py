@@ -1,4 +1,4 @@
-"""`harness replay`: a range, looked at first and decoded anew then."""
+"""`harness replay`: a range, looked at first and decoded again then."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Copy(Reader):
     def step(self, batches: int) -> None:
         try:
             super().step(batches)
-        except LeaseEnded:  # it was away for too long in the middle of the state, which is read anew
+        except LeaseEnded:  # it was away for too long in the middle of the state, which is read again
             self.end()
 
     def _begin(self) -> Iterator[StreamBatch]:

@@ -1,4 +1,4 @@
-"""A record that a codec raises for is set aside; the others are what they are without it."""
+"""A record that a codec raises for is quarantined; the others are what they are without it."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ OF_IT, OF_OTHERS = (
         (4, (), False, False),  # a relayout before it
         (6, (), False, True),  # a relayout after it
         (6, (OF_OTHERS,), False, False),  # a later merge, whose rows are its own
-        (6, (OF_OTHERS,), True, True),  # a later merge may write rows of its files anew
+        (6, (OF_OTHERS,), True, True),  # a later merge may write rows of its files again
         (4, (OF_OTHERS,), True, False),
         (None, (), False, True),  # nothing is known of it
         (None, (OF_OTHERS,), False, False),

@@ -225,12 +225,12 @@ class GlueMirror:
             if _code(error) in _LOGIN:
                 raise MirrorLoginFailed(f"{said} and refused the login: {error}") from error
             if _code(error) in _BUSY or status >= 500:
-                raise away(f"{said} and gave no answer: {error}; the table goes on") from error
+                raise away(f"{said} and gave no answer: {error}; the table continues") from error
             raise MirrorRefused(f"{said} and refused: {error}") from error
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise MirrorLoginFailed(f"{self._where} {what}, and there is no login for it: {error}") from error
         except BotoCoreError as error:
-            raise away(f"{self._where} {what} and gave no answer: {error}; the table goes on") from error
+            raise away(f"{self._where} {what} and gave no answer: {error}; the table continues") from error
 
 
 def entry_of(name: str, ours: Table, **parameters: str) -> dict[str, Any]:

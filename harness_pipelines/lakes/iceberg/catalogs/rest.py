@@ -198,6 +198,6 @@ class RestMirror:
             raise MirrorLoginFailed(f"{self._where} {what} and refused the login: {error}") from error
         except _AWAY as error:
             away = MirrorUndecided if writes else MirrorAway
-            raise away(f"{self._where} {what} and gave no answer: {error}; the table goes on") from error
+            raise away(f"{self._where} {what} and gave no answer: {error}; the table continues") from error
         except (RESTError, NotImplementedError, ValueError) as error:
             raise MirrorRefused(f"{self._where} {what} and refused: {error}") from error

@@ -520,7 +520,7 @@ def _is_of(snapshot: Snapshot, move: Move) -> bool:
 def _is_next(view: Table, own: Snapshot, staged: Staged, properties: Mapping[str, str]) -> bool:
     """Return whether *own*, of an attempt, is what main would be with *staged* appended: these files and no others.
 
-    Whoever published meanwhile, changed the columns or merged manifests makes it another one.
+    Another publish, a change of columns or a merge of manifests since then makes it another one.
     """
     main, told = view.metadata.current_snapshot(), own.summary
     if main is None or (own.parent_snapshot_id, own.schema_id) != (main.snapshot_id, view.metadata.current_schema_id):
