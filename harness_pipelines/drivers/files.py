@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,6 +29,7 @@ __all__ = [
     "keeps_deleted",
     "listed",
     "opened",
+    "remove_empty",
     "remove_folders",
     "size_of",
 ]
@@ -67,6 +69,13 @@ def remove_folders(location: str) -> None:
     """Remove a local folder with all that is in it; an object store has none."""
     if (path := local_path(location)) is not None:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_empty(location: str) -> None:
+    """Remove a local folder that has nothing in it; any other one stays."""
+    if (path := local_path(location)) is not None:
+        with suppress(OSError):
+            os.rmdir(path)
 
 
 def _base(folder: str) -> str:

@@ -127,6 +127,10 @@ class LakeView(Protocol):
         """What the manifest says of one of `Staged.written` and its *rows*, of `rows`, contradict; None: nothing."""
         ...
 
+    def false_file(self, written: Any) -> str | None:
+        """What one of `Staged.written` or its manifest says of the file as a whole, and is not so; None: nothing."""
+        ...
+
     def check_bytes(self, path: str) -> None:
         """Read all of a data or delete file and keep nothing. Raises: FileDamaged, FileNotFoundError, OSError."""
         ...

@@ -11,6 +11,7 @@ import pytest
 from harness_pipelines.ledgers.postgres.drop import Droppable, TableInUse, drop_table, purge_noted, to_purge
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.lake.files import FolderShared
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 
 _OF_TABLES = """
@@ -109,8 +110,9 @@ def test_files_of_dropped_tables_go_by_the_name_in_the_order_in_which_they_were_
 ):
     folders = {one: (tmp_path / one).as_uri() for one in ("z", "a", "back", "other")}
     for one in folders:
-        (tmp_path / one).mkdir()
-        (tmp_path / one / "f.parquet").touch()
+        (tmp_path / one / "data").mkdir(parents=True)
+        (tmp_path / one / "data" / "f.parquet").touch()
+    (tmp_path / "z" / "letter.txt").touch()
     name = f"contract.t_{uuid.uuid4().hex[:12]}"
     for asked in (["z"], ["z", "a", "back"]):  # the first time it was cut off
         one_called_so = replace(Droppable.of(real.table(views="stream")), name=name)
@@ -121,11 +123,39 @@ def test_files_of_dropped_tables_go_by_the_name_in_the_order_in_which_they_were_
     real.ask(
         "UPDATE public.iceberg_tables SET metadata_location = %s WHERE catalog_name = %s AND table_namespace = %s "
         "AND table_name = %s",
-        [f"{folders['back']}/metadata/1.json", CATALOG, rebuilt.spec.namespace, rebuilt.tiered_view],
+        # As Spark writes it, which makes the branches of moves.
+        [
+            f"{folders['back'].replace('file:///', 'file:/')}/metadata/1.json",
+            CATALOG,
+            rebuilt.spec.namespace,
+            rebuilt.tiered_view,
+        ],
     )
 
     assert to_purge(real.owner, name) == [folders["z"], folders["a"]]
     purge_noted(real.owner, name)
     assert to_purge(real.owner, name) == []
-    assert [one for one in sorted(folders) if (tmp_path / one / "f.parquet").exists()] == ["back", "other"]
+    assert [one for one in sorted(folders) if (tmp_path / one / "data" / "f.parquet").exists()] == ["back", "other"]
+    assert [path.name for path in (tmp_path / "z").iterdir()] == ["letter.txt"]  # no table wrote it
+    assert not (tmp_path / "a").exists()
     assert to_purge(real.owner, elsewhere.name) == [folders["other"]]
+
+
+@pytest.mark.parametrize("spelling", ["file:///", "file:/", "file://localhost/"])
+@pytest.mark.parametrize("part", ["", "/data"])
+def test_files_of_another_table_are_not_purged_with_a_view_that_somebody_put_there(
+    real: RealRig, tmp_path: Path, spelling: str, part: str
+):
+    other, table = real.table(views="stream"), real.table(views="stream")
+    theirs = (tmp_path / "theirs").as_uri()
+    real.ask(
+        "UPDATE public.iceberg_tables SET metadata_location = %s WHERE catalog_name = %s AND table_name = %s",
+        [f"{theirs.replace('file:///', spelling)}/metadata/1.json", CATALOG, other.tiered_view],
+    )
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    before = left(real, table)
+    for shared in (f"{theirs}{part}", tmp_path.as_uri(), f"{(tmp_path / 'link').as_uri()}{part}"):
+        with pytest.raises(FolderShared, match="another table"):
+            drop_table(real.database, table, catalog=CATALOG, purge=[shared])
+    assert left(real, table) == before
+    drop_table(real.database, table, catalog=CATALOG)

@@ -226,18 +226,68 @@ def test_a_folder_that_another_table_lies_in_is_not_looked_through(
 ):
     other, table = (made_at(real, monkeypatch, tmp_path.as_uri()) for _ in range(2))
     moved(real, other, 0, 10)
-    view = real._lake.load(table, real.ledger.pointer(table, "stream"))
-    old = view.metadata_location
-    with view.transaction() as transaction:  # as ALTER TABLE ... SET LOCATION of another engine does
-        transaction._apply((_located(tmp_path.as_uri()),), ())
-    key = {"catalog": real.catalog.name, "namespace": table.spec.namespace, "view": table.tiered_view}
-    assert real.database.run("ledger/move_pointer", {**key, "old": old, "new": view.metadata_location}) == 1
+    set_location(real, table, tmp_path.as_uri())
     before = old_files(tmp_path)
 
     with pytest.raises(FolderShared, match="has another table in it"):
         expired(real, table)
 
     assert before <= old_files(tmp_path)
+
+
+def set_location(real: RealRig, table: TableRow, location: str) -> None:
+    """As ALTER TABLE ... SET LOCATION of another engine does."""
+    view = real._lake.load(table, real.ledger.pointer(table, "stream"))
+    old = view.metadata_location
+    with view.transaction() as transaction:
+        transaction._apply((_located(location),), ())
+    key = {"catalog": real.catalog.name, "namespace": table.spec.namespace, "view": table.tiered_view}
+    assert real.database.run("ledger/move_pointer", {**key, "old": old, "new": view.metadata_location}) == 1
+
+
+SHARED = {
+    "the same folder": lambda theirs, _: theirs.as_uri(),
+    "a folder in it": lambda theirs, _: (theirs / "data").as_uri(),
+    "the same through a link": lambda theirs, link: link.as_uri(),
+    "a folder in it through a link": lambda theirs, link: (link / "data").as_uri(),
+    "one above through a link": lambda theirs, link: (link.parent / "above").as_uri(),
+}
+
+
+@pytest.mark.parametrize("which", SHARED)
+def test_a_folder_of_another_table_is_never_looked_through_as_ones_own(
+    real: RealRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str
+):
+    lake = tmp_path / "lake"
+    other, table = (made_at(real, monkeypatch, lake.as_uri()) for _ in range(2))
+    theirs = moved(real, other, 0, 10)
+    folder = Path(urlsplit(real._lake.load(other, theirs.stream.metadata).location()).path)
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "above").symlink_to(folder.parent)
+    set_location(real, table, SHARED[which](folder, tmp_path / "link"))
+    old_files(tmp_path)
+
+    with pytest.raises(FolderShared, match="has another table in it|lies in the folder of another table"):
+        expired(real, table)
+
+    assert all(path.exists() for path in needed(real, other, theirs))
+
+
+def test_files_that_no_table_wrote_are_left_alone(real: RealRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """What lies beside the folders of data and metadata is nobody's orphan, wherever a view was moved to."""
+    table = made_at(real, monkeypatch, (tmp_path / "lake").as_uri())
+    moved(real, table, 0, 10)
+    home = tmp_path / "home"
+    for kept in ("letter.txt", "orders-0a1b2c3d/data/dropped.parquet"):
+        (home / kept).parent.mkdir(parents=True, exist_ok=True)
+        (home / kept).write_text("mine")
+    set_location(real, table, home.as_uri())
+    old_files(tmp_path)
+
+    expired(real, table)
+
+    assert (home / "letter.txt").exists()
+    assert (home / "orders-0a1b2c3d/data/dropped.parquet").exists()
 
 
 def _located(location: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -130,6 +130,9 @@ def test_a_moment_is_the_version_that_was_committed_by_then(real: RealRig, table
     assert version(at[1] - timedelta(microseconds=1)) == 1
     with pytest.raises(VersionGone, match="had no version yet"):
         version(at[0] - timedelta(microseconds=1))
+    with pytest.raises(VersionGone, match="has not come yet"):  # it would have other rows by then
+        version(datetime.now(UTC) + MINUTE)
+    assert version(datetime.now(UTC)) == 3
 
 
 def test_a_snapshot_is_dropped_though_another_one_is_read_and_who_reads_longest_is_named(

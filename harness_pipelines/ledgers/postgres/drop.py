@@ -11,10 +11,14 @@ from typing import Any
 
 from psycopg import sql as compose
 
+from harness_pipelines.drivers.files import SameFile, listed, remove_empty, remove_folders
+from harness_pipelines.drivers.object_stores.deletion import delete
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.ports.errors import MirrorsLeft
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.protocol.lake.files import OF_VIEWS, check_own, overlap
+from harness_pipelines.spec.locations import folder_of, normal
 from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX
 
 SCHEMA = "harness_buffer"
@@ -115,7 +119,7 @@ def drop_table(
 
     The folders of *purge* are noted with it: `purge_noted` deletes what is in them, however often it was cut off.
 
-    Raises: TableUnknown, TableInUse, naming who holds the claim; LedgerBusy.
+    Raises: TableUnknown, TableInUse, naming who holds the claim; FolderShared; LedgerBusy.
     """
     if isinstance(table, TableRow):
         table = Droppable.of(table)
@@ -129,6 +133,7 @@ def drop_table(
         else:
             _check_unclaimed(connection, table)
             _check_unmirrored(connection, table)
+            _check_own_folders(connection, table, catalog, purge)
             _drop(connection, table, catalog, dropped)
             connection.execute(sql("drop/ask_purge"), {"name": table.name, "folders": list(purge)})
         return dropped
@@ -142,6 +147,16 @@ def _check_unmirrored(connection: Connection, table: Droppable) -> None:
             f"{table.name}: foreign catalogs name its files ({names}); nothing was dropped. `harness mirror drop "
             f"{table.name} --catalog NAME --yes` takes it out of each"
         )
+
+
+def _check_own_folders(connection: Connection, table: Droppable, catalog: str, purge: Sequence[str]) -> None:
+    """Raises: FolderShared, where somebody has changed the location of a view to the place of another table."""
+    same = SameFile()
+    others = connection.execute(sql("upkeep/neighbours"), _pointers(connection, table, catalog)).fetchall()
+    places = [same.folder(folder_of(row["metadata_location"])) for row in others]
+    first = connection.execute(sql("upkeep/made_in"), {"table_id": table.table_id}).fetchall()
+    made_in = {same.folder(folder_of(path)) for row in first for path in row.values()}
+    check_own(table.name, [same.folder(normal(folder)) for folder in purge], places, made_in=made_in)
 
 
 def _look(connection: Connection, table: Droppable, catalog: str) -> Dropped:
@@ -197,24 +212,32 @@ def location_of(metadata: str) -> str:
 
 def files_below(location: str) -> LakeFiles:
     """Count the files below the location of a view."""
-    from harness_pipelines.drivers.files import listed
-
     sizes = [file.bytes for file in listed(location)]
     return LakeFiles(location=location, count=len(sizes), bytes=sum(sizes))
 
 
 def to_purge(database: Database, name: str) -> list[str]:
-    """Folders of dropped tables *name* with files that are still to be deleted."""
-    return [row["folder"] for row in database.rows("drop/to_purge", {"name": name})]
+    """Folders of dropped tables *name* with files that are still to be deleted.
+
+    A folder that a table is in again, because it was rebuilt from there, stays: however either is spelled.
+    """
+    same = SameFile()
+    places = {same.folder(folder_of(row["metadata_location"])) for row in database.rows("drop/places")}
+    folders = [str(row["folder"]) for row in database.rows("drop/to_purge", {"name": name})]
+    keys = {folder: same.folder(normal(folder)) for folder in folders}
+    return [one for one in folders if not any(overlap(keys[one], place) for place in places)]
 
 
 def purge_noted(database: Database, name: str) -> None:
-    """Delete what is in the folders that `to_purge` names, and forget each that is empty.
+    """Delete what views wrote to the folders that `to_purge` names, and forget each that has none of it any more.
 
+    What lies beside that is left alone: somebody may have changed the location of a view to a folder with other files.
     Raises: StoreRefused, OSError, with the rest still noted.
     """
     for folder in to_purge(database, name):
-        purge(folder)
+        for part in OF_VIEWS:
+            purge(f"{folder.rstrip('/')}/{part}")
+        remove_empty(folder)
         with database.transaction() as connection:
             connection.execute(sql("drop/as_owner"))
             connection.execute(sql("drop/purged"), {"folder": folder})
@@ -222,9 +245,6 @@ def purge_noted(database: Database, name: str) -> None:
 
 def purge(location: str) -> None:
     """Delete everything below a location, for good: what a listing shows, until it shows nothing."""
-    from harness_pipelines.drivers.files import listed, remove_folders
-    from harness_pipelines.drivers.object_stores.deletion import delete
-
     before: set[str] = set()
     while found := {file.path for file in listed(location)}:
         if stayed := found & before:  # a store may answer yes to a request of which it did a part

@@ -161,7 +161,14 @@ def version_named(connection: Connection, table: TableRow, name: str) -> tuple[i
 
 def version_then(connection: Connection, table: TableRow, then: datetime) -> int:
     """The version that was the head at the moment *then*. Raises: VersionGone."""
-    row = connection.execute(sql("snapshots/version_then"), {"table_id": table.table_id, "then": then}).fetchone()
+    key = {"table_id": table.table_id, "then": then}
+    if (ahead := connection.execute(sql("snapshots/is_ahead"), key).fetchone()) is not None:
+        raise VersionGone(
+            f"{table.name}: {then.isoformat()} has not come yet, by the database's clock it is "
+            f"{ahead['now'].isoformat()}: nobody knows which version is the newest then, and the same read would "
+            "get other rows later; read without a time for the newest rows"
+        )
+    row = connection.execute(sql("snapshots/version_then"), key).fetchone()
     if row is None:
         raise VersionGone(f"{table.name} had no version yet at {then.isoformat()}")
     return int(row["version"])

@@ -30,7 +30,7 @@ from harness_pipelines.ports.repair import WarehouseMark
 from harness_pipelines.ports.upkeep import StoredFile, TrimDecision
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.protocol.lake.files import check_listed, check_own, condemned_before
+from harness_pipelines.protocol.lake.files import check_listed, check_own, condemned_before, is_of_view
 from harness_pipelines.protocol.lake.overlays import needless
 from harness_pipelines.protocol.moves import dead_branches, move_of
 from harness_pipelines.protocol.segments import may_drop, retirable
@@ -240,7 +240,7 @@ class Upkeep:
         """
         before = self._horizon(table) - UPLOADS_LAST_MAX
         self.ownership.confirm()  # another ledger may write here
-        return sum(self.files.abort_uploads(folder, before=before) for folder in self._folders(table))
+        return sum(self.files.abort_uploads(folder, before=before) for folder in self._folders(table, SameFile()))
 
     @staticmethod
     def _guard(table: TableRow, ripe: Iterable[StoredFile], stored: Iterable[StoredFile]) -> None:
@@ -258,11 +258,15 @@ class Upkeep:
         Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
         """
         reached, before = self._reached(table), self._before_quarantine(table)
-        folders = self._folders(table)
-        same, stored = SameFile(), {}
-        for found in (file for folder in folders for file in self.files.listed(folder)):
+        same, stored = SameFile(), dict[str, StoredFile]()
+        folders = self._folders(table, same)
+        keys = {folder: same.folder(folder) for folder in folders}
+        beside = set[str]()
+        for folder, found in ((one, file) for one in folders for file in self.files.listed(one)):
             file = StoredFile(path=found.path, bytes=found.bytes, modified=found.modified or datetime.now(UTC))
-            stored[same.key(file.path)] = file
+            stored[key := same.key(file.path)] = file
+            if not any(is_of_view(file.path, one) for one in (normal(folder), keys[folder])):
+                beside.add(key)
         live = same.keys(reached)
         kept = {*live, *same.keys(before)}
         ours: Container[str] | None = None
@@ -272,9 +276,11 @@ class Upkeep:
             # What a server names it may remove itself, so that it is gone is no damage.
             kept |= same.keys(path for mirror in mirrors for path in mirror["files"]).keys()
         loose = tuple(
-            file for key, file in stored.items() if (own := owner_path(key)) not in kept and _is_own(own, ours)
+            file
+            for key, file in stored.items()
+            if (own := owner_path(key)) not in kept and key not in beside and _is_own(own, ours)
         )
-        check_listed(table.name, live, stored, folders=[same.folder(f) for f in folders], loose=[f.path for f in loose])
+        check_listed(table.name, live, stored, folders=[*keys.values()], loose=[f.path for f in loose])
         return _Seen(same=same, stored=stored, loose=loose)
 
     def _reached(self, table: TableRow) -> set[str]:
@@ -334,7 +340,7 @@ class Upkeep:
         oldest = self.database.rows("upkeep/oldest_open_move", {"table_id": table.table_id})[0]["planned_at"]
         return condemned_before(oldest_open=oldest, grace=timedelta(seconds=table.spec.retention.grace), now=now)
 
-    def _folders(self, table: TableRow) -> list[str]:
+    def _folders(self, table: TableRow, same: SameFile) -> list[str]:
         """The folders of the views, with those that a batch view was in before. Raises: FolderShared."""
         views = _identifiers(table).items()
         folders = {self.catalog.folder(identifier, self._pointer(table, name)) for name, identifier in views}
@@ -344,7 +350,12 @@ class Upkeep:
         ours = [*table.views.values(), table.quarantine]
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "views": ours}
         others = [folder_of(row["metadata_location"]) for row in self.database.rows("upkeep/neighbours", key)]
-        check_own(table.name, list(found), others)
+        made_in = {
+            same.folder(folder_of(path))
+            for row in self.database.rows("upkeep/made_in", {"table_id": table.table_id})
+            for path in (row["stream_metadata"], row["batch_metadata"])
+        }
+        check_own(table.name, map(same.folder, found), map(same.folder, others), made_in=made_in)
         return list(found.values())
 
     def _forget(self, table: TableRow, paths: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.spec.locations import is_below
 
+OF_VIEWS = ("data", "metadata")  #: what there is in the folder of a view
+
 
 class FilesGone(HarnessError):
     """A file to be replaced is no longer live or has new deletes: another move replaced it, or a revert."""
@@ -87,17 +89,39 @@ def check_listed(
         )
 
 
-def check_own(table: str, folders: Iterable[str], others: Iterable[str]) -> None:
-    """No folder of *table* has the folder of another table below it. Raises: FolderShared."""
+def check_own(table: str, folders: Iterable[str], others: Iterable[str], *, made_in: Container[str]) -> None:
+    """No folder of *table* is the folder of another table, lies in one or has one in it. Raises: FolderShared.
+
+    All are the keys of folders, the same for all spellings of one, with links followed. In those that its views were
+    *made_in* another one is a guest: another catalog may name the same table.
+    """
     known = list(folders)
     for other in others:
         for folder in known:
             if is_below(other, folder):
-                raise FolderShared(
-                    f"{table}: its folder {folder} has another table in it, in {other}; expected a folder for itself. "
-                    "Nothing was removed, and expire removes nothing while it is so: somebody has changed the location "
-                    f"of a view of {table}; set it back, or move the other table"
-                )
+                shared = f"has another table in it, in {other}"
+            elif folder not in made_in and overlap(other, folder):
+                shared = f"lies in the folder of another table, {other}"
+            else:
+                continue
+            raise FolderShared(
+                f"{table}: its folder {folder} {shared}; expected a folder for itself. Nothing was removed, and "
+                f"nothing is while it is so: somebody has changed the location of a view of {table}; set it back, or "
+                "move the other table"
+            )
+
+
+def overlap(one: str, other: str) -> bool:
+    """Return whether two folders are one or lie in each other; both are keys, as of `check_own`."""
+    return one == other or is_below(one, other) or is_below(other, one)
+
+
+def is_of_view(path: str, folder: str) -> bool:
+    """Return whether a file below the *folder* of a view can be the view's; both are in their normal form.
+
+    Somebody may have changed the location of a view to a folder that has other files too.
+    """
+    return any(is_below(path, f"{folder}/{part}") for part in OF_VIEWS)
 
 
 def rows_below(files: Iterable[tuple[int, int, int]], high: int) -> tuple[int, int]:

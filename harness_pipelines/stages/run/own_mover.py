@@ -256,6 +256,10 @@ def _staged_rows(stores: Ports, table: TableRow, staged: Staged) -> dict[int, Ro
     for file, written in zip(staged.files, staged.written, strict=True):
         partition = file.partition or 0
         with judged(table, file):
+            if (wrong := view.false_file(written)) is not None:
+                raise ProofWrong(
+                    f"{table.name}: {file.path}: {wrong}, so engines would read other rows; nothing was published"
+                )
             parts = view.rows(table, file)
             rows = [Rows.from_arrow(_allowed_for(table, view, file.path, written, part)) for part in parts]
         offsets = np.concatenate([part.offsets for part in rows])

@@ -17,6 +17,8 @@ from harness_pipelines.cli.main import cli
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.protocol.lake.files import FilesGone
+from harness_pipelines.protocol.lake.properties import MOVE, NONCE
+from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.replay.damaged_file import RepairRefused, repair_file
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
@@ -64,10 +66,21 @@ def repaired(rig: TableRig, path: str, *, source: str) -> None:
         repair_file(rig.stores, row, path)
 
 
+def told_by(version: Version) -> Iterator[tuple[str | None, str | None]]:
+    """The move, with its nonce, that each view of *version* says made it."""
+    for view in version.views.values():
+        snapshot = pinned(view.metadata).metadata.current_snapshot()
+        assert snapshot is not None
+        assert snapshot.summary is not None
+        yield snapshot.summary[MOVE], snapshot.summary[NONCE]
+
+
 def assert_newest_sound(rig: TableRig, path: str) -> None:
     """Only older versions, which cannot be repaired, lack the file."""
     assert audit_table(rig.stores, rig.table.row, full=True).ok
-    newest = rig.stores.ledger.head(rig.table.row).version
+    head = rig.stores.ledger.head(rig.table.row)
+    assert (str(head.move_id), rig.stores.reconciler.nonce_of(head.move_id or 0)) in set(told_by(head))
+    newest = head.version
     for found in fsck(rig.stores, [rig.name]).broken:
         assert (found.invariant, local(path).name in found.detail) == ("S10", True), found
         assert not re.search(rf"version [\d, -]*\b{newest}\b needs it", found.detail), found

@@ -41,10 +41,11 @@ from harness_pipelines.lakes.iceberg.parquet import (
 from harness_pipelines.lakes.iceberg.private.tables import InclusiveMetricsEvaluator
 from harness_pipelines.lakes.iceberg.read.deletes import positions_of
 from harness_pipelines.lakes.iceberg.read.field_ids import FIELD_ID, by_field_ids
+from harness_pipelines.lakes.iceberg.read.file_stats import false_bounds, false_file
 from harness_pipelines.lakes.iceberg.read.live_files import LiveFiles, Mask, Places
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of, metadata_of, understood
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg
-from harness_pipelines.lakes.iceberg.read.rows import false_bounds, file_tables
+from harness_pipelines.lakes.iceberg.read.rows import file_tables
 from harness_pipelines.layout.files import Positions
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.errors import (
@@ -139,6 +140,9 @@ class PinnedView:
 
     def false_bounds(self, table: TableRow, written: DataFile, rows: pa.Table) -> str | None:
         return false_bounds(table, self, written, rows)
+
+    def false_file(self, written: DataFile) -> str | None:
+        return false_file(self.io, self.schema, written)
 
     def check_bytes(self, path: str) -> None:
         """Read all of a data or delete file and keep nothing. Raises: FileDamaged, FileNotFoundError, OSError."""

@@ -29,6 +29,7 @@ from harness_pipelines.protocol.lake.properties import (
     ATTEMPT,
     BATCH_HI,
     MOVE,
+    NONCE,
     RANGES,
     RECALLED,
     SCHEMA_VERSION,
@@ -65,6 +66,7 @@ class Repairs:
         path = file.path
         properties = {
             MOVE: str(move_id),
+            NONCE: self._lake.pointers.nonce_of(move_id),
             ATTEMPT: "1",
             SCHEMA_VERSION: str(table.schema_version),
             RANGES: "",
@@ -103,7 +105,13 @@ class Repairs:
             base.metadata = base.metadata.model_copy(
                 update={"snapshots": [*others, source], "last_sequence_number": last}
             )
-            properties = {MOVE: str(move_id), ATTEMPT: "1", SCHEMA_VERSION: str(head.schema_version), RANGES: ""}
+            properties = {
+                MOVE: str(move_id),
+                NONCE: self._lake.pointers.nonce_of(move_id),
+                ATTEMPT: "1",
+                SCHEMA_VERSION: str(head.schema_version),
+                RANGES: "",
+            }
             if view == "batch":
                 properties |= {BATCH_HI: vector_text({p: b.batch_hi for p, b in head.bounds.items()})}
                 properties |= {RECALLED: told(head.overlays)} if head.overlays else {}

@@ -38,11 +38,10 @@ INSERT INTO harness.purges (folder, name) SELECT f, %(name)s FROM unnest(%(folde
 ON CONFLICT (folder) DO NOTHING
 
 -- name: to_purge
--- A folder that a table is in again, because it was rebuilt from there, stays.
-SELECT p.folder FROM harness.purges p
-WHERE p.name = %(name)s AND NOT EXISTS (
-    SELECT FROM public.iceberg_tables t WHERE starts_with(t.metadata_location, p.folder || '/'))
-ORDER BY p.asked_at, p.folder
+SELECT folder FROM harness.purges WHERE name = %(name)s ORDER BY asked_at, folder
+
+-- name: places
+SELECT metadata_location FROM public.iceberg_tables WHERE metadata_location IS NOT NULL
 
 -- name: purged
 DELETE FROM harness.purges WHERE folder = %(folder)s

@@ -38,6 +38,9 @@ WHERE p.table_id = %(table_id)s AND (NOT %(sound)s OR p.digest = harness.pin_dig
 SELECT version, bounds, digest = harness.pin_digest(p) AS sound FROM harness.snapshot_tables p WHERE table_id = %(table_id)s AND name = coalesce((
     SELECT %(name)s || ':' || max(seq) FROM harness.state_commits WHERE 'state:' || name = %(name)s), %(name)s)
 
+-- name: is_ahead
+SELECT now FROM clock_timestamp() AS now WHERE now < %(then)s
+
 -- name: version_then
 SELECT version FROM harness.versions WHERE table_id = %(table_id)s AND committed_at <= %(then)s
 ORDER BY version DESC LIMIT 1

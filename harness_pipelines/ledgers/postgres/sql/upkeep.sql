@@ -61,6 +61,11 @@ WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED' AND m.planned_at < clock
 SELECT DISTINCT regexp_replace(batch_metadata, '/metadata/[^/]*$', '') AS folder FROM harness.versions
 WHERE table_id = %(table_id)s AND batch_metadata IS NOT NULL
 
+-- name: made_in
+-- Metadata files in the folders that the views of a table were made in, as version 1 has them.
+SELECT stream_metadata, coalesce(batch_metadata, stream_metadata) AS batch_metadata FROM harness.versions
+WHERE table_id = %(table_id)s ORDER BY version LIMIT 1
+
 -- name: neighbours
 -- Where the other tables of the database are, whoever made them.
 SELECT metadata_location FROM public.iceberg_tables WHERE metadata_location IS NOT NULL
