@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import click
 import yaml
 
 import harness_pipelines
+from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import HarnessError
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +52,24 @@ def _alerts() -> Iterable[tuple[str, ...]]:
         yield f"`{rule['alert']}`", rule["labels"]["severity"], says, todo
 
 
+def _options() -> Iterable[tuple[str, ...]]:
+    for path, command in _commands(cli, "harness"):
+        for param in command.params:
+            if isinstance(param, click.Option) and not param.hidden:
+                names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+                yield f"`{path}`", names, " ".join((param.help or "").split()).replace("|", "/")
+
+
+def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command with its whole name, those of a group after it."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (found := command.get_command(context, name)) is not None:
+                yield from _commands(found, f"{path} {name}")
+
+
 def plain(text: str) -> str:
     """An annotation as the page has it: labels in capitals, values as N."""
     return re.sub(r"{{ \$labels\.(\w+) }}", lambda label: label[1].upper(), re.sub(r"{{ \$value[^}]*}}", "N", text))
@@ -57,6 +77,7 @@ def plain(text: str) -> str:
 
 HEADS: Mapping[str, tuple[tuple[str, ...], Callable[[], Iterable[tuple[str, ...]]]]] = {
     "errors": (("error", "exit code", "means", "way on"), _errors),
+    "options": (("command", "option", "meaning"), _options),
     "alerts": (("alert", "severity", "says", "what to do"), _alerts),
 }
 

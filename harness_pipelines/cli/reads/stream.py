@@ -45,7 +45,9 @@ FORMATS = ("json", "csv")
 @click.option("--corrections", is_flag=True, help="Also the rows that a replay corrected, marked by `_correction`.")
 @click.option("--no-follow", is_flag=True, help="End at Kafka's current end instead of waiting for more.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N records.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="json", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="json", show_default=True, help="One line for each record."
+)
 @click.option(
     "--resume",
     type=click.Path(dir_okay=False, path_type=Path),
