@@ -16,7 +16,7 @@ from harness_pipelines.ports.source import Headers, Log
 from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines_tests.memory.log import MemoryLog, MemoryTransaction
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0  #: a loaded machine needs a minute for the first batch of a query of Spark
 Values = Sequence[bytes | None]
 Acked = dict[int, dict[int, bytes | None]]  #: {partition: {offset: value}}
 
