@@ -25,6 +25,7 @@ from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, Row, TableRig
 
 MakeRig = Callable[..., TableRig]
+STREAM_S = 300  #: in which a query of Spark ends on a loaded machine
 
 
 class Sink:
@@ -42,7 +43,7 @@ class Sink:
 
     def take_all(self) -> None:
         query = self.start(availableNow=True)
-        assert query.awaitTermination(60), query.lastProgress
+        assert query.awaitTermination(STREAM_S), query.lastProgress
         assert query.exception() is None
 
     @property
@@ -130,7 +131,7 @@ def test_wrong_options_end_the_query_with_the_reason(
     with pytest.raises(PySparkException, match=message):
         sink.take_all()
         query = sink.start(availableNow=True)
-        query.awaitTermination(60)
+        query.awaitTermination(STREAM_S)
 
 
 # -- batches ------------------------------------------------------------------------------------------------
