@@ -28,7 +28,7 @@ from harness_pipelines_tests.rig import TableRig
 
 ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 PID = re.compile(r"\(pid: (\d+)\)")
-RUN_S = 90.0  #: for a run to be asked for, to start and to do its work, on a machine that is busy
+RUN_S = 240.0  #: for a run to be asked for, to start and to do its work, on a machine that is busy
 #: A daemon that kills itself when one of its sensors comes to a phase of a tick; Dagster's own tests crash there, too.
 KILLED_AT = """
 import os, signal, sys

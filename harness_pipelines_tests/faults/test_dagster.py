@@ -24,7 +24,7 @@ from harness_pipelines_tests.faults.dagster_rig import RUN_S, DagsterRig, dagste
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = pytest.mark.timeout(900)
 PHASES = ("TICK_CREATED", "TICK_HELD", "RUN_IDS_RESERVED", "RUN_CREATED", "RUN_LAUNCHED")
 
 
