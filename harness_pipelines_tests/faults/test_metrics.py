@@ -39,7 +39,7 @@ def url(rig: TableRig, through: hp.Harness) -> Iterator[str]:
     """The metrics of a worker that ingests through the proxy."""
     worker = Worker(through.stores, [rig.table.row], WorkerOptions(stages=INGEST, lease=timedelta(seconds=5)))
     rig.produce(20)
-    with running(worker), served(worker, rig.table) as at:
+    with running(worker), served(worker, through.table(rig.name)) as at:
         yield at
 
 
