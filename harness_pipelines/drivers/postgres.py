@@ -86,6 +86,19 @@ SESSION_OPTIONS: Mapping[str, str] = {
     "statement_timeout": "120s",
     "idle_in_transaction_session_timeout": "30s",
 }
+#: What a statement means and how a value is written must not depend on what a login, a database or a server is set to.
+_LANGUAGE: Mapping[str, str] = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "standard_conforming_strings": "on",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "quote_all_identifiers": "off",
+    "default_transaction_isolation": "read committed",
+}
 MINUTE_S = 60.0
 LATE_S = 5.0  #: after Postgres itself should have ended a statement, it is not waited for any longer
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -219,18 +232,20 @@ def sections(source: str) -> Mapping[str, LiteralString]:
 def session_dsn(dsn: str, *, role: str | None) -> str:
     """Return *dsn* with the timeouts and, if given, the role set for every session that is opened with it.
 
-    Timeouts in the ``options`` of *dsn* itself win over the harness's; role and time zone are never the user's.
+    Timeouts in the ``options`` of *dsn* itself win over the harness's. The role and what statements and values are read
+    by, such as the time zone and the encoding, are never the user's.
     """
     settings = conninfo_to_dict(dsn)
     own = str(settings.pop("options", "") or "")
-    ours = {"TimeZone": "UTC", _DIRECT: "on"} | ({"role": role} if role else {})
+    ours = {**_LANGUAGE, _DIRECT: "on"} | ({"role": role} if role else {})
     options = " ".join(filter(None, (_flags(SESSION_OPTIONS), own, _flags(ours))))  # of two, the later counts
     given = {name: str(value) for name, value in settings.items() if value is not None}
-    return make_conninfo("", **{**_KEEPALIVES, **given, "options": options})
+    return make_conninfo("", **{**_KEEPALIVES, **given, "client_encoding": "UTF8", "options": options})
 
 
 def _flags(options: Mapping[str, str]) -> str:
-    return " ".join(f"-c {name}={value}" for name, value in options.items())
+    escaped = {name: value.replace(" ", r"\ ") for name, value in options.items()}
+    return " ".join(f"-c {name}={value}" for name, value in escaped.items())
 
 
 def deadline_s(dsn: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.chaos.proxy import TcpProxy
+from harness_pipelines.drivers.adbc import AdbcSessions, cursor_of
 from harness_pipelines.drivers.postgres import READER, WORKER, Database, SessionsPooled
 from harness_pipelines.drivers.postgres_address import at_port, place_of
 from harness_pipelines.ledgers.postgres.migrations import migrate
@@ -199,3 +201,48 @@ def test_a_pooler_that_comes_in_between_later_gets_no_session_either(real: RealR
     finally:
         database.close()
         pooler.close()
+
+
+#: What somebody may set for a login, and what is read or meant otherwise by it.
+OTHER_WORDS = {
+    "TimeZone": "Asia/Kathmandu", "DateStyle": "German, DMY", "IntervalStyle": "iso_8601", "bytea_output": "escape",
+    "extra_float_digits": "-15", "standard_conforming_strings": "off", "array_nulls": "off",
+    "transform_null_equals": "on", "quote_all_identifiers": "on", "default_transaction_isolation": "serializable",
+    "client_encoding": "LATIN1", "search_path": "pg_temp",
+}  # fmt: skip
+
+
+def test_what_a_login_is_set_to_changes_no_meaning(real: RealRig, login: Callable[[str], str]):
+    address = login("harness_worker")
+    name = sql.Identifier(str(psycopg.conninfo.conninfo_to_dict(address)["user"]))
+    with psycopg.connect(real.dsn, autocommit=True) as owner:
+        for setting, value in OTHER_WORDS.items():
+            words = sql.SQL("ALTER ROLE {} SET {} = {}")
+            owner.execute(words.format(name, sql.SQL(setting), sql.Literal(value)))
+    moment = datetime(2026, 3, 4, 5, 6, 7, 8, tzinfo=UTC)
+    asked = (
+        "SELECT timestamptz '2026-03-04 05:06:07.000008+00' AS moment, interval '1 day' AS day, 0.1::float8 AS number, "
+        "'\\x5c00'::bytea AS data, 'a\\b ü' AS words, '{NULL}'::text[] AS parts, NULL = NULL AS same"
+    )
+    wanted = {
+        "moment": moment, "day": timedelta(days=1), "number": 0.1, "data": b"\x5c\x00", "words": "a\\b ü",
+        "parts": [None], "same": None,
+    }  # fmt: skip
+    database = Database(address)
+    try:
+        with database.transaction() as connection:
+            [found] = connection.execute(asked.encode()).fetchall()
+            [level] = connection.execute("SHOW transaction_isolation").fetchall()
+    finally:
+        database.close()
+    assert found == wanted
+    assert level == {"transaction_isolation": "read committed"}
+    sessions = AdbcSessions(address, role="harness_reader")
+    try:
+        session = sessions.open(autocommit=True)
+        with cursor_of(session) as cursor:
+            cursor.execute("SELECT oid, relname FROM pg_class LIMIT 1")
+            assert cursor.fetch_arrow_table().num_rows == 1
+        sessions.end(session)
+    finally:
+        sessions.close()
