@@ -81,7 +81,7 @@ METRICS = (
     Metric("harness_service_answers", ("service",),
            "1 if the server (postgres, kafka, spark, registry) answered the worker within 4 s, else 0; no sample for "
            "servers that are not configured."),
-    # From the ledger, whoever did the work.
+    # From the ledger, whichever process did the work.
     Metric("harness_tail_offsets", _TABLE,
            "Offsets only in Kafka: from the buffer's bound to the end of the log when it was last read."),
     Metric("harness_log_seen_age_seconds", _TABLE,

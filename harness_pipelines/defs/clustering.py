@@ -120,7 +120,7 @@ def _withdrawn_if_cancelled(
 ) -> Iterator[None]:
     """Withdraw the request that the block made for *wanted* when the backfill is cancelled: its rest is not wanted.
 
-    A move that has begun is finished by whoever has otree next, and moves that are published stay. A request that was
+    The next holder of otree finishes a move that has begun, and moves that are published stay. A request that was
     there before is somebody else's. A run that ends for another reason, as when its machine does, leaves its request to
     other workers.
     """

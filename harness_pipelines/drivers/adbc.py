@@ -44,7 +44,7 @@ def within(limit_s: float, ask: Callable[[], T], *, late: Callable[[T | None], N
         try:
             try:
                 found = ask()
-            except BaseException as error:  # whoever asked gets it, whatever it is
+            except BaseException as error:  # the caller gets it, whatever it is
                 answer.set_exception(error)
             else:
                 answer.set_result(found)

@@ -103,7 +103,7 @@ def _column(
 def _headers(
     column: Column, records: Records, wanted: NDArray[np.int64]
 ) -> tuple[pa.Array, NDArray[np.int64], list[Refused]]:
-    assert records.headers is not None, "whoever decodes a table with headers gives them"
+    assert records.headers is not None, "a table with headers is decoded with them"
     cells = [records.headers[i] for i in wanted.tolist()]
     wrong = {at: why for at, cell in enumerate(cells) if (why := _header_trouble(cell, column)) is not None}
     if not wrong:

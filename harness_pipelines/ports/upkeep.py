@@ -112,7 +112,7 @@ class ClaimState:
     """The claim of one stage."""
 
     lease_s: float  #: until its lease ends; 0: it is free
-    own: bool  #: it is held by whoever asks
+    own: bool  #: the caller holds it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from harness_pipelines.spec.settings import Settings
 
 DATABASE = "dagster"
 READY_S = 120.0
-STOP_S = 7.0  #: for all processes together: whoever ends them has 15 s
+STOP_S = 7.0  #: for all processes together: their supervisor waits 15 s
 
 
 class DagsterFailed(HarnessError):

@@ -97,7 +97,7 @@ class Kafka:
     def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
         """Write the settings and, once, format the log folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._password(USER)  # made under the lock of the home: whoever asks for it later finds this one
+        self._password(USER)  # made under the lock of the home: a process that asks later finds this one
         settings = SETTINGS.format(
             broker=ports[0],
             controller=ports[1],

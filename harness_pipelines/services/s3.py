@@ -44,7 +44,7 @@ class S3:
     def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
         """Make the bucket, which is a folder. Raises: ToolMissing."""
         self._program()
-        self._key()  # made under the lock of the home: whoever asks for it later finds this one
+        self._key()  # made under the lock of the home: a process that asks later finds this one
         for folder in (self._folder / "objects" / BUCKET, self._folder / "attributes"):
             folder.mkdir(parents=True, exist_ok=True)
 

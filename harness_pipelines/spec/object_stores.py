@@ -116,7 +116,7 @@ def _check_endpoint(endpoint: str, *, allow_http: bool) -> None:
         raise UsageError(f"{PREFIX}ENDPOINT is {shown!r}; expected scheme, host and port alone")
     if place.scheme == "http" and host not in LOOPBACK and not allow_http:
         raise UsageError(
-            f"{PREFIX}ENDPOINT is {shown!r}: whoever is between could read and change the lake. Write https://, or "
+            f"{PREFIX}ENDPOINT is {shown!r}: anyone on the way could read and change the lake. Write https://, or "
             f"set {PREFIX}ALLOW_HTTP=true if the network is trusted"
         )
 

@@ -28,7 +28,7 @@ def look(notes: Notes, *, settings: Settings) -> Iterator[Finding]:
         yield notes.skipped("store", "HARNESS_WAREHOUSE is not set, and no embedded services run", way_on)
         return
     with probing(place) as probe:
-        if not probe.is_there():  # made now, it would belong to whoever runs this
+        if not probe.is_there():  # made now, it would belong to the user who runs this
             yield notes.skipped(
                 "store", f"{place} is not there yet", "the first table makes it; workers must be able to"
             )
@@ -36,7 +36,7 @@ def look(notes: Notes, *, settings: Settings) -> Iterator[Finding]:
         for name, ask, found in (
             ("write", probe.write, f"{place} takes files"),
             ("create once", probe.refuses_conditions, "a second creation and a wrong tag are refused"),
-            ("replace", probe.replaces, "by whoever has read what is replaced"),
+            ("replace", probe.replaces, "by a process that has read what is replaced"),
             ("read", probe.read, "the bytes that were written"),
             ("list", probe.lists, "has each file under its own name"),
             ("delete", probe.deletes, "by one call, and no listing has them then"),

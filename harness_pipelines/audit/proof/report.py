@@ -94,7 +94,7 @@ class RangeAudit:
         return str(self.status)
 
     def follows(self, before: RangeAudit) -> bool:
-        """True if the two are one range to whoever reads the report."""
+        """True if the two are one range to a reader of the report."""
         return before.high == self.low and all(
             getattr(before, name) == getattr(self, name)
             for name in ("partition", "tier", "status", "witness", "signed_off", "again")

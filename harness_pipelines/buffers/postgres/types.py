@@ -69,7 +69,7 @@ def segment_ddl(
     deletes; all others are puts. *stores_schema*: each row says which schema it was decoded with, as recalled ones do,
     which were together in no segment before.
     No vacuum: nothing in a segment is updated or deleted, it is dropped whole. It is the database's, not the worker's,
-    whose triggers and row policies on it would run with the rights of whoever writes or reads it.
+    whose triggers and row policies on it would run with the rights of its writers and readers.
     """
     parts = [(PARTITION, "integer NOT NULL"), (OFFSET, "bigint NOT NULL"), (TIMESTAMP, "timestamptz")]
     parts += [(OPERATION, "text NOT NULL")] if stores_op else []

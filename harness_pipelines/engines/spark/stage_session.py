@@ -1,7 +1,7 @@
 """Settings that stages need in a Spark session: set and read back before each piece of work.
 
 A value that Spark computes depends on more than the data: on the time zone, on how casts and text are read, on what
-Iceberg's writer is asked for. A server's defaults, or whoever else has the session, may say otherwise.
+Iceberg's writer is asked for. A server's defaults, or other users of the session, may say otherwise.
 """
 
 from __future__ import annotations

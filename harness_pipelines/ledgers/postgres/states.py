@@ -153,7 +153,7 @@ class States:
             raise _unknown(name)
 
     def failed(self, name: str, error: str) -> None:
-        """Keep why the last delivery to a subscriber failed, for whoever asks how it is; the next one clears it."""
+        """Keep why the last delivery to a subscriber failed, for its status; the next delivery clears it."""
         self.call("states/failed", name=name, error=error)
 
     def call(self, statement: str, **parameters: Any) -> Mapping[str, Any]:

@@ -100,7 +100,7 @@ class RevertPlan:
     floor: int  #: the oldest version in reach
     back: tuple[OffsetRange, ...]  #: offsets that the hot tier answers for again
     open_moves: tuple[Move, ...]  #: closed as ABANDONED
-    claims: tuple[Claim, ...]  #: fenced: whoever holds one has to take it again
+    claims: tuple[Claim, ...]  #: fenced: its holder has to take it again
 
 
 def plan_revert(
