@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -394,6 +395,11 @@ class Timely(Generic[T]):
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     allow_reuse_port = False  # a port that another worker serves is taken, also where Python would share it
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do not log clients that hang up or are too slow: each would leave forty lines in the worker's log."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(WSGIRequestHandler):

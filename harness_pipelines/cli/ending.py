@@ -18,6 +18,7 @@ from contextlib import suppress
 from types import FrameType
 
 END_S_MAX = 10.0  #: from the signal to the end of the process
+LAST_WORDS_S_MAX = 1.0
 TERMINATED = 128 + signal.SIGTERM
 _if_late: list[Callable[[], None]] = []
 
@@ -56,5 +57,9 @@ def _watch(seen: int, end_s_max: float) -> None:
         with suppress(Exception):  # the next one has its turn too, and the process ends in any case
             kill()
     said = f"harness: ended {end_s_max:.0f} s after SIGTERM without waiting for what does not answer; claims that are "
-    os.write(sys.stderr.fileno(), f"{said}held end by themselves\n".encode())
+    last_words = f"{said}held end by themselves\n".encode()
+    # Whoever reads the output may be what does not answer: its pipe is full, and a write to it waits for ever.
+    writer = threading.Thread(target=os.write, args=(sys.stderr.fileno(), last_words), daemon=True)
+    writer.start()
+    writer.join(LAST_WORDS_S_MAX)
     os._exit(TERMINATED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -309,6 +310,24 @@ def test_a_port_that_is_taken_is_said_by_name_also_to_a_second_endpoint():
 def test_an_address_that_is_not_of_this_machine_is_said_by_name():
     with pytest.raises(UsageError, match=r"metrics cannot be served at 192\.0\.2\.1:0"), endpoint("192.0.2.1", 0):
         pytest.fail("it is for documentation only")
+
+
+def test_clients_that_are_slow_or_hang_up_leave_nothing_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("harness_pipelines.app.metrics._Handler.timeout", 0.1)
+    with endpoint(LOOPBACK, 0) as (_, at):
+        port = httpx.URL(at).port or 0
+        for _ in range(3):
+            with socket.create_connection((LOOPBACK, port)) as slow:
+                slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+                slow.settimeout(30)
+                assert slow.recv(1) == b"", "the server hangs up"
+        with socket.create_connection((LOOPBACK, port)) as rude:
+            rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            rude.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert httpx.get(at, trust_env=False).status_code == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_the_endpoint_ends_with_its_block():

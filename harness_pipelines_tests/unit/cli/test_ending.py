@@ -59,6 +59,32 @@ def test_a_command_that_hangs_in_c_ends_after_sigterm_and_says_so():
     assert "without waiting for what does not answer" in said
 
 
+FILLS_ITS_OUTPUT = """
+import os, signal, sys
+from harness_pipelines.cli.ending import end_in_time
+
+end_in_time(0.2)
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("ready", flush=True)
+while True:
+    os.write(sys.stderr.fileno(), b"x" * 4096)
+"""
+
+
+def test_a_command_whose_output_nobody_reads_ends_after_sigterm():
+    with subprocess.Popen(
+        [sys.executable, "-c", FILLS_ITS_OUTPUT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        wait_until(lambda: state_of(process.pid) == "S", "the pipe is full")
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(30) == TERMINATED
+        finally:
+            process.kill()
+
+
 LEAVES_A_CHILD = """
 import ctypes, signal, subprocess
 from harness_pipelines.cli.ending import end_in_time, if_late
