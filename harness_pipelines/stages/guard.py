@@ -24,7 +24,9 @@ from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove, lost_of
 
 log = structlog.get_logger(__name__)
 COMPARED_S = 20.0  #: so long a comparison is believed while the connections last; less than the lease of a claim
-RESTING = 30  #: times as long it is believed by a caller that writes nothing before another look
+#: Times as long it is believed by a caller that writes nothing before another look: 12 minutes, so that expire, which
+#: looks every 10, looks for the others too.
+RESTING = 36
 
 
 @dataclass(slots=True)
