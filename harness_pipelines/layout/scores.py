@@ -16,6 +16,7 @@ from harness_pipelines.layout.tree import RegionTree
 
 FILE_COST_BYTES = 4 * 2**20  #: what opening one more file costs a reader, as Spark's openCostInBytes counts it
 _AT_ONCE = 2_000_000  # pairs of query and file that are compared in one step
+MARGIN = 0.01  #: as a share: what differs by less is the same
 Ids = npt.NDArray[np.int64]
 
 
@@ -29,13 +30,13 @@ class Score:
     spread: float  #: file sizes, p95 against p50
     largest: float  #: the largest file against the target
 
-    def better_than(self, other: Score, *, margin: float = 0.01) -> bool:
+    def better_than(self, other: Score) -> bool:
         """True if this layout is worth publishing in the place of *other*.
 
-        The first field that differs by more than *margin*, as a share, decides: what readers feel most comes first.
+        The first field that differs by more than `MARGIN` decides: what readers feel most comes first.
         """
         for mine, theirs in zip(self._fields, other._fields, strict=True):
-            if abs(mine - theirs) > margin * max(mine, theirs):
+            if abs(mine - theirs) > MARGIN * max(mine, theirs):
                 return mine < theirs
         return False
 

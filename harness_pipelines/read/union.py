@@ -73,27 +73,25 @@ class ArrowReader:
         return pa.concat_tables([work.schema.empty_table(), *tables])
 
     def batches(
-        self, plan: ReadPlan, selection: Selection, *, check_lease: Callable[[], None], stats: ReadStats | None = None
+        self, plan: ReadPlan, selection: Selection, *, check_lease: Callable[[], None]
     ) -> Iterator[pa.RecordBatch]:
         """The same rows bit by bit: what is held at once is a few lake files and 16 MB of the buffer.
 
         Of a keyed table all that is not in its batch view yet is held at once too, folded to the newest per key, and
         eight rows of the batch view per key of these.
         """
-        stats = stats or ReadStats()
-        work = work_of(plan, selection)
+        stats, work = ReadStats(), work_of(plan, selection)
         for table in self._tables(plan, work, stats, self._buffered(work, stats)):
             check_lease()
             yield from table.to_batches()
         check_lease()
 
-    def newest(self, plan: ReadPlan, selection: Selection, *, stats: ReadStats | None = None) -> pa.Table:
+    def newest(self, plan: ReadPlan, selection: Selection) -> pa.Table:
         """Of the hot side of a keyed table the newest row per key, deletes too, with all that the fold needed.
 
         Of `where` only what `on_all_versions` leaves is used. The lease is the caller's to check. Raises: as `read`.
         """
-        stats = stats or ReadStats()
-        work = work_of(plan, selection)
+        stats, work = ReadStats(), work_of(plan, selection)
         return self._folded(plan, work, stats, self._buffered(work, stats)).rows
 
     def _tables(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -48,14 +48,14 @@ class MetadataFile:
 FILES_BACK = 8  #: metadata files below the catalog's that are looked at too: what went on since may lie above them
 
 
-def metadata_files(view_location: str, *, at_least: int = 0) -> list[MetadataFile]:
-    """The metadata files below a view's location from number *at_least* on, newest first."""
+def metadata_files(view_location: str) -> list[MetadataFile]:
+    """The metadata files below a view's location, newest first."""
     folder = f"{normal(view_location)}/metadata"
-    return _numbered(folder, _names(folder), at_least=at_least)
+    return _numbered(folder, _names(folder), at_least=0)
 
 
 def _numbered(folder: str, names: Iterable[str], *, at_least: int) -> list[MetadataFile]:
-    """The metadata files among the *names* in a folder, newest first."""
+    """The metadata files among the *names* in a folder from number *at_least* on, newest first."""
     matches = [matched for name in names if (matched := _NUMBERED.match(name)) and int(matched[1]) >= at_least]
     found = [MetadataFile(number=int(matched[1]), path=f"{folder}/{matched.string}") for matched in matches]
     return sorted(found, key=lambda f: (f.number, f.path), reverse=True)
