@@ -96,7 +96,12 @@ def _primitive_shape(name: str, kind: pa.DataType, *, exact: bool, is_utc: bool)
         return Shape(whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
     if name == "float":
         return Shape(
-            float, leaf(_floats, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} does not fit float"))
+            float,
+            leaf(
+                _floats,
+                describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} does not fit float"),
+                plausible=lambda cell: not abs(cell) >= _FLOAT_OVERFLOWS,  # NaN is one
+            ),
         )
     if name in _TEXT_FORMS:
         return Shape(str, text_leaf(name, kind, exact=exact, is_utc=is_utc))
@@ -213,6 +218,9 @@ def text_leaf(name: str, kind: pa.DataType, *, exact: bool = False, is_utc: bool
 # Numbers
 
 
+_FLOAT_OVERFLOWS = 2.0**128 - 2.0**103  #: half way from the largest float to what would be the next one
+
+
 def _floats(cells: Cells) -> pa.Array:
     array = pa.array(cells, pa.float64()).cast(pa.float32())
     if pc.any(pc.is_inf(array)).as_py():
@@ -267,10 +275,14 @@ def _plain(number: str, kind: pa.DataType) -> str:
 
 
 def _decimal_leaf(kind: pa.DataType) -> Convert:
+    # One cell that does not fit has all of its chunk looked at, of which nearly all are written so.
+    part = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
+    whole = rf"[0-9]{{1,{kind.precision - kind.scale}}}" if kind.precision > kind.scale else "0"
+    fits = re.compile(rf'("?)-?{whole}{part}\1'.encode()).fullmatch
     return leaf(
         lambda cells: _decimals(cells, kind),
         describe=lambda cell: no_decimal(bytes(cell).decode(), kind),
-        plausible=lambda cell: cell is NULL or _may_be_decimal(bytes(cell).decode(), kind),
+        plausible=lambda cell: cell is NULL or fits(bytes(cell)) or _may_be_decimal(bytes(cell).decode(), kind),
     )
 
 

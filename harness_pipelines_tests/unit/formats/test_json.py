@@ -15,7 +15,9 @@ from harness_pipelines.formats.base import Decoded, Reason
 from harness_pipelines.formats.columns.chunked import CHUNK_RECORDS
 from harness_pipelines.formats.json.objects import JsonCodec
 from harness_pipelines.formats.refusals import NESTING_MAX
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.types import parse_type
 
 UTC = dt.UTC
 
@@ -482,3 +484,22 @@ def test_a_batch_in_which_every_record_is_bad_is_refused_record_by_record():
     assert decoded.rows.num_rows == 0
     assert [r.index for r in decoded.refused] == list(range(3000))
     assert {r.reason for r in decoded.refused} == {Reason.WRONG_TYPE}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "misfits"),
+    [
+        ("float", ["3.4028235677973362e38", "-3.4028234663852886e38", "1e-400"], ["3.4028235677973366e38", "-1e39"]),
+        ("decimal(4,2)", ["12.34", '"-12.3"', "0", '"007.10"', "1e1"], ["123.4", "1.234", '"1e99"', '"12.34', '"x"']),
+        ("decimal(2,2)", ["0.12", '"-0.1"', "0"], ["1", "1.5", '"0.123"']),
+        ("decimal(3,0)", ["123", '"-1"', "12e1", '"1."'], ["1234", "1.5"]),
+    ],
+)
+def test_what_is_passed_over_quickly_beside_a_misfit_is_what_fits(kind: str, fits: list[str], misfits: list[str]):
+    """One cell that does not fit has all others looked at by another rule than that which makes the column."""
+    codec = JsonCodec([Column(name="v", type=parse_type(kind))])
+    for bad in misfits:
+        values = [f'{{"v":{cell}}}'.encode() for cell in [*fits, bad, *fits]]
+        found = codec.decode(values)
+        assert [one.index for one in found.refused] == [len(fits)], bad
+        assert found.rows.equals(codec.decode([value for i, value in enumerate(values) if i != len(fits)]).rows)
