@@ -9,6 +9,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from harness_pipelines.errors import UsageError
 
+PORT_MAX = 65_535
 _PORTS = re.compile(r"\d*(?:,\d*)*")
 
 
@@ -23,7 +24,8 @@ def check_address(variable: str, dsn: str | None) -> None:
         given = conninfo_to_dict(dsn)
     except (psycopg.Error, UnicodeError, ValueError):
         given = {"port": "unknown"}
-    if not _PORTS.fullmatch(str(given.get("port") or "")):
+    ports = str(given.get("port") or "")
+    if not _PORTS.fullmatch(ports) or any(int(port or 0) > PORT_MAX for port in ports.split(",")):
         raise UsageError(
             f"{variable} is no address of Postgres that can be read (it is not shown, since it may hold a password): "
             "expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, in which a space and each of / @ : # ? % in the "

@@ -51,6 +51,13 @@ def test_what_libpq_can_read_is_left_to_it(dsn):
     check_address("HARNESS_DSN", dsn)
 
 
+@pytest.mark.parametrize("dsn", ["postgresql://u:{}@h:65536/db", "host=h,i port=5432,99999 password={}"])
+def test_a_port_that_no_machine_has_is_refused_too(dsn: str):
+    with pytest.raises(UsageError, match="HARNESS_DSN is no address") as caught:
+        check_address("HARNESS_DSN", dsn.format(CANARY))
+    assert CANARY not in str(caught.value)
+
+
 def test_a_command_names_it_without_a_traceback(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "harness_pipelines.cli.main", f"--home={tmp_path}", "table", "list"],
