@@ -20,6 +20,8 @@ from harness_pipelines_tests.nessie import Nessie, nessie
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COORDINATES, TableRig
 
+pytestmark = pytest.mark.long  # the server is 245 MB and wants Java 21
+
 JARS = Path(os.environ.get("HARNESS_JARS", Path(__file__).parents[3] / ".cache" / "jars"))
 MIRROR = frozenset({Stage.MIRROR})
 ORDER = [(name, "ascending") for name in COORDINATES]
@@ -98,7 +100,6 @@ def test_an_append_to_a_branch_there_replaces_main_and_stops_the_mirror_by_name(
     rig.assert_exact()
 
 
-@pytest.mark.long
 def test_expire_removes_files_of_ours_and_none_that_the_server_names(
     make_rig: MakeRig, server: Nessie, client: RestCatalog
 ):
@@ -122,7 +123,6 @@ def test_expire_removes_files_of_ours_and_none_that_the_server_names(
     assert by_pyiceberg(client, rig)("stream").sort_by(ORDER) == wanted.sort_by(ORDER)
 
 
-@pytest.mark.long
 def test_each_read_by_pyiceberg_and_spark_is_of_a_published_version_while_a_worker_runs(
     make_rig: MakeRig, server: Nessie, client: RestCatalog
 ):
