@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.drivers.files import SameFile
 from harness_pipelines.drivers.postgres import Connection, LedgerPromoted
 from harness_pipelines.ledgers.postgres.boundary import check_kept
 from harness_pipelines.ports.errors import BuiltGone
@@ -403,7 +404,7 @@ def test_the_folders_that_are_looked_through_are_those_of_the_views_of_the_table
             "iceberg_type) VALUES (%s, %s, %s, %s, 'TABLE')",
             [CATALOG, files.spec.namespace, name, location],
         )
-    assert upkeep._folders(files) == [folder]
+    assert upkeep._folders(files, SameFile()) == [folder]
     real.ask("DELETE FROM public.iceberg_tables WHERE table_name = ANY(%s)", [[nameless, files.quarantine]])
 
 

@@ -488,7 +488,8 @@ def test_no_file_is_deleted_from_a_warehouse_that_somebody_took_over(real: RealR
     own.check()
     upkeep = Upkeep(real.database, real.catalog, own, files)
     folder = Path(urlsplit(real._lake.load(table, real.ledger.pointer(table, "stream")).location()).path)
-    orphan, mark = folder / "orphan.parquet", tmp_path / MARK
+    orphan, mark = folder / "data" / "orphan.parquet", tmp_path / MARK
+    orphan.parent.mkdir(exist_ok=True)
     orphan.touch()
     real.ask(
         "INSERT INTO harness.condemned_files (table_id, path, bytes, since) "
