@@ -32,7 +32,7 @@ class Hidden:
     of: Mapping[str, str | None] = field(default_factory=dict)  #: data file -> its delete file until now
 
 
-class ForeignFiles(Protocol):
+class ForeignChange(Protocol):
     """The difference that other writers made in a view."""
 
     @property
@@ -94,7 +94,7 @@ class Attempts(Protocol):
         """The snapshot that the catalog's main branch names; -1 in a view without any."""
         ...
 
-    def foreign_files(self, table: TableRow, *, pointer: str, published: str) -> ForeignFiles | None:
+    def foreign_files(self, table: TableRow, *, pointer: str, published: str) -> ForeignChange | None:
         """What other writers changed in the stream view between two metadata files; None: main is the same."""
         ...
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import HasLake, HasOwnership, HasReconciler, HasTables
-from harness_pipelines.ports.lake_writes import ForeignFiles
+from harness_pipelines.ports.lake_writes import ForeignChange
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import AdoptedMove
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
@@ -115,7 +115,7 @@ def accept_foreign(stores: Ports, table: TableRow, found: ForeignRows) -> Foreig
     return replace(found, move_id=move_id, version=published.version)
 
 
-def _look(stores: Ports, table: TableRow, head: Version) -> tuple[ForeignRows, ForeignFiles | None]:
+def _look(stores: Ports, table: TableRow, head: Version) -> tuple[ForeignRows, ForeignChange | None]:
     pointer = stores.tables.pointer(table, "stream")
     low = max((row["high"] for row in stores.reconciler.accepted(table)), default=0)
     nothing = ForeignRows(table=table.name, rows=0, files=0, low=low, pointer=pointer)

@@ -24,8 +24,8 @@ PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ForeignFilesFound:
-    """`ForeignFiles`: the difference between what the ledger published and what the catalog names."""
+class ForeignChangeFound:
+    """`ForeignChange`: the difference between what the ledger published and what the catalog names."""
 
     view: Table  #: as the catalog names it
     added: tuple[DataFile, ...]
@@ -67,7 +67,7 @@ class ForeignFilesFound:
         return View(metadata=view.metadata_location, snapshot=head.snapshot_id)
 
 
-def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
+def foreign_files(view: Table, published: Table) -> ForeignChangeFound | None:
     """What is live in *view* and not in *published*, or the other way round; ``None`` when main is the same."""
     now, before = view.metadata.current_snapshot(), published.metadata.current_snapshot()
     if now == before:
@@ -75,7 +75,7 @@ def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
     with reachable(view.metadata_location, "comparing it with the ledger's version"):
         there, deletes = _live(view, now)
         ours, known = _live(published, before)
-    return ForeignFilesFound(
+    return ForeignChangeFound(
         view=view,
         added=tuple(file for path, file in sorted(there.items()) if path not in ours),
         removed=(*sorted(set(ours) - set(there)), *sorted(set(deletes) ^ set(known))),

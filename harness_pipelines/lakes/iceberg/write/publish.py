@@ -155,7 +155,7 @@ class Lake:
         """The metadata file that the catalog names, which can be read. Raises: TableUnknown, MetadataMissing."""
         return self.current(table, view).metadata_location
 
-    def foreign_files(self, table: TableRow, *, pointer: str, published: str) -> foreign.ForeignFilesFound | None:
+    def foreign_files(self, table: TableRow, *, pointer: str, published: str) -> foreign.ForeignChangeFound | None:
         """What other writers changed in the stream view between two metadata files; None: main is the same."""
         return foreign.foreign_files(self.load(table, pointer), self.load(table, published))
 
