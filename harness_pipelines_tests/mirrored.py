@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COORDINATES, TableRig
@@ -27,7 +28,7 @@ def by_pyiceberg(client: Catalog, rig: TableRig) -> Read:
 
 
 def by_spark(spark: SparkSession, rig: TableRig, *, uri: str, options: Mapping[str, str]) -> Read:
-    """As Spark reads by a catalog of its own, Iceberg's client of the REST protocol at *uri*."""
+    """As Spark reads through Iceberg's REST catalog at *uri*, which the session is given a catalog for."""
     catalog = f"other_{rig.topic}"
     settings = {"type": "rest", "uri": uri, "cache-enabled": "false", **options}
     for name, value in settings.items():
@@ -92,6 +93,16 @@ def await_reads(seen: Mapping[str, list[int]], condition: Callable[[], bool]) ->
     wait_until(condition, "the foreign catalog shows what was produced", deadline_s=240)
     before = {name: len(found) for name, found in seen.items()}
     wait_until(lambda: all(len(seen[n]) >= before[n] + 4 for n in seen), f"{list(seen)} read on", deadline_s=240)
+
+
+def assert_published_all_along(rig: TableRig, reads: Mapping[str, Read]) -> None:
+    """While a worker with all stages moves new records, each of *reads* sees published versions alone, and several."""
+    with read_all_along(rig, reads) as seen, rig.working(frozenset(Stage)):
+        for _ in range(4):
+            rig.produce(30)
+            await_reads(seen, lambda: next(iter(reads.values()))("batch").num_rows >= rig.truth.total())
+    assert all(len(set(found)) >= 3 for found in seen.values()), seen
+    rig.assert_exact()
 
 
 def _name(rig: TableRig, view: ViewName) -> str:

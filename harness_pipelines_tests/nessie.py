@@ -50,7 +50,7 @@ class Nessie:
         self.uri, self._s3 = uri, s3
 
     def client(self) -> RestCatalog:
-        """As somebody else opens it, with an access to the store of its own."""
+        """A client other than the harness, which reaches the store with its own keys."""
         return RestCatalog("other", uri=self.uri, **self.store_options())
 
     def store_options(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ import http.client
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
@@ -31,6 +31,7 @@ class Request:
     kind: str
     path: str  #: bucket and key, as in the address
     agent: str = ""  #: the client, as it calls itself
+    prefix: str = ""  #: of the keys that a listing asks for
 
     @classmethod
     def of(cls, method: str, address: str, headers: Mapping[str, str]) -> Request:
@@ -48,7 +49,13 @@ class Request:
         elif method == "PUT" and "if-match" in names:
             method = "REPLACE"
         agent = next((value for name, value in headers.items() if name.lower() == "user-agent"), "")
-        return cls(kind=method, path=place.path, agent=agent)
+        return cls(kind=method, path=place.path, agent=agent, prefix="".join(query.get("prefix", ())))
+
+
+def looks_of_expire(made: Sequence[Request]) -> list[int]:
+    """The place in *made* of each look of expire: where it asks for the cut-off uploads of its first folder."""
+    asked = [(at, one.prefix) for at, one in enumerate(made) if one.kind == "UPLOADS"]
+    return [at for at, prefix in asked if prefix == asked[0][1]]
 
 
 def read_twice(made: Iterable[Request]) -> list[str]:
@@ -107,9 +114,19 @@ class StoreProxy:
         with self._lock:
             self._rules.append((lambda one: one.kind == kind and path in one.path, fault, times))
 
+    def forget(self) -> None:
+        """Count from now on."""
+        with self._lock:
+            self.seen.clear()
+
     def heal(self) -> None:
         with self._lock:
             self._rules.clear()
+
+    def made(self) -> list[Request]:
+        """All requests until now."""
+        with self._lock:
+            return list(self.seen)
 
     def counts(self) -> Counter[str]:
         with self._lock:

@@ -43,13 +43,12 @@ if TYPE_CHECKING:
     from harness_pipelines.lakes.iceberg.write.publish import Lake
     from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
     from harness_pipelines.lakes.owner import Ownership
-    from harness_pipelines.ledgers.postgres.corrections import Corrections
+    from harness_pipelines.ledgers.postgres.acts.corrections import Corrections
+    from harness_pipelines.ledgers.postgres.acts.evolve import Evolutions
+    from harness_pipelines.ledgers.postgres.acts.reconcile import Losses, Reconciler
     from harness_pipelines.ledgers.postgres.events import Outbox
-    from harness_pipelines.ledgers.postgres.evolve import Evolutions
-    from harness_pipelines.ledgers.postgres.losses import Losses
     from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
     from harness_pipelines.ledgers.postgres.notify import News
-    from harness_pipelines.ledgers.postgres.reconcile import Reconciler
     from harness_pipelines.ledgers.postgres.requests.recall import Recalls
     from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
     from harness_pipelines.ledgers.postgres.retention import Upkeep
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.views.stalls import Stalls
     from harness_pipelines.ledgers.postgres.views.status import Overview
     from harness_pipelines.ledgers.postgres.views.work import Watch
-    from harness_pipelines.ports.buffer import SegmentScans
+    from harness_pipelines.ports.buffer import BufferWriter, SegmentScans
     from harness_pipelines.ports.engine import Engine, LakeScans
     from harness_pipelines.ports.events import Producer
     from harness_pipelines.ports.files import FileStore
@@ -70,7 +69,6 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.lake_writes import RepairBuilds, SchemaBuilds
     from harness_pipelines.ports.proof import LakeBytes
     from harness_pipelines.ports.source import Log
-    from harness_pipelines.ports.tiers import BufferWriter
     from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
     from harness_pipelines.protocol.claims import Claim
     from harness_pipelines.protocol.lake.history import NamedMove
@@ -296,7 +294,7 @@ class Stores:
     @once
     def reconciler(self) -> Reconciler:
         from harness_pipelines.lakes.iceberg.write.commits import check_whole
-        from harness_pipelines.ledgers.postgres.reconcile import Reconciler
+        from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
 
         return Reconciler(self.database, catalog=self.settings.catalog_name, check_whole=check_whole)
 
@@ -366,7 +364,7 @@ class Stores:
 
     @once
     def losses(self) -> Losses:
-        from harness_pipelines.ledgers.postgres.losses import Losses
+        from harness_pipelines.ledgers.postgres.acts.reconcile import Losses
 
         return Losses(self.database)
 
@@ -390,7 +388,7 @@ class Stores:
 
     def corrections(self, table: TableRow) -> Corrections:
         """Records of *table* that are put back."""
-        from harness_pipelines.ledgers.postgres.corrections import Corrections
+        from harness_pipelines.ledgers.postgres.acts.corrections import Corrections
 
         name = self.settings.catalog_name
         return Corrections(self.database, table, catalog=name, in_lake=self.quarantined_in_lake)
@@ -407,7 +405,7 @@ class Stores:
     def evolutions(self, table: TableRow) -> Evolutions:
         """Changes of the schema of *table*."""
         from harness_pipelines.buffers.postgres.writer import make_segment
-        from harness_pipelines.ledgers.postgres.evolve import Evolutions
+        from harness_pipelines.ledgers.postgres.acts.evolve import Evolutions
 
         return Evolutions(self.database, table, catalog=self.settings.catalog_name, make_segment=make_segment)
 

@@ -58,7 +58,7 @@ def _watch(seen: int, end_s_max: float) -> None:
             kill()
     said = f"harness: ended {end_s_max:.0f} s after SIGTERM without waiting for what does not answer; claims that are "
     last_words = f"{said}held end by themselves\n".encode()
-    # Whoever reads the output may be what does not answer: its pipe is full, and a write to it waits for ever.
+    # The reader of the output may be what hangs: then its pipe is full, and a write to it never returns.
     writer = threading.Thread(target=os.write, args=(sys.stderr.fileno(), last_words), daemon=True)
     writer.start()
     writer.join(LAST_WORDS_S_MAX)

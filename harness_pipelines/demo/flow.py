@@ -166,7 +166,7 @@ def _folder(settings: Settings, scenario: Scenario, *, keep: bool) -> Iterator[P
 
 def _fresh_table(harness: Harness, scenario: Scenario, show: Show) -> Table:
     """Drop what an earlier demo left, wait for a killed worker's lease if needed, and re-create topic and table."""
-    from harness_pipelines.ledgers.postgres.drop import purge
+    from harness_pipelines.ledgers.postgres.acts.drop import purge
     from harness_pipelines.sources.kafka.producer import recreate_topic
 
     old = [table for table in harness.tables() if table.name == scenario.table]
@@ -180,7 +180,7 @@ def _fresh_table(harness: Harness, scenario: Scenario, show: Show) -> Table:
 
 def _drop(harness: Harness, table: Table, show: Show) -> list[str]:
     """Drop the table; returns where its files are. Raises: TableInUse when a worker keeps on running."""
-    from harness_pipelines.ledgers.postgres.drop import TableInUse
+    from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 
     identifier = (table.spec.namespace, table.row.tiered_view)
     metadata = harness.stores.ledger.drop_table(table.row, dry_run=True).metadata

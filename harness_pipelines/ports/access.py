@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from harness_pipelines.drivers.postgres import Database
     from harness_pipelines.formats.schema.registry import Schemas
-    from harness_pipelines.ports.buffer import BufferReads, Newest, OverlayTables
+    from harness_pipelines.ports.buffer import BufferReads, BufferWriter, Newest, OverlayTables, SizedSegments
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.lake import LakeReads, MirrorBook, MirrorOpener
     from harness_pipelines.ports.lake_writes import LakeWrites, RepairBuilds, SchemaBuilds
-    from harness_pipelines.ports.ledger import Ledger, TableRow
+    from harness_pipelines.ports.ledger import Ledger, ReadLeases, TableRow
     from harness_pipelines.ports.proof import LakeBytes, LineageBook, ProofBook, Signatures, StateDump
     from harness_pipelines.ports.repair import (
         ClaimsAndMoves,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     )
     from harness_pipelines.ports.requests import RecallRequests, ReclusterRequests
     from harness_pipelines.ports.source import Log
-    from harness_pipelines.ports.tiers import BufferWriter, ReadLeases, SizedSegments
     from harness_pipelines.ports.upkeep import LogNotes, QuarantineMover, Retention, StallNotes
     from harness_pipelines.protocol.bounds import OffsetRange
     from harness_pipelines.protocol.changes.corrections import Wanted

@@ -1,12 +1,16 @@
-"""How rows of a buffer are read, in this process and by engines that read its tables by SQL; recalled rows in it."""
+"""The mutable tier: how ingest fills its segments, and how rows are read, here and by engines that use SQL.
+
+Recalled rows are in it too. The adapter for Postgres and the one in `memory` implement these ports; the contract tests
+run over both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from harness_pipelines.ports.ledger import ReadState, TableRow
+from harness_pipelines.ports.ledger import Beginning, IngestPosition, ReadState, Segment, TableRow
 from harness_pipelines.protocol.lake.overlays import Overlay
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
@@ -16,8 +20,35 @@ from harness_pipelines.spec.predicate import TRUE, Predicate
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit
     from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
     from harness_pipelines.spec.arrow import Named
+
+
+class BufferSegments(Protocol):
+    """Opening and closing segments, and the positions of ingest."""
+
+    def all(self, table: TableRow) -> list[Segment]: ...
+    def positions(self, table: TableRow) -> dict[int, IngestPosition]: ...
+    def open_segment(self, table: TableRow) -> Segment: ...
+    def index(self, table: TableRow, segment: Segment) -> None: ...
+    def rotate(self, table: TableRow) -> None: ...
+    def refused(self, table: TableRow, partition: int, low: int, high: int) -> Sequence[int]: ...
+    def beginning(self, table: TableRow, *, limit: int) -> Beginning: ...
+
+
+class SizedSegments(BufferSegments, Protocol):
+    """Segments that take space."""
+
+    def sizes(self, table: TableRow) -> list[Mapping[str, Any]]: ...
+
+
+class BufferWriter(Protocol):
+    """The ingest commit."""
+
+    def commit(self, segment: Segment, ranges: Sequence[DecodedRange], *, confirm: Callable[[], None]) -> int: ...
+    def trouble(self, segment: Segment, rows_: pa.Table) -> RowsUnfit | None: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.overlays import Overlay, OverlayChange
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.reading.reads import At
 from harness_pipelines.protocol.schema.schemas import Layout, SchemaMoved, SchemaRow, first_layouts, first_names, others
 from harness_pipelines.protocol.shape import Intake, ViewSet, intake_of, view_set_of
 from harness_pipelines.protocol.versions import Effect, Version, View, ViewName
@@ -381,6 +382,17 @@ class Ledger(Protocol):
 
     def plan_revert(self, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan: ...
     def revert(self, table: TableRow, *, to: int | None, log_from: Vector, build: BuildRevert) -> Version: ...
+
+
+class ReadLeases(Protocol):
+    """Leases and read states for readers: lease first, then read the state."""
+
+    def look(
+        self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None, lease_id: str | None = None
+    ) -> ReadState: ...
+    def renew(self, lease_id: str, *, lease: timedelta) -> datetime: ...
+    def end(self, lease_id: str) -> None: ...
+    def finish(self, lease_id: str) -> None: ...
 
 
 LEASE_AGE_MAX = timedelta(hours=24)

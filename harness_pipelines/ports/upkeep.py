@@ -42,11 +42,16 @@ class Moved:
         return {"records": self.records, "bytes": self.bytes, "stay": list(self.stay)}
 
 
-class Retention(Protocol):
-    """What expire removes."""
+class Trimmer(Protocol):
+    """Retiring segments, and dropping them in a later run."""
 
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision: ...
     def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]: ...
+
+
+class Retention(Trimmer, Protocol):
+    """What expire removes."""
+
     def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]: ...
     def has_ripe(self, table: TableRow) -> bool: ...
     def delete_ripe(

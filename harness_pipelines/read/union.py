@@ -19,7 +19,7 @@ from harness_pipelines.protocol.reading.fold import Folded, fold
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.reading.queries import BufferQuery, ReadStats
 from harness_pipelines.protocol.reading.selection import LakeWork, Selection, Work, work_of
-from harness_pipelines.spec.arrow_filter import to_arrow
+from harness_pipelines.spec.arrow import to_arrow
 from harness_pipelines.spec.predicate import TRUE
 
 #: Rows of a tail part with the user's columns and all coordinates; the reader filters and projects them.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import harness_pipelines as hp
-from harness_pipelines.ledgers.postgres.drop import TableInUse, purge
+from harness_pipelines.ledgers.postgres.acts.drop import TableInUse, purge
 from harness_pipelines.services import Services
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.bench.records import COLUMNS, PARTITIONS

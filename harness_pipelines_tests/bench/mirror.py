@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -43,7 +42,7 @@ def measure(run: Run) -> Sequence[Figure]:
                 WorkerProcess(table, at_most_s=seconds + 120) as worker,
                 SteadyProducer(run.harness.settings, table.spec.topic, rate=RATE, seconds=seconds) as producer,
             ):
-                time.sleep(seconds)
+                wait_until(lambda: not producer.running, "the producer is done", deadline_s=seconds + SETTLE_S)
                 worker.check()
                 producer.stop()
                 head = run.harness.stores.tables.head(table.row).version

@@ -5,7 +5,6 @@ A proxy between all clients and the store counts. Requests are exact, so they ar
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from harness_pipelines_tests.bench.peer import Peer
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
 from harness_pipelines_tests.bench.steady import SteadyProducer
 from harness_pipelines_tests.bench.throughput import published, warm_up
-from harness_pipelines_tests.hastened import hastened
+from harness_pipelines_tests.hastened import hastened, whole_periods
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import ALL, INGEST, OTREE, TIER, running
 from harness_pipelines_tests.store_proxy import WHOLE, Request, StoreProxy, read_twice
@@ -41,8 +40,8 @@ PRICES: Mapping[str, float] = {
 }
 WRITES, DELETES = ("PUT", "CREATE", "REPLACE", "POST"), ("BULK", "DELETE")
 MONTH_S = 30 * 86_400.0
-EXPIRE, SHORT_S, SETTLE_S = frozenset({Stage.EXPIRE}), 20.0, 10.0
-HASTE = 60.0  #: so many times faster does time pass for the idle worker
+EXPIRE, SHORT_S = frozenset({Stage.EXPIRE}), 20.0
+HASTE = 60.0  #: how many times faster the clock of the idle worker runs
 BATCH, TIERS_TO_COMPACT, ORPHANS = 400, 4, 1_000
 #: Nothing outlives its use, so that expire finds what it removes within a minute.
 SHORT = {"versions": "1s", "snapshots": 1, "grace": "1s", "lease": "5s"}
@@ -84,7 +83,10 @@ class Counted:
         self._run.say(f"requests: {name}")
         first = len(self._proxy.seen)
         work()
-        made = self.acts[name] = Act(requests=tuple(self._proxy.seen[first:]))
+        return self.note(name, self._proxy.made()[first:])
+
+    def note(self, name: str, requests: Sequence[Request]) -> Act:
+        made = self.acts[name] = Act(requests=tuple(requests))
         for kind, count in sorted(Counter(one.kind for one in made.requests).items()):
             self._run.note(f"requests.{name}.{kind}", count, "requests")
         self._run.note(f"requests.{name}.dollars", made.dollars * 1000, "$ for 1,000 times")
@@ -142,22 +144,20 @@ def requests(run: Run) -> Sequence[Figure]:
         expire = counted.act("expire_of_1000", lambda: _run_for(table, SHORT_S, stages=EXPIRE))
         quiet = there.table(topic, views="both")  # at default retention: the other one looks for garbage every second
         there.work(quiet, ALL)
-        real_s = run.size(60, 30)  # an hour passes in a minute
-        idle_s = real_s * HASTE
-        with hastened(HASTE), running(Worker(there.harness.stores, [quiet.row], WorkerOptions())):
-            time.sleep(SETTLE_S)  # what a worker looks at once
-            idle = counted.act("idle", lambda: time.sleep(real_s))
-        per_minute = len(idle.requests) * 60 / idle_s
+        proxy.forget()
+        with hastened(HASTE) as clock, running(Worker(there.harness.stores, [quiet.row], WorkerOptions())):
+            asked, minutes = whole_periods(proxy, clock, run.size(6, 3))
+        idle = counted.note("idle", asked)
         moves = MONTH_S / table.spec.tier.max_age
         run.note("requests.month.tier", tier.dollars * moves, "$ per table")
         run.note("requests.month.otree", counted.acts["otree"].dollars * moves, "$ per table, after each tier")
-        run.note("requests.month.idle", idle.dollars * MONTH_S / idle_s, "$ per table")
+        run.note("requests.month.idle", idle.dollars * MONTH_S / (minutes * 60), "$ per table")
         return [
             _figure("tier.puts", tier.count(*WRITES), "requests", PARTITIONS + 5),
             _figure("tier.lists", tier.count("LIST"), "requests", 1),
             *(_figure(f"{name}.read_twice", len(act.read_twice), "files", 0) for name, act in counted.acts.items()),
             _figure("expire.per_1000_deletes", expire.for_data, "requests", 3),
-            _figure("idle.per_minute", per_minute, "requests", 1),
+            _figure("idle.per_minute", len(asked) / minutes, "requests", 1),
         ]
 
 

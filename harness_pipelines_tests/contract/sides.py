@@ -29,11 +29,11 @@ from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.lakes.iceberg.reads import IcebergReads
 from harness_pipelines.ledgers.postgres.boundary import CommitLost
 from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ports.buffer import BufferWriter
 from harness_pipelines.ports.decoded import DecodedRange
 from harness_pipelines.ports.errors import BaseGone, LakeFileMissing
 from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import Boundary, RefusedRecord, Segment, Swap, TableRow, new_lease
-from harness_pipelines.ports.tiers import BufferWriter
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import ReadPlan

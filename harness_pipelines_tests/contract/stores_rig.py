@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from psycopg import sql as compose
@@ -31,23 +31,25 @@ from harness_pipelines.lakes.iceberg.write.commits import check_whole
 from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
 from harness_pipelines.lakes.owner import Ownership
+from harness_pipelines.ledgers.postgres.acts.corrections import Corrections
+from harness_pipelines.ledgers.postgres.acts.evolve import Evolutions
+from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
-from harness_pipelines.ledgers.postgres.corrections import Corrections
-from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.migrations import ledger_database
 from harness_pipelines.ledgers.postgres.quarantine_bytes import QuarantineBytes
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ledgers.postgres.views.mirrors import Mirrors
 from harness_pipelines.ledgers.postgres.views.quarantine import with_bytes
+from harness_pipelines.ports.buffer import BufferSegments, BufferWriter
 from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
 from harness_pipelines.ports.ledger import (
     Boundary,
     Ledger,
     MoveDraft,
+    ReadLeases,
     RefusedRecord,
     Segment,
     Swap,
@@ -55,7 +57,7 @@ from harness_pipelines.ports.ledger import (
     view_names,
 )
 from harness_pipelines.ports.source import TopicIdentity
-from harness_pipelines.ports.tiers import BufferSegments, BufferWriter, LakeViews, ReadLeases, Trimmer
+from harness_pipelines.ports.upkeep import Trimmer
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE
@@ -80,7 +82,7 @@ Files = Mapping[int, Sequence[int]]  #: one file per partition, with a row at ea
 
 def fresh_view() -> View:
     """A view of which only the name counts."""
-    return View(metadata=f"nowhere/{uuid.uuid4().hex}.metadata.json", snapshot=uuid.uuid4().int >> 66)
+    return View(metadata=f"file:///nowhere/{uuid.uuid4().hex}/metadata/1.metadata.json", snapshot=uuid.uuid4().int >> 66)
 
 
 def rows_at(partition: int, offsets: Sequence[int], spec: TableSpec) -> pa.Table:
@@ -116,6 +118,24 @@ def agrees() -> None:
     """The log is the one that was read."""
 
 
+class LakeViews(Protocol):
+    """What the lake and its reference in `memory` have in common; what an attempt staged is opaque."""
+
+    def make_views(
+        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[ViewName, View], list[Mapping[str, Any]]]: ...
+    def make_branch(self, table: TableRow, move: Move, base: View) -> str: ...
+    def staged(self, table: TableRow, move: Move, *, rows: int) -> Any: ...
+    def build_append(self, table: TableRow, move: Move, staged: Any, *, base: str, keep: int) -> Swap: ...
+    def build_revert(
+        self, table: TableRow, move_id: int, name: ViewName, *, base: str, head: Version, target: Version, keep: int
+    ) -> Swap: ...
+    def build_replace(
+        self, table: TableRow, move: Move, staged: Any, *, removed: Mapping[str, str | None], base: str, keep: int
+    ) -> Swap: ...
+    def drop_branches(self, table: TableRow, dead: Sequence[str], *, view: ViewName = "stream") -> bool: ...
+
+
 class StoresRig:
     """What both kinds share."""
 
@@ -123,7 +143,7 @@ class StoresRig:
     leases: ReadLeases
     segments: BufferSegments
     upkeep: Trimmer
-    lake: LakeViews[Any]
+    lake: LakeViews
 
     def __init__(self) -> None:
         self.made: list[TableRow] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
+from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import AdoptedMove, Adoption, NewBatch
 from harness_pipelines.protocol.claims import Stage

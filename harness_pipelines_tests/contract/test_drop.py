@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness_pipelines.ledgers.postgres.drop import Droppable, TableInUse, drop_table, purge_noted, to_purge
+from harness_pipelines.ledgers.postgres.acts.drop import Droppable, TableInUse, drop_table, purge_noted, to_purge
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.files import FolderShared

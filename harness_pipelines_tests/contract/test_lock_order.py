@@ -14,8 +14,8 @@ import pytest
 from harness_pipelines.buffers.postgres.writer import Segments
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
+from harness_pipelines.ledgers.postgres.acts.drop import drop_table
 from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, BoundaryFrame
-from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters

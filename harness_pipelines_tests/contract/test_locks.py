@@ -12,12 +12,12 @@ import pytest
 
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
+from harness_pipelines.ledgers.postgres.acts.reconcile import Losses
+from harness_pipelines.ledgers.postgres.acts.revert import Reverts
 from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame
-from harness_pipelines.ledgers.postgres.drop import TableInUse
-from harness_pipelines.ledgers.postgres.losses import Losses
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
-from harness_pipelines.ledgers.postgres.revert import Reverts
 from harness_pipelines.ports.ledger import MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import FencedOut, Stage

@@ -16,7 +16,7 @@ from pyiceberg.types import LongType
 
 from harness_pipelines import faults
 from harness_pipelines.lakes.iceberg.catalogs import rest
-from harness_pipelines.ledgers.postgres.drop import drop_table
+from harness_pipelines.ledgers.postgres.acts.drop import drop_table
 from harness_pipelines.ledgers.postgres.views.mirrors import MirrorLag
 from harness_pipelines.ports.errors import MirrorsLeft
 from harness_pipelines.ports.ledger import TableRow
@@ -98,6 +98,14 @@ class Mirrored:
         assert self.shown() == (version.stream.snapshot, str(version.version))
         assert self.there.scan().to_arrow().num_rows == sum(b.stream_hi for b in version.bounds.values())
         assert (self.lag.version, self.lag.behind, self.lag.trouble) == (version.version, 0, None)
+
+    def assert_follows_when_dropped(self, version: Version) -> None:
+        """The way on from another writer: drop the mirror, and a worker registers the view again."""
+        stores: Any = self.real
+        [catalog] = self.table.spec.catalogs
+        assert mirror.drop_mirror(stores, self.table, catalog, really=True) == ("stream",)
+        assert self.step() is None
+        self.assert_shows(version)
 
 
 @pytest.fixture
@@ -264,11 +272,7 @@ def test_a_foreign_append_stops_the_mirror_and_not_the_table_until_the_mirror_is
     assert mirrored.shown()[0] == foreign
     assert mirrored.real.ledger.table(mirrored.table.name).stopped is None
     assert mirrored.lag.trouble == trouble
-    stores: Any = mirrored.real
-    [catalog] = mirrored.table.spec.catalogs
-    assert mirror.drop_mirror(stores, mirrored.table, catalog, really=True) == ("stream",)
-    assert mirrored.step() is None
-    mirrored.assert_shows(version)
+    mirrored.assert_follows_when_dropped(version)
 
 
 def test_a_foreign_rollback_stops_the_mirror(mirrored: Mirrored):

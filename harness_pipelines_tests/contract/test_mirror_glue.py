@@ -150,11 +150,7 @@ def test_a_foreign_append_stops_the_mirror_until_it_is_dropped(mirrored: InGlue)
     assert "which no version of the ledger has" in (mirrored.step() or "")
 
     assert mirrored.real.ledger.table(mirrored.table.name).stopped is None
-    stores: Any = mirrored.real
-    [catalog] = mirrored.table.spec.catalogs
-    assert mirror.drop_mirror(stores, mirrored.table, catalog, really=True) == ("stream",)
-    assert mirrored.step() is None
-    mirrored.assert_shows(version)
+    mirrored.assert_follows_when_dropped(version)
 
 
 def test_a_foreign_rollback_stops_the_mirror(mirrored: InGlue):

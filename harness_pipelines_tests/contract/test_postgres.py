@@ -30,8 +30,8 @@ from harness_pipelines.drivers.postgres import (
 )
 from harness_pipelines.lakes.owner import MARK, Ownership
 from harness_pipelines.ledgers.postgres import migrations
+from harness_pipelines.ledgers.postgres.acts.drop import Dropped
 from harness_pipelines.ledgers.postgres.boundary import check_held
-from harness_pipelines.ledgers.postgres.drop import Dropped
 from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger

@@ -18,7 +18,7 @@ from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
 from harness_pipelines.lakes.iceberg.write.corrections import written
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytesMissing
-from harness_pipelines.ledgers.postgres.drop import drop_table
+from harness_pipelines.ledgers.postgres.acts.drop import drop_table
 from harness_pipelines.ledgers.postgres.views.quarantine import set_aside
 from harness_pipelines.ports.errors import QuarantineNameTaken
 from harness_pipelines.ports.ledger import TableRow

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.ledgers.postgres.drop import TableInUse
+from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, Stage

@@ -69,7 +69,7 @@ def test_while_postgres_is_away_a_scrape_has_the_workers_own_counters(
     found = scrape(url)
     took_s = time.monotonic() - began
 
-    assert took_s < LOOK_S_MAX + 20.0
+    assert took_s < LOOK_S_MAX + 2.0
     assert found.samples("harness_buffer_offsets") == {}
     assert found.value("harness_moved_records_total", table=rig.name, stage="ingest") == 40
     assert found.value("harness_worker_ready") == 1

@@ -17,7 +17,7 @@ from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.cli.main import cli
 from harness_pipelines.lakes.iceberg.write.publish import Lake
-from harness_pipelines.ledgers.postgres.corrections import Corrections
+from harness_pipelines.ledgers.postgres.acts.corrections import Corrections
 from harness_pipelines.ports.ledger import Swap
 from harness_pipelines.protocol.changes.corrections import ReplayRefused, Wanted
 from harness_pipelines.protocol.keys import KeyInTwoPartitions

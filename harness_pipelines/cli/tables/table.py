@@ -15,7 +15,7 @@ from harness_pipelines.spec.settings import Settings
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
     from harness_pipelines.app.table import Table
-    from harness_pipelines.ledgers.postgres.drop import Dropped, LakeFiles
+    from harness_pipelines.ledgers.postgres.acts.drop import Dropped, LakeFiles
     from harness_pipelines.spec.table import TableSpec
 
 
@@ -229,7 +229,7 @@ def drop_command(
 
 
 def _drop(harness: Harness, name: str, *, really: bool, purge: bool) -> tuple[Dropped, list[LakeFiles]]:
-    from harness_pipelines.ledgers.postgres import drop
+    from harness_pipelines.ledgers.postgres.acts import drop
     from harness_pipelines.ports.ledger import TableUnknown
 
     stores = harness.stores
@@ -254,7 +254,7 @@ def _drop(harness: Harness, name: str, *, really: bool, purge: bool) -> tuple[Dr
 
 def _purge(harness: Harness, name: str, folders: Sequence[str], *, really: bool) -> list[LakeFiles]:
     """Continue with the files of a table that was dropped before."""
-    from harness_pipelines.ledgers.postgres import drop
+    from harness_pipelines.ledgers.postgres.acts import drop
 
     files = [drop.files_below(folder) for folder in folders]
     if really:
@@ -265,7 +265,7 @@ def _purge(harness: Harness, name: str, folders: Sequence[str], *, really: bool)
 
 def _location(harness: Harness, name: str, metadata: str, *, purge: bool) -> str:
     """Where the files of the view are that *metadata* is of; what is only shown need not be proved by it."""
-    from harness_pipelines.ledgers.postgres import drop
+    from harness_pipelines.ledgers.postgres.acts import drop
     from harness_pipelines.ports.errors import MetadataMissing
 
     namespace, _, bare = name.partition(".")

@@ -114,7 +114,7 @@ def unpacked(packed: bytes) -> Any:
 
 def register(spark: SparkSession, open_reads: OpenReads) -> None:
     """Let *spark* know the source; *open_reads* goes to its processes, with what it holds."""
-    from harness_pipelines.engines.spark.tasks import ship
+    from harness_pipelines.engines.spark.executors.tasks import ship
 
     ship(spark)
     spark.dataSource.register(source_class(open_reads))

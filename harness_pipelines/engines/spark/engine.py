@@ -87,7 +87,8 @@ class SparkEngine:
     def write_log(self, table: TableRow, move: Move, *, check: CheckCounts) -> tuple[int, list[RefusedRecord]]:
         from pyspark.errors import PySparkException
 
-        from harness_pipelines.engines.spark import kafka, own_reader
+        from harness_pipelines.engines.spark import kafka
+        from harness_pipelines.engines.spark.executors import own_reader
 
         with self._staging(table, move) as (spark, target):
 
@@ -145,7 +146,7 @@ class SparkEngine:
         self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any
     ) -> list[Mapping[str, Any]]:
         """Raises: TasksFailed, ExecutorsAway."""
-        from harness_pipelines.engines.spark import tasks
+        from harness_pipelines.engines.spark.executors import tasks
 
         with self._sessions().working() as session:
             return tasks.run(session, ranges, work, result)

@@ -167,7 +167,7 @@ def decoded_rows(records: DataFrame, table: TableRow, registry: SchemaSource) ->
     """Rows of the view from Kafka *records*; refused records appear with ``_refused = true`` and no values."""
     from pyspark.sql import functions as f
 
-    from harness_pipelines.engines.spark.python import standing
+    from harness_pipelines.engines.spark.executors.functions import standing
 
     schema = spark_schema(table.spec)
     narrow = records.select("partition", "offset", "timestamp", "key", "value", *_headers_of(table.spec))
@@ -199,7 +199,7 @@ def one_refused(records: DataFrame, table: TableRow, registry: SchemaSource) -> 
 
 
 def _judged(records: DataFrame, table: TableRow, registry: SchemaSource) -> DataFrame:
-    from harness_pipelines.engines.spark.python import standing
+    from harness_pipelines.engines.spark.executors.functions import standing
 
     narrow = records.select("partition", "offset", "timestamp", "key", "value", "headers")
     decoder = standing(_refusal_decoder(dump_spec(table.spec), registry))

@@ -196,7 +196,7 @@ class ArrowRule:
 
 def _breaks(rule: Predicate) -> pc.Expression:
     """Where *rule* is false; of a NaN, which no comparison holds for, where it is not true."""
-    from harness_pipelines.spec.arrow_filter import to_arrow
+    from harness_pipelines.spec.arrow import to_arrow
 
     found = to_arrow(p.negate(rule))
     floats = [pc.is_nan(_field(ref)) for ref in p.refs(rule) if ref.type in (Primitive("float"), Primitive("double"))]

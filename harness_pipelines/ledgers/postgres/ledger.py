@@ -19,7 +19,10 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ledgers.postgres import drop, parameters, specs
+from harness_pipelines.ledgers.postgres import parameters, specs
+from harness_pipelines.ledgers.postgres.acts import drop
+from harness_pipelines.ledgers.postgres.acts.drop import Droppable, Dropped
+from harness_pipelines.ledgers.postgres.acts.revert import Reverts
 from harness_pipelines.ledgers.postgres.boundary import (
     BoundaryCommit,
     BoundaryFrame,
@@ -30,9 +33,7 @@ from harness_pipelines.ledgers.postgres.boundary import (
     gone,
     same_base,
 )
-from harness_pipelines.ledgers.postgres.drop import Droppable, Dropped
 from harness_pipelines.ledgers.postgres.requests.recall import check_there, recall_done
-from harness_pipelines.ledgers.postgres.revert import Reverts
 from harness_pipelines.ledgers.postgres.states import commit_within
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import (
@@ -174,7 +175,7 @@ class PostgresLedger:
             return Droppable.of_damaged(row)
 
     def drop_table(self, table: TableRow | Droppable, *, dry_run: bool = False, purge: Sequence[str] = ()) -> Dropped:
-        """Drop a table, all or nothing; see `harness_pipelines.ledgers.postgres.drop`.
+        """Drop a table, all or nothing; see `harness_pipelines.ledgers.postgres.acts.drop`.
 
         Raises: TableUnknown, TableInUse.
         """
@@ -398,7 +399,7 @@ class PostgresLedger:
         """Publish a version that restores version *to* (``None``: the head itself, as the ledger knows it).
 
         *log_from* is Kafka's log start by partition, for ``buffer: none``.
-        See `harness_pipelines.ledgers.postgres.revert`.
+        See `harness_pipelines.ledgers.postgres.acts.revert`.
         Raises: RevertRefused, RevertWaits, VersionGone, CommitLost; OutcomeUnknown only when Postgres stays away then.
         """
         return Reverts(self.database, table, catalog=self.catalog, log_from=log_from).commit(to, build)

@@ -8,7 +8,7 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, sql
-from harness_pipelines.ledgers.postgres.drop import TableInUse
+from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.schema.schemas import SpecMoved, check_columns, check_spec
 from harness_pipelines.spec.load import dump_spec

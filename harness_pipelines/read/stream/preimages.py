@@ -21,8 +21,7 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.read.point import KEYS_PER_READ, key_form
 from harness_pipelines.read.union import ArrowReader
-from harness_pipelines.spec.arrow import COORDINATES
-from harness_pipelines.spec.arrow_filter import to_arrow
+from harness_pipelines.spec.arrow import COORDINATES, to_arrow
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, all_of
 
 CHANGE = "_change_type"

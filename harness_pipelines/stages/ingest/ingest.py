@@ -21,6 +21,7 @@ from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.policy import SchemaDue
 from harness_pipelines.formats.schema.registry import Schemas
 from harness_pipelines.formats.schema.wire import Named, opened
+from harness_pipelines.ports.buffer import BufferSegments, BufferWriter
 from harness_pipelines.ports.decoded import (
     DecodedRange,
     RowsUnfit,
@@ -39,7 +40,6 @@ from harness_pipelines.ports.source import (
     check_source,
     check_topic,
 )
-from harness_pipelines.ports.tiers import BufferSegments, BufferWriter
 from harness_pipelines.protocol.digest import as_first, lake_digests, total_digest
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed

@@ -34,8 +34,7 @@ from harness_pipelines.protocol.lake.overlays import (
 from harness_pipelines.protocol.reading.fold import KeyNumbers, fold, gathered
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats, schema_of
-from harness_pipelines.spec.arrow import COORDINATES
-from harness_pipelines.spec.arrow_filter import to_arrow
+from harness_pipelines.spec.arrow import COORDINATES, to_arrow
 from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines.stages.run.moving import Pointless

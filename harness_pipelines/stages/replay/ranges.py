@@ -51,7 +51,7 @@ from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stages.replay.asked import fitting
 from harness_pipelines.stages.replay.quarantine import TRIES, check_replayable, who
 from harness_pipelines.stages.replay.source import Records, records_of
-from harness_pipelines.stages.replay.views import Rewritten, Shown, shown_anew, stored_rows
+from harness_pipelines.stages.replay.views import Rewritten, Shown, shown_rewritten, stored_rows
 
 if TYPE_CHECKING:
     from harness_pipelines.protocol.versions import Version, ViewName
@@ -366,7 +366,7 @@ def _in_view(
     view: ViewName,
 ) -> Shown:
     if table.spec.key and view == "batch":
-        return shown_anew(lake, table, head, pointers, change)
+        return shown_rewritten(lake, table, head, pointers, change)
     return Shown(rows=change.new, hidden=change.hidden(lake, table, pointers[view]))
 
 

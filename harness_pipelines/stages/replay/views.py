@@ -129,7 +129,7 @@ class Rewritten:
         return found
 
 
-def shown_anew(
+def shown_rewritten(
     lake: LakeReads, table: TableRow, head: Version, pointers: Mapping[ViewName, str], change: Rewritten
 ) -> Shown:
     """What becomes of *change* in the batch view of *head*, read at *pointers*.
@@ -139,7 +139,7 @@ def shown_anew(
     _check_none_recalled(table, head)
     names = [*table.spec.key, PARTITION, OFFSET, OPERATION]
     touched = pa.concat_tables([part.select(names) for part in (change.old, change.new)], promote_options="permissive")
-    return _Look(lake, table, head, touched).anew(pointers, change)
+    return _Look(lake, table, head, touched).rewritten(pointers, change)
 
 
 class _Look:
@@ -165,7 +165,7 @@ class _Look:
         puts = pc.equal(self._newest.rows.column(OPERATION), PUT)
         return Shown(rows=self._newest.rows.filter(pc.and_(pa.array(newest[of_row]), puts)), hidden=hidden)
 
-    def anew(self, pointers: Mapping[ViewName, str], change: Rewritten) -> Shown:
+    def rewritten(self, pointers: Mapping[ViewName, str], change: Rewritten) -> Shown:
         """The rows after *change* in the changelog: its keys are folded again."""
         latest, is_put = self._folded(pointers["stream"], change)
         fresh = np.isin(latest, change.new[OFFSET].to_numpy())  # the newest version is one that was made now

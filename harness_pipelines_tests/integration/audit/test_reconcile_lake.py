@@ -24,7 +24,7 @@ from harness_pipelines.audit.repair.rebuild import SchemaDiffers, plan_rebuild, 
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
+from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
 from harness_pipelines.ports.errors import TableHeld, TopicRecreated, WarehouseTaken
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import dump_spec

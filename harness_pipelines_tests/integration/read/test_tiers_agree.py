@@ -19,8 +19,7 @@ from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.read.union import read_arrow
-from harness_pipelines.spec.arrow import arrow_type
-from harness_pipelines.spec.arrow_filter import to_arrow
+from harness_pipelines.spec.arrow import arrow_type, to_arrow
 from harness_pipelines.spec.predicate import Predicate
 from harness_pipelines.spec.types import DecimalType, Primitive, Type
 from harness_pipelines_tests.integration.read.world import KEY, World

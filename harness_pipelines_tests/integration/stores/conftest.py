@@ -11,6 +11,7 @@ import pytest
 
 from harness_pipelines.services import Endpoints, Services
 from harness_pipelines_tests.faults.conftest import harness, kafka, make_rig, rig, settings
+from harness_pipelines_tests.store_proxy import StoreProxy
 
 __all__ = ["harness", "kafka", "make_rig", "rig", "settings"]
 
@@ -29,3 +30,11 @@ def endpoints(services: Services) -> Iterator[Endpoints]:
         yield replace(found, s3=beside.s3, warehouse=beside.warehouse)
     finally:
         store.down()
+
+
+@pytest.fixture
+def proxy(endpoints: Endpoints) -> Iterator[StoreProxy]:
+    """Between a test and the store: counts requests, and breaks them."""
+    assert endpoints.s3 is not None
+    with StoreProxy(endpoints.s3) as made:
+        yield made

@@ -13,7 +13,6 @@ from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.drivers.files import listed
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines.stages.tier.tier import tier_once
@@ -26,13 +25,6 @@ A_GRACE_AGO = """
     SELECT count(*) AS count FROM harness.condemned_files
     WHERE table_id = %s AND since < clock_timestamp() - interval '2 s'
 """
-
-
-@pytest.fixture
-def proxy(endpoints: Endpoints) -> Iterator[StoreProxy]:
-    assert endpoints.s3 is not None
-    with StoreProxy(endpoints.s3) as made:
-        yield made
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from harness_pipelines.drivers.object_stores.marks import StoreUnfit, create_mar
 from harness_pipelines.drivers.object_stores.troubles import StoreRefused
 from harness_pipelines.lakes.iceberg.checked_io import CheckedIO, StoreIO, opened_io
 from harness_pipelines.lakes.owner import MARK, Ownership
-from harness_pipelines.ledgers.postgres.drop import purge, purge_noted, to_purge
+from harness_pipelines.ledgers.postgres.acts.drop import purge, purge_noted, to_purge
 from harness_pipelines.ports.errors import LakeAway, WarehouseTaken
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.lake.file_digests import Digest
@@ -32,13 +32,6 @@ from harness_pipelines_tests.store_proxy import Fault, StoreProxy
 from harness_pipelines_tests.unit.lakes.test_owner import Ledger
 
 SLOW_DOWN = Fault.named(503, "SlowDown")
-
-
-@pytest.fixture
-def proxy(endpoints: Endpoints) -> Iterator[StoreProxy]:
-    assert endpoints.s3 is not None
-    with StoreProxy(endpoints.s3) as made:
-        yield made
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness_pipelines.drivers.files import listed
-from harness_pipelines.ledgers.postgres.drop import to_purge
+from harness_pipelines.ledgers.postgres.acts.drop import to_purge
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig, environment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,26 +11,21 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.ports.ledger import Ledger, TableRow
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stages.guard import Standing
 from harness_pipelines_tests.faults.conftest import MakeRig
-from harness_pipelines_tests.hastened import hastened
+from harness_pipelines_tests.hastened import hastened, whole_periods
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import ALL, OTREE, TIER, TableRig
-from harness_pipelines_tests.store_proxy import Request, StoreProxy, read_twice
+from harness_pipelines_tests.store_proxy import Request, StoreProxy, looks_of_expire, read_twice
 
 TIMES = 120.0  #: a second is two minutes for the worker
 PARTITIONS = 4
 WRITES = ("PUT", "CREATE", "REPLACE", "POST")
-MINUTES = 22  #: more than two of the periods in which all is looked at
-
-
-@pytest.fixture
-def proxy(endpoints: Endpoints) -> Iterator[StoreProxy]:
-    assert endpoints.s3 is not None
-    with StoreProxy(endpoints.s3) as made:
-        yield made
+PERIODS = 2  #: of expire
+LOOKS = 100  #: of stages, over some ten seconds: the rarest come every two
 
 
 @pytest.fixture
@@ -49,19 +43,55 @@ def settled(rig: TableRig) -> bool:
     return all(p.bounds.batch_hi == p.bounds.buffer_hi > 0 for p in rig.table.positions())
 
 
-def test_an_idle_worker_asks_once_a_minute_at_most(make_rig: MakeRig, counted: hp.Harness, proxy: StoreProxy):
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Each time that a stage asked whether it may write: whether it was at rest."""
+    seen: list[bool] = []
+    check = Standing.check
+
+    def noted(self: Standing, table: TableRow, ledger: Ledger, *, resting: bool = False) -> None:
+        seen.append(resting)
+        check(self, table, ledger, resting=resting)
+
+    monkeypatch.setattr(Standing, "check", noted)
+    return seen
+
+
+def at_rest(make_rig: MakeRig, counted: hp.Harness) -> TableRig:
+    """A table of which everything is merged."""
     rig = make_rig(over=counted, views="both", tier={"max_age": "1s"})
     rig.produce(20)
     rig.worker(until_idle=True).run()
     assert settled(rig)
-    with hastened(TIMES), rig.working(ALL, lease_s=30.0):
-        wait_until(lambda: kinds(proxy.seen)["UPLOADS"] > 0, "expire has looked once", deadline_s=60)
-        time.sleep(1)
-        first = len(proxy.seen)
-        time.sleep(MINUTES * 60 / TIMES)
-        asked = proxy.seen[first:]
-    assert len(asked) <= MINUTES, [(one.kind, one.path.rpartition("/")[2]) for one in asked]
-    assert kinds(asked)["LIST"] >= 2, "after ten minutes it does look"
+    return rig
+
+
+def test_an_idle_worker_asks_once_a_minute_at_most(make_rig: MakeRig, counted: hp.Harness, proxy: StoreProxy):
+    rig = at_rest(make_rig, counted)
+    proxy.forget()
+    with hastened(TIMES) as clock, rig.working(ALL, lease_s=30.0):
+        made, minutes = whole_periods(proxy, clock, PERIODS)
+    assert len(made) <= minutes, [(one.kind, one.path.rpartition("/")[2]) for one in made]
+    assert kinds(made)["LIST"] >= PERIODS, "it does look"
+
+
+def test_a_stage_at_rest_asks_the_store_nothing_however_often_it_looks(
+    make_rig: MakeRig, counted: hp.Harness, proxy: StoreProxy, looks: list[bool]
+):
+    """Not by a clock that runs faster: that one hastens what is done once in a while, and not what each look does."""
+    rig = at_rest(make_rig, counted)
+    proxy.forget()
+    since: list[tuple[int, int]] = []  #: requests, and looks, when the last request was seen
+
+    def is_silent() -> bool:
+        made = len(proxy.made())
+        if not since or since[-1][0] != made:
+            since.append((made, len(looks)))
+        return looks_of_expire(proxy.made()) != [] and len(looks) >= since[-1][1] + LOOKS
+
+    with rig.working(ALL, lease_s=30.0):
+        wait_until(is_silent, f"{LOOKS} looks one after another ask the store nothing")
+    assert all(looks[-LOOKS:])
 
 
 def asked(proxy: StoreProxy, work: Callable[[], object]) -> list[Request]:

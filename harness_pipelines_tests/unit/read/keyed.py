@@ -19,8 +19,7 @@ from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPl
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeQuery, LakeStats
 from harness_pipelines.protocol.reading.selection import Selection
 from harness_pipelines.read.union import ArrowReader
-from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.spec.arrow_filter import to_arrow
+from harness_pipelines.spec.arrow import arrow_schema, to_arrow
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.predicate import Predicate
 from harness_pipelines.spec.types import Type, iceberg_fields, parse_type

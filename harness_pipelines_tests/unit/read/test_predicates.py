@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness_pipelines.buffers.postgres.predicates import to_postgres
 from harness_pipelines.protocol.reading.narrowing import narrowed
-from harness_pipelines.spec.arrow_filter import to_arrow
+from harness_pipelines.spec.arrow import to_arrow
 from harness_pipelines.spec.predicate import FALSE, TRUE, Compare, Like, OneOf, Op, Ref, all_of, any_of, relaxed
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.spec.where import parse_where

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from harness_pipelines.spec.arrow_filter import to_arrow
+from harness_pipelines.spec.arrow import to_arrow
 from harness_pipelines.spec.predicate import comparisons, negate
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines_tests.unit.read.predicates import holds, physical

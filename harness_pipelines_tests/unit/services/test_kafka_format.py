@@ -14,7 +14,10 @@ from harness_pipelines.services.errors import ServicesError
 from harness_pipelines.services.kafka import Kafka
 from harness_pipelines.services.process import Launch
 
-ZIPS = "from harness_pipelines.engines.spark.tasks import package_zip; print(package_zip(), package_zip(), sep='\\n')"
+ZIPS = """
+from harness_pipelines.engines.spark.executors.tasks import package_zip
+print(package_zip(), package_zip(), sep="\\n")
+"""
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,8 @@ class GlueMirror:
     def __init__(self, table: TableRow, catalog: CatalogSpec, lake: StagingCatalog, *, warehouse: str) -> None:
         self._table, self._spec, self._lake, self._warehouse = table, catalog, lake, warehouse
         self._database = catalog.namespace or table.spec.namespace
-        self._shown: dict[
-            ViewName, Mapping[str, Any]
-        ] = {}  #: the entry that `load` found last; commits are built on it
+        #: The entry that `load` found last; commits are built on it.
+        self._shown: dict[ViewName, Mapping[str, Any]] = {}
 
     def load(self, view: ViewName) -> Seen | None:
         """What the entry names. Raises: MirrorAway, MirrorLoginFailed, MirrorRefused, MetadataMissing."""

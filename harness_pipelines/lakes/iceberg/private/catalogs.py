@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 
 from pyiceberg.catalog import MetastoreCatalog
@@ -18,8 +19,9 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 class Staging(MetastoreCatalog, NoopCatalog):
     """A catalog that stages: it writes metadata files, and knows no pointer."""
 
+    @abstractmethod
     def opened_io(self, properties: Mapping[str, str]) -> FileIO:
-        raise NotImplementedError
+        """The access to files that it writes and reads by."""
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
         return self.opened_io({**self.properties, **properties})

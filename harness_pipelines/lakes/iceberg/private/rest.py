@@ -1,6 +1,6 @@
 """PyIceberg's client of REST catalogs, and what it keeps to itself.
 
-A module of its own because it loads an HTTP client, which readers of the lake do not need.
+It loads an HTTP client, which readers of the lake do not need, so no other module of this folder does.
 """
 
 from __future__ import annotations

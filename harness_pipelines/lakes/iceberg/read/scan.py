@@ -65,8 +65,7 @@ from harness_pipelines.protocol.lake.properties import BATCH_HI, STARTS, vector_
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.arrow import COORDINATES as coordinates
-from harness_pipelines.spec.arrow import arrow_type
-from harness_pipelines.spec.arrow_filter import to_arrow
+from harness_pipelines.spec.arrow import arrow_type, to_arrow
 from harness_pipelines.spec.predicate import (
     OFFSET,
     PARTITION,

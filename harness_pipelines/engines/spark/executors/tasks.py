@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import harness_pipelines
-from harness_pipelines.engines.spark.python import Work, standing
+from harness_pipelines.engines.spark.executors.functions import Work, standing
 from harness_pipelines.engines.spark.session import Py4JError, SessionLost, is_closed_channel
 from harness_pipelines.engines.spark.troubles import named
 from harness_pipelines.errors import HarnessError, Recovery

@@ -51,9 +51,9 @@ def read_log(
     headers: bool,
 ) -> DataFrame:
     """The records of *ranges* as `spark_kafka.read_kafka` has them, one task per range; a lost one raises."""
+    from harness_pipelines.engines.spark.executors.functions import standing
+    from harness_pipelines.engines.spark.executors.tasks import ship
     from harness_pipelines.engines.spark.kafka import spark_struct
-    from harness_pipelines.engines.spark.python import standing
-    from harness_pipelines.engines.spark.tasks import ship
 
     ship(spark)
     schema = _RECORDS.append(pa.field("headers", _HEADERS)) if headers else _RECORDS

@@ -1,6 +1,6 @@
-"""Writes of `harness reconcile`: end leases, advance the ledger to the lake, accept foreign rows.
+"""Writes of `harness reconcile`: end leases, advance the ledger to the lake, accept foreign rows and losses.
 
-Runs as the login itself (the owner that ran `harness init`), because workers may not choose the numbers of moves.
+`Reconciler` runs as the login itself (the owner that ran `harness init`): workers may not choose the numbers of moves.
 Locks in the order of all commits: table, catalog row, positions, claims.
 """
 
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
 from harness_pipelines.ledgers.postgres import parameters, specs
-from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog
+from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog, check_held
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, nonce_of, tell
 from harness_pipelines.ports.ledger import PointerMoved, TableRow, TableUnknown, view_dropped
 from harness_pipelines.ports.repair import AdoptedMove, Adoption, NewBatch
-from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.claims import LEASE_MAX
+from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
+from harness_pipelines.protocol.claims import LEASE_MAX, Claim
 from harness_pipelines.protocol.lake.history import HISTORY_LOST, HistoryBroken, NamedMove, floor_after, number_behind
+from harness_pipelines.protocol.schema.schemas import check_schema
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import Version, View, ViewName
 
@@ -286,6 +287,36 @@ class Reconciler:
     def _retain(connection: Connection, table: TableRow, retained_from: int) -> None:
         key = {"table_id": table.table_id, "retained_from": retained_from}
         connection.execute(sql("upkeep/set_retained_from"), key)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Records that Kafka dropped before ingest read them: the position passes them in one commit, by a recorded move.
+
+    It runs under the claim of ingest, as the other commits of that stage do.
+    """
+
+    database: Database
+
+    def accept(self, table: TableRow, claim: Claim, *, partition: int, low: int, high: int) -> int:
+        """Let ingest continue at *high* of *partition* where it stands at *low*; the number of the move.
+
+        Raises: SchemaMoved, BoundaryGap when it stands elsewhere, FencedOut.
+        """
+        key = {"table_id": table.table_id, "partition": partition, "lo": low, "hi": high}
+        with self.database.transaction() as connection:
+            # As every commit of ingest: a schema change waits, or we do.
+            connection.execute(sql("ledger/share_ingest"), key)
+            found = connection.execute(sql("ledger/ingest_positions"), key).fetchall()
+            now = next((row["schema_version"] for row in found if row["partition"] == partition), -1)
+            check_schema(table.name, planned=table.schema_version, found=now, what="the loss was looked at")
+            if connection.execute(sql("ledger/advance_ingest"), key).rowcount != 1:
+                raise BoundaryGap(what="the buffer", partition=partition, expected_low=-1, got_low=low)
+            move = {"shard": claim.shard, "schema_version": table.schema_version, "epoch": claim.epoch}
+            row = connection.execute(sql("audit/begin_accepted"), {**key, **move}).fetchone()
+            assert row is not None
+            check_held(connection, claim)
+        return int(row["move_id"])
 
 
 def _bounds(adoption: Adoption) -> dict[int, Bounds]:

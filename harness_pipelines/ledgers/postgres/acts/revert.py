@@ -13,8 +13,8 @@ from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres import parameters
+from harness_pipelines.ledgers.postgres.acts.corrections import readable_versions, restored_corrections
 from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, BoundaryFrame, Commit, SharedCatalog
-from harness_pipelines.ledgers.postgres.corrections import readable_versions, restored_corrections
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown

@@ -1,0 +1,1 @@
+"""What runs on the executors of Spark, and what they need for it."""
