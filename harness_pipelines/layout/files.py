@@ -143,21 +143,33 @@ def _dividing(files: Sequence[FileStats], columns: Sequence[IndexedColumn]) -> N
 
 
 def _divisions(files: Sequence[FileStats], axis: int, column: IndexedColumn) -> list[_Division]:
-    """Per kind of cut on this column the best: a raw value at some file's lower bound, or a slab."""
+    """Per kind of cut on this column the best: at some file's lower bound, a slab, or above the values of all files.
+
+    The last one comes last, so that a slab is chosen where it divides as well: it alone divides files that have values
+    from one that has NULL and NaN, which lie above all values.
+    """
     lowers = {column.as_cut(f.extents[axis].lower) for f in files if f.extents[axis].lower is not None}
-    lines = sorted(lowers - {column.least})
+    at_lowers = _line_divisions(files, axis, column, sorted(lowers - {column.least}))
+    uppers = [column.as_cut(f.extents[axis].upper) for f in files if f.extents[axis].upper is not None]
+    above = column.successor(max(uppers)) if 0 < len(uppers) < len(files) else None
+    above_all = [] if above is None else _line_divisions(files, axis, column, [above])
+    return at_lowers + _slab_divisions(files, axis, column) + above_all
+
+
+def _line_divisions(
+    files: Sequence[FileStats], axis: int, column: IndexedColumn, lines: Sequence[Value]
+) -> list[_Division]:
     sizes = np.array([_size(file) for file in files], dtype=np.int64)
     total = int(sizes.sum())
     first, last = np.array([_sides_at(file, column, file.extents[axis], lines) for file in files]).T
     low = np.cumsum(np.bincount(first, weights=sizes, minlength=len(lines) + 1))[: len(lines)].astype(np.int64)
     high = np.cumsum(np.bincount(last, weights=sizes, minlength=len(lines) + 1)[::-1])[::-1][1:].astype(np.int64)
     smaller = np.minimum(low, high)
-    found = [
+    return [
         _Division(total - int(low[i] + high[i]), int(smaller[i]), (axis, At(line)))
         for i, line in enumerate(lines)
         if smaller[i] > 0
     ]
-    return found + _slab_divisions(files, axis, column)
 
 
 def _slab_divisions(files: Sequence[FileStats], axis: int, column: IndexedColumn) -> list[_Division]:

@@ -82,7 +82,9 @@ Files = Mapping[int, Sequence[int]]  #: one file per partition, with a row at ea
 
 def fresh_view() -> View:
     """A view of which only the name counts."""
-    return View(metadata=f"file:///nowhere/{uuid.uuid4().hex}/metadata/1.metadata.json", snapshot=uuid.uuid4().int >> 66)
+    return View(
+        metadata=f"file:///nowhere/{uuid.uuid4().hex}/metadata/1.metadata.json", snapshot=uuid.uuid4().int >> 66
+    )
 
 
 def rows_at(partition: int, offsets: Sequence[int], spec: TableSpec) -> pa.Table:

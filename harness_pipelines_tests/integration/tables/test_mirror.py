@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyiceberg.catalog.rest import RestCatalog
 
+import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.mirrors import VERSION
+from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.catalog_server import CatalogServer
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.integration.stores.test_lake_on_s3 import command
@@ -147,6 +152,23 @@ def test_fsck_compares_what_the_ledger_noted_with_what_the_server_shows(make_rig
 
     server.fail("load", "503 before")
     assert [c.invariant for c in fsck(rig.stores, [rig.name]).unchecked] == ["S38"]
+
+
+def test_a_login_that_may_only_read_compares_them_too(make_rig: MakeRig, server: CatalogServer, settings: Settings):
+    rig = mirrored(make_rig, server)
+    moved(rig)
+    mirror(rig)
+    assert settings.dsn is not None
+    name = f"reader_{rig.topic}"
+    with psycopg.connect(settings.dsn, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'rosebud-4711' IN ROLE harness_reader".encode())
+        try:
+            dsn = make_conninfo(settings.dsn, user=name, password="rosebud-4711")
+            with hp.connect(replace(settings, dsn=dsn)) as reader:
+                found = fsck(reader.stores, [rig.name])
+        finally:
+            owner.execute(f"DROP ROLE {name}".encode())
+    assert (found.unchecked, found.broken) == ([], [])
 
 
 def test_the_commands_show_probe_and_drop(make_rig: MakeRig, server: CatalogServer):

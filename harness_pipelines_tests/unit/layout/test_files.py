@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.errors import ShapesDiffer
 from harness_pipelines.layout.files import Extent, FileStats, classify, might_hold, place, rebuild
 from harness_pipelines.layout.tree import RegionTree
-from harness_pipelines_tests.unit.layout.given import arrays, file_of, skewed, some_rows, tables, tree_of
+from harness_pipelines_tests.unit.layout.given import Row, arrays, file_of, skewed, some_rows, tables, tree_of
 
 LONG = IndexedColumn("n", "long")
 ANYTHING = FileStats(path="f", rows=5, bytes=50, sequence=1, extents=(Extent(),))
@@ -63,6 +64,29 @@ def test_a_tree_rebuilt_from_disjoint_files_gives_each_a_region_of_its_own(table
     assert None not in found
     assert len(set(found)) == len(files) == (len(rebuilt) if files else 0)
     assert rebuild(files, columns) == rebuilt
+
+
+def test_a_file_of_null_and_nan_is_divided_from_files_of_values_whatever_was_cut_before():
+    """Neither slab divides them, and once the file of zeros is cut off, no file's values begin above the others'."""
+    columns = [IndexedColumn("a", "boolean"), IndexedColumn("x", "float")]
+    rows: dict[str, list[Row]] = {
+        "low": [(0, -1.0)],
+        "low, a is NULL": [(None, -1.0), (None, -1.0)],
+        "zero": [(0, 0.0), (0, 0.0), (0, 0.0)],
+        "no value, a is NULL": [(None, None), (None, math.nan)],
+    }
+    files = [file_of(name, some, columns) for name, some in rows.items()]
+
+    rebuilt = rebuild(files, columns)
+
+    assert len(set(classify(rebuilt, files)) - {None}) == len(rebuilt) == len(files)
+
+
+def test_files_of_values_are_divided_from_one_of_null_by_the_slab():
+    """A larger value that comes later does not go to the region of NULL."""
+    files = [file_of("values", [(1,), (5,)], [LONG]), file_of("nulls", [(None,), (None,)], [LONG])]
+
+    assert rebuild(files, [LONG]) == RegionTree.single([LONG]).split("", 0, Slab.NULL)
 
 
 def test_overlapping_files_share_a_region():

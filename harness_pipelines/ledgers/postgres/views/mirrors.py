@@ -62,14 +62,14 @@ class MirrorLag:
 
 
 class Mirrors:
-    """The mirrors of one ledger; *readers* only look."""
+    """The mirrors of one ledger. Looks go by *readers*, so that fsck needs no more than a reader's login."""
 
     def __init__(self, database: Database, readers: Database) -> None:
         self._database, self._readers = database, readers
 
     def state(self, table: TableRow, catalog: str) -> MirrorState:
         """One statement: a worker asks several times a second."""
-        [row] = self._database.rows("mirrors/state", _key(table, catalog))
+        [row] = self._readers.rows("mirrors/state", _key(table, catalog))
         return MirrorState(
             version=row["version"],
             holds=tuple(row["holds"] or ()),
@@ -102,7 +102,7 @@ class Mirrors:
         if seen is None or seen.snapshot is None:
             return Known(newest=None, is_of_version=False)
         key = {"table_id": table.table_id, "view": view, "snapshot": seen.snapshot, "version": seen.version}
-        [row] = self._database.rows("mirrors/known", key)
+        [row] = self._readers.rows("mirrors/known", key)
         return Known(newest=row["newest"], is_of_version=row["is_of_version"])
 
     def settle(
