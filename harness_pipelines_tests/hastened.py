@@ -1,7 +1,7 @@
 """A worker for which time passes faster, so that what it does once in ten minutes is seen in seconds.
 
 Only the clocks of an idle worker's periods are hastened: when the lake is looked at, and when expire runs. Leases,
-timeouts and ages are those of the services, whose clocks nobody can hasten.
+timeouts and ages are those of the services, whose clocks a test cannot hasten.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from harness_pipelines.ports.lake import reachable
 from harness_pipelines.spec.locations import normal
 
 MARK = ".harness-owner.json"
-TRUSTED_S = 20.0  #: so long a mark that was read is believed, except before files are removed
+TRUSTED_S = 20.0  #: how long a mark that was read is believed, except before files are removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 A ledger that lost the end of its history (a stand-by was promoted that lacked the last commits, a backup was restored)
 would give versions and events numbers that it gave before. So the moves that the lake names are compared with those of
 the ledger: at first, whenever the database was connected to again, and before something is written if that is some time
-ago. A look costs requests, so who has nothing to write looks rarely.
+ago. A look costs requests, so a stage that has nothing to write looks rarely.
 """
 
 from __future__ import annotations

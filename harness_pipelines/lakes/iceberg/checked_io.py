@@ -214,7 +214,7 @@ class _Output(OutputFile):
         """In an object store the file is created by one conditional request, when it is closed.
 
         Arrow would ask by two requests whether it is there, of which one is a listing, and then write over one that
-        came in between. No file has the name of an earlier one, so even who may write over it writes a new one.
+        came in between. No file has the name of an earlier one, so a caller that may write over a file creates one too.
         """
         inner = self._inner.create(overwrite=overwrite) if _is_local(self.location) else _Created(self.location)
         return _Writing(self.location, inner, self._digests)

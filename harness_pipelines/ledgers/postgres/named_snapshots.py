@@ -165,8 +165,8 @@ def version_then(connection: Connection, table: TableRow, then: datetime) -> int
     if (ahead := connection.execute(sql("snapshots/is_ahead"), key).fetchone()) is not None:
         raise VersionGone(
             f"{table.name}: {then.isoformat()} has not come yet, by the database's clock it is "
-            f"{ahead['now'].isoformat()}: nobody knows which version is the newest then, and the same read would "
-            "get other rows later; read without a time for the newest rows"
+            f"{ahead['now'].isoformat()}: the newest version of then is not known, and the same read would get "
+            "other rows later; read without a time for the newest rows"
         )
     row = connection.execute(sql("snapshots/version_then"), key).fetchone()
     if row is None:

@@ -46,7 +46,7 @@ from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.spec.catalogs import CatalogSpec
 
 WAIT_S = (5.0, 30.0)  #: to connect, and between two packets of an answer
-REMOVE_AGAIN_S = 600.0  #: after a commit with removals failed: so long the next ones have none
+REMOVE_AGAIN_S = 600.0  #: how long commits send no removals after one with removals failed
 TRANSACTION = "transactions/commit"
 _AWAY = (
     requests.RequestException,

@@ -1,6 +1,6 @@
 """What a data file and its manifest say beside the rows, compared with the rows.
 
-Nobody reads a file to find out that it need not be read: bounds, counts and statistics are believed, and columns are
+No engine reads a file to learn that it can skip it: engines believe bounds, counts and statistics, and columns are
 found by ids. So what another writer says there is compared once, before its file is published.
 """
 
