@@ -1,4 +1,4 @@
-"""How often the guard looks at the lake: rarely for a stage that writes nothing, and never too late for one that does."""
+"""How often the guard looks at the lake: rarely for a stage at rest, and never too late for one that writes."""
 
 from __future__ import annotations
 
