@@ -525,4 +525,10 @@ def _give_up(connection: Connection) -> None:
 
 
 def _given_back(connection: Connection) -> None:
+    """Let the pool close a session that came back as another one than it was: its next user counts on a rollback.
+
+    Raises: psycopg.ProgrammingError.
+    """
+    if connection.autocommit:
+        raise psycopg.ProgrammingError("the session came back in autocommit mode")
     connection.used_at = time.monotonic()

@@ -112,3 +112,16 @@ def test_a_ctrl_c_between_a_statement_and_its_answer_is_not_taken_for_postgres_b
         connection.pgconn.send_query(b"SELECT pg_sleep(30)")
         raise KeyboardInterrupt
     assert real.database.rows("reads/now")
+
+
+def test_a_session_that_comes_back_in_autocommit_mode_is_used_by_nobody(real: RealRig):
+    """Its next transaction would be none: each statement would be there for ever, whatever came after it."""
+    database = Database(real.dsn, size=1)
+    try:
+        with database.session() as connection:
+            connection.autocommit = True
+        with database.transaction() as another:
+            assert another is not connection and not another.autocommit
+            assert connection.closed
+    finally:
+        database.close()
