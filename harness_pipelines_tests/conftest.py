@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ import psycopg
 import pytest
 import structlog
 from hypothesis import settings as hypothesis_settings
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.services import Endpoints, Services
 
@@ -105,6 +108,25 @@ def endpoints(services: Services, pytestconfig: pytest.Config) -> Endpoints:
     if pytestconfig.getoption("--warehouse") == "folder":
         found = replace(found, s3=None, warehouse=(services.home / "warehouse").as_uri())
     return replace(found, postgres=found.owner, spark_login=None)
+
+
+@pytest.fixture(scope="session")
+def make_database(endpoints: Endpoints) -> Iterator[Callable[[], str]]:
+    """Makes empty databases, each dropped at the end; gives their addresses."""
+    assert endpoints.postgres is not None
+    made: list[str] = []
+    with psycopg.connect(endpoints.postgres, autocommit=True) as connection:
+
+        def make() -> str:
+            made.append(f"test_{uuid.uuid4().hex[:10]}")
+            name = sql.Identifier(made[-1])
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
+            connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
+            return make_conninfo(endpoints.postgres or "", dbname=made[-1])
+
+        yield make
+        for name in made:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture

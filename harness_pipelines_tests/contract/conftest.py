@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 
-import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.ledgers.postgres.migrations import migrate
-from harness_pipelines.services import Endpoints
 from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, RealRig, StoresRig
-
-
-@pytest.fixture(scope="session")
-def make_database(endpoints: Endpoints) -> Iterator[Callable[[], str]]:
-    """Makes empty databases, each dropped at the end; gives their addresses."""
-    assert endpoints.postgres is not None
-    made: list[str] = []
-    with psycopg.connect(endpoints.postgres, autocommit=True) as connection:
-
-        def make() -> str:
-            made.append(f"contract_{uuid.uuid4().hex[:10]}")
-            name = sql.Identifier(made[-1])
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-            connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
-            return make_conninfo(endpoints.postgres or "", dbname=made[-1])
-
-        yield make
-        for name in made:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +16,17 @@ from harness_pipelines_tests.integration.read.world import World, standard_rows
 
 
 @pytest.fixture(scope="session")
-def dsn(endpoints: Endpoints) -> str:
-    """A database with the ledger's schema and roles."""
-    assert endpoints.postgres is not None
-    migrate(endpoints.postgres)
-    return endpoints.postgres
+def dsn(make_database: Callable[[], str]) -> str:
+    """A database with the ledger's schema and roles, for worlds alone: others would find their tables sick."""
+    made = make_database()
+    migrate(made)
+    return made
 
 
 @pytest.fixture(scope="session")
-def spark(endpoints: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(endpoints: Endpoints, dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on the shared Spark Connect server."""
-    settings = endpoints.fill(Settings(home=tmp_path_factory.mktemp("home")))
+    settings = endpoints.fill(Settings(home=tmp_path_factory.mktemp("home"), dsn=dsn))
     session = open_spark(settings)
     yield session
     session.stop()

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -31,6 +30,7 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, Primitive, StructType, Type, parse_type
 from harness_pipelines_tests.integration.read.test_union_arrow import PARTITIONS, alive, rows_of, whole_plan
 from harness_pipelines_tests.integration.read.world import STANDARD, World, coordinates_of, standard_rows
+from harness_pipelines_tests.other_catalog import sql_catalog
 from harness_pipelines_tests.unit.read.predicates import holds, physical, predicates
 from harness_pipelines_tests.unit.read.test_nested_json import exact
 from harness_pipelines_tests.unit.read.values import PRIMITIVE_VALUES, nested_types, values
@@ -312,9 +312,7 @@ def test_what_spark_writes_is_read_back_without_a_jvm(every_type, spark, dsn, tm
     world.segments.clear()
     world.add_segment(rows)
     buffered = world.plan(lake={}, buffer={0: (0, 40)})
-    catalog = SqlCatalog(
-        "harness", uri=sqlalchemy_url(dsn), warehouse=(tmp_path / "spark").as_uri(), init_catalog_tables="false"
-    )
+    catalog = sql_catalog("harness", dsn=dsn, warehouse=(tmp_path / "spark").as_uri())
     catalog.create_namespace_if_not_exists("w")
     view = catalog.create_table(
         ("w", f"{world.name}__stream"), schema=world.view.schema(), partition_spec=world.view.spec()
@@ -345,11 +343,6 @@ def _sorted_maps(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return {f.name: _sorted_maps(value[f.name], f.type) for f in kind}
     return value
-
-
-def sqlalchemy_url(dsn: str) -> str:
-    """The SQLAlchemy form of a libpq URI, driven by psycopg 3."""
-    return "postgresql+psycopg://" + dsn.partition("://")[2]
 
 
 def test_predicates_mean_the_same_in_spark(every_type, spark):

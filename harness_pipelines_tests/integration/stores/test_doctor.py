@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -15,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from psycopg.conninfo import make_conninfo
 
+import harness_pipelines as hp
 from harness_pipelines.app.doctor.all import warehouse_report
 from harness_pipelines.app.doctor.check import Check, Finding, Report, Verdict, examine
 from harness_pipelines.app.doctor.kafka import kafka as of_kafka
@@ -26,7 +29,8 @@ from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines.services import Endpoints, Services
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.faults.conftest import MakeRig, proxy
-from harness_pipelines_tests.rig import PostgresProxy
+from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.rig import PostgresProxy, TableRig
 from harness_pipelines_tests.store_proxy import Fault, StoreProxy
 
 __all__ = ["proxy"]
@@ -268,13 +272,35 @@ def test_a_spark_that_hangs_is_named_in_time(settings: Settings, services: Servi
 # -- the whole -----------------------------------------------------------------------------------------------
 
 
-def test_the_command_passes_over_running_services_and_init_tries_the_warehouse(services: Services):
-    home = f"--home={services.home}"
-    shown = CliRunner().invoke(cli, [home, "init", "--json"])
+@pytest.fixture
+def own(services: Services, tmp_path: Path) -> Iterator[Settings]:
+    """A home with a database and a warehouse of its own: the doctor looks at all tables, and other tests leave some."""
+    jars = os.environ.get("HARNESS_JARS")
+    home = Services(tmp_path / "home", jars=Path(jars) if jars else None)
+    shared = services.current()
+    try:
+        home.up(only=["postgres"])
+        yield Settings(
+            home=home.home, kafka=shared.kafka, kafka_properties=shared.kafka_login or {}, spark=shared.spark
+        )
+    finally:
+        home.down()
+
+
+def test_the_command_passes_over_running_services_and_init_tries_the_warehouse(
+    own: Settings, services: Services, kafka: KafkaRig
+):
+    environment = {**own.kafka_environment(), "HARNESS_SPARK": own.spark or ""}
+    run = partial(CliRunner(env=environment).invoke, cli)
+    shown = run([f"--home={own.home}", "init", "--json"])
     assert (shown.exit_code, json.loads(shown.stdout)["warehouse"]["ok"]) == (0, True)
-    told = json.loads(CliRunner().invoke(cli, [home, "doctor", "--json"]).stdout)
-    broken = [one for one in told["findings"] if one["verdict"] == "fail" and not one["name"].startswith("topic of")]
-    assert broken == []
-    assert {one["system"] for one in told["findings"]} >= {"machine", "postgres", "kafka", "warehouse"}
-    secrets = [file.read_text().strip() for file in (services.home / "secrets").iterdir()]
+    with hp.connect(own) as opened:
+        TableRig(opened, kafka)
+    looked = run([f"--home={own.home}", "doctor", "--json"])
+    told = json.loads(looked.stdout)
+    assert [one for one in told["findings"] if one["verdict"] == "fail"] == []
+    assert looked.exit_code == 0
+    assert {one["system"] for one in told["findings"]} >= {"machine", "postgres", "kafka", "warehouse", "spark"}
+    assert "those of 1 tables are there and may be read" in [one["found"] for one in told["findings"]]
+    secrets = [file.read_text().strip() for at in (own.home, services.home) for file in (at / "secrets").iterdir()]
     assert [secret for secret in secrets if secret in json.dumps(told)] == []
