@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NewType, Protocol
 
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.compaction import Run
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
@@ -167,4 +168,12 @@ class Engine(Protocol):
 
     def interrupt(self) -> None:
         """End what stages of this process do on the engine, for good, and never wait for it."""
+        ...
+
+    def give_up(self, table: TableRow, stage: Stage) -> None:
+        """End the attempt that is under way for *stage* of *table*, and never wait for it: its claim is lost.
+
+        The thread that waits for it gets FencedOut. Call it again while the claim is lost: what an attempt asks of the
+        engine after that is met then.
+        """
         ...

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, LiteralString
 from unittest import mock
 from urllib.parse import urlsplit
 
@@ -29,11 +30,12 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig, wait_until
-from harness_pipelines_tests.rig import TIER, TableRig
+from harness_pipelines_tests.rig import TIER, TableRig, running
 
 TASKS = 40_000  #: which take minutes
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 TABLE: Any = SimpleNamespace(name="shop.orders")
+LEASE = timedelta(seconds=30)
 PROMPT_S = 10.0  #: far less than Spark would take for what it is asked
 PINGS = "grpc.http2.max_pings_without_data"
 NOTICED_S = 90.0  #: a ping without an answer, then some new connections without one
@@ -81,6 +83,36 @@ def test_a_worker_that_is_interrupted_gives_up_what_spark_does_for_it(
     move = harness.stores.ledger.open_move(rig.table.row, Stage.TIER, shard=0)
     assert move is not None, "it is open for the next attempt"
     assert harness.stores.ledger.note_failure(move, error="asked for their number", counts=False) == 0
+    rig.tier()
+    rig.assert_exact()
+
+
+def test_a_worker_whose_claim_is_lost_gives_up_what_spark_does_under_it(
+    other: hp.Harness, harness: hp.Harness, kafka: KafkaRig, tmp_path: Path
+):
+    """Nothing of it could be published, and on the same Spark the next holder's attempt would share its places."""
+    rig = TableRig(harness, kafka)
+    rig.produce(20)
+    rig.ingest()
+    begun = tmp_path / "begun"
+
+    def write(frame: Any, _target: object) -> None:
+        count_for_long(frame.sparkSession, begun)
+
+    def claims(changes: LiteralString) -> None:
+        with harness.stores.database.session() as connection:
+            connection.execute(f"UPDATE harness.claims SET {changes} WHERE table_id = %s", [rig.table.row.table_id])
+
+    worker = Worker(other.stores, [rig.table.row], WorkerOptions(stages=TIER, lease=LEASE))
+    with mock.patch.object(spark_write, "append_to_branch", write), running(worker):
+        wait_until(begun.exists, "Spark is at work")
+        claims("holder = gen_random_uuid(), epoch = epoch + 1, lease_until = clock_timestamp() + interval '1 hour'")
+        tally = worker.progress[0].tallies[Stage.TIER]
+        wait_until(lambda: tally.failed >= 1, "its attempt has ended", deadline_s=LEASE.total_seconds())
+    move = harness.stores.ledger.open_move(rig.table.row, Stage.TIER, shard=0)
+    assert move is not None, "it is open for the next attempt"
+    assert harness.stores.ledger.note_failure(move, error="asked for their number", counts=False) == 0
+    claims("lease_until = clock_timestamp()")
     rig.tier()
     rig.assert_exact()
 

@@ -15,6 +15,7 @@ from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.ports.source import OpenLog
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.compaction import Run
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
@@ -71,7 +72,8 @@ class SparkEngine:
 
         place = None if table.intake.buffered else kafka.tls_place(self._settings)
         target = write.BranchTarget(catalog=self._settings.catalog_name, table=table, move=move)
-        with self._sessions().working() as session, write.explained(table, move, kafka=place):
+        owner = table.table_id, move.stage
+        with self._sessions().working(owner) as session, write.explained(table, move, kafka=place):
             yield session, target
 
     def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
@@ -153,6 +155,9 @@ class SparkEngine:
 
     def interrupt(self) -> None:
         self._sessions().interrupt()
+
+    def give_up(self, table: TableRow, stage: Stage) -> None:
+        self._sessions().give_up((table.table_id, stage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

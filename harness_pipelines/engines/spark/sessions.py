@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from harness_pipelines.engines.spark.session import (
 from harness_pipelines.engines.spark.stage_session import settle
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import SparkInterrupted
+from harness_pipelines.protocol.claims import FencedOut
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
 
@@ -34,6 +36,17 @@ if TYPE_CHECKING:
 
 Opener = Callable[[Mapping[str, str]], Any]  #: makes a session from Spark's options
 DEAF_S = 5.0  #: for Spark to answer that it was interrupted; then it is not waited for
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """One piece of a stage's work, in the thread that waits for it."""
+
+    session: SparkSession
+    tag: str  #: of what it alone does on Spark
+    owner: Hashable
+    is_given_up: bool = False
+    asking: threading.Thread | None = None  #: Spark to interrupt it
 
 
 class SparkSessions:
@@ -45,6 +58,7 @@ class SparkSessions:
         self._session: SparkSession | None = None  # of users
         self._staging: SparkSession | None = None
         self._working: Counter[SparkSession] = Counter()  # how many threads work in each session of stages
+        self._works: set[_Work] = set()
         self._opener: Opener | None = None
         self._tag = f"harness-{uuid4()}"  # what stages of this process do, in a session that others may use too
         self._interrupted = threading.Event()
@@ -97,18 +111,22 @@ class SparkSessions:
         close_spark(session, self._settings)  # or PySpark would return it again as the active session
 
     @contextmanager
-    def working(self) -> Iterator[SparkSession]:
-        """The stages' session for one piece of work, which `interrupt` ends from another thread.
+    def working(self, owner: Hashable = None) -> Iterator[SparkSession]:
+        """The stages' session for one piece of work, which `interrupt` and `give_up` end from another thread.
 
         Spark's errors are to be named inside of the block (`spark_write.explained`). What has no name is a defect, and
-        is raised as it is, interrupted or not. Raises: SparkInterrupted, in place of a named error; SparkUnreachable,
-        SparkAway, SessionLost, SessionUnfit.
+        is raised as it is, interrupted or not. Raises: in place of a named error SparkInterrupted, or FencedOut where
+        the work of *owner* was given up; SparkUnreachable, SparkAway, SessionLost, SessionUnfit.
         """
         if self._interrupted.is_set():
             raise SparkInterrupted("Spark is not asked for anything more: this process is ending")
         session = self._begin()
+        work = _Work(session, f"{self._tag}-{uuid4()}", owner)
+        with self._lock:
+            self._works.add(work)
         try:
             session.addTag(self._tag)
+            session.addTag(work.tag)
             _settled(session)
             yield session
         except HarnessError as error:
@@ -116,11 +134,34 @@ class SparkSessions:
                 self.forget(session)
             if self._interrupted.is_set():
                 raise SparkInterrupted("what Spark did was given up: this process is ending") from error
+            if work.is_given_up:
+                raise FencedOut(
+                    "what Spark did was given up: the claim that it was done under is lost, so nothing of it could "
+                    "be published"
+                ) from error
             raise
         finally:
+            with self._lock:
+                self._works.discard(work)
             with suppress(Py4JError):  # a master's JVM may be gone
+                session.removeTag(work.tag)
                 session.removeTag(self._tag)
             self._end(session)
+
+    def give_up(self, owner: Hashable) -> None:
+        """End the work that *owner* has begun, and never wait for Spark.
+
+        Work that asks for more after it was interrupted is only met by the next call: call it while it is of no use.
+        """
+        with self._lock:
+            works = [work for work in self._works if work.owner == owner]
+        for work in works:
+            work.is_given_up = True
+            if work.asking is None or not work.asking.is_alive():
+                work.asking = threading.Thread(
+                    target=self._ask, args=([work.session], work.tag), name="give-up-spark", daemon=True
+                )
+                work.asking.start()
 
     def interrupt(self) -> None:
         """End the work of this process's stages on Spark for good, for a worker that stops and does not wait.
@@ -135,19 +176,22 @@ class SparkSessions:
             return
         if self._asking is None or not self._asking.is_alive():
             self._asked_at = time.monotonic()
-            self._asking = threading.Thread(target=self._ask, args=(sessions,), name="interrupt-spark", daemon=True)
+            self._asking = threading.Thread(
+                target=self._ask, args=(sessions, self._tag), name="interrupt-spark", daemon=True
+            )
             self._asking.start()
         elif time.monotonic() - self._asked_at >= DEAF_S:
             for session in sessions:
                 hang_up(session, self._settings)
 
-    def _ask(self, sessions: Collection[SparkSession]) -> None:
+    @staticmethod
+    def _ask(sessions: Collection[SparkSession], tag: str) -> None:
         import grpc
         from pyspark.errors import PySparkException
 
         for session in sessions:
             with suppress(PySparkException, Py4JError, grpc.RpcError, OSError, ValueError):  # gone already, by itself
-                session.interruptTag(self._tag)
+                session.interruptTag(tag)
 
     def close(self) -> None:
         """End these sessions; other sessions of the process continue."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from getpass import getuser
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, Protocol
@@ -112,7 +113,8 @@ def run(stores: Ports, table: TableRow, request: RecallRequest) -> Iterator[Reca
     if table.stopped:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was moved")
     stores.standing.check(table, stores.ledger)
-    keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE)
+    give_up = partial(stores.engine.give_up, table, Stage.OTREE)
+    keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE, give_up=give_up)
     pause = threading.Event()
     try:
         while (now := stores.recalls.find(table, request.recall_id)).is_open:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
@@ -103,7 +104,8 @@ def run(stores: Ports, table: TableRow, request: Request, *, run_id: str | None 
     """
     if table.stopped:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was rewritten")
-    keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE)
+    give_up = partial(stores.engine.give_up, table, Stage.OTREE)
+    keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE, give_up=give_up)
     pause = threading.Event()
     try:
         while any(one.request_id == request.request_id for one in stores.reclusters.open(table)):

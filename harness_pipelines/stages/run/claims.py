@@ -38,10 +38,16 @@ class ClaimKeeper:
         holder: str,
         lease: timedelta,
         check_spec: Callable[[], None] | None = None,
+        give_up: Callable[[], None] | None = None,
     ) -> None:
-        """*check_spec* is asked after each take-over, until it does not raise: is the table what the holder knows?"""
+        """*check_spec* is asked after each take-over, until it does not raise: is the table what the holder knows?
+
+        *give_up* ends what is still done under a claim that was lost, and does not wait for it. It is called again
+        until the claim is asked for next.
+        """
         self._ledger, self._table, self._stage = ledger, table, stage
         self._check_spec, self._checked = check_spec, False
+        self._give_up = give_up
         self._holder, self._lease = holder, lease
         self._claim: Claim | None = None
         self._asks = False  #: what interrupted it, as Ctrl-C does an own mover, left it without the answer
@@ -134,6 +140,8 @@ class ClaimKeeper:
             try:
                 if claim is not None:
                     self._renew_once(claim)
+                else:
+                    self._end_work()
             except Exception:  # without this thread the claim would be lost without a trace
                 log.exception("claim.renewal_broken", table=self._table.name, stage=self._stage)
 
@@ -149,3 +157,12 @@ class ClaimKeeper:
         with self._lock:
             if self._claim is claim:
                 self._claim = renewed
+        self._end_work()
+
+    def _end_work(self) -> None:
+        """Without the claim nothing can be published: work that continued would only slow down the next holder's."""
+        if self._give_up is None:
+            return
+        with self._lock:  # nobody takes the claim, and begins new work under it, meanwhile
+            if self._claim is None:
+                self._give_up()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
@@ -216,6 +217,7 @@ class _TableWorker:
                 holder=worker.holder,
                 lease=worker.options.lease,
                 check_spec=self._check_spec if stage in (Stage.INGEST, Stage.TIER) else None,  # they read the log
+                give_up=partial(self._give_up, stage) if stage in _ON_SPARK else None,
             )
             for stage in worker.options.stages
         }
@@ -295,6 +297,9 @@ class _TableWorker:
     def doubt(self, stage: str) -> None:
         """Ask the ledger whether the claim of *stage* is still held."""
         self._keepers[Stage(stage)].doubt()
+
+    def _give_up(self, stage: Stage) -> None:
+        self.stores.engine.give_up(self.table, stage)
 
     def _claim_of_log(self) -> Claim | None:
         keeper = self._keepers[self._reads_log]

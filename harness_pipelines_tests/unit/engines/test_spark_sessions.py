@@ -20,6 +20,7 @@ from harness_pipelines.engines.spark import sessions as spark_sessions
 from harness_pipelines.engines.spark.session import SessionLost, SparkAway
 from harness_pipelines.engines.spark.sessions import SparkSessions
 from harness_pipelines.ports.errors import SparkInterrupted
+from harness_pipelines.protocol.claims import FencedOut
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.producer import wait_until
 
@@ -176,3 +177,18 @@ def test_an_interrupt_reaches_work_in_a_session_that_was_given_up(sessions: Sess
         sessions.own.forget(first)
         sessions.own.interrupt()
         wait_until(lambda: asked == [first], "the work is interrupted")
+
+
+def test_work_that_is_given_up_is_interrupted_alone_and_its_thread_learns_that_its_claim_is_lost(sessions: Sessions):
+    asked: list[str] = []
+    tags: list[str] = []
+    with sessions.own.working(owner="theirs"), pytest.raises(FencedOut), sessions.own.working(owner="mine") as session:
+        session.interruptTag = asked.append  # type: ignore[method-assign,assignment]
+        tags += [work.tag for work in sessions.own._works if work.owner == "mine"]
+        sessions.own.give_up("mine")
+        wait_until(lambda: asked == tags, "Spark is asked to end it")
+        sessions.own.give_up("nobody's")
+        raise SparkAway("Spark: the operation was cancelled")
+    assert len(asked) == 1
+    with sessions.own.working(owner="mine"):
+        pass

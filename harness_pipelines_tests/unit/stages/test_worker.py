@@ -14,7 +14,7 @@ import pytest
 
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ledgers.postgres.retention import SizeGuard
-from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines.stages.ingest import ingest
 from harness_pipelines.stages.run import trouble, worker
 from harness_pipelines.stages.run.claims import ClaimKeeper
@@ -195,6 +195,33 @@ def test_a_claim_is_renewed_whatever_a_renewal_met(books: Books):
     wait_until(lambda: books.renewals >= 3, "the first renewal failed, others followed")
     keeper.release()
     assert books.released == [1]
+
+
+def test_what_is_done_under_a_claim_that_was_lost_is_given_up_until_the_claim_is_held_again(books: Books):
+    ledger: Any = books
+    given_up: list[bool] = []
+    lost = threading.Event()
+
+    def renew(claim: Claim, *, lease: timedelta) -> Claim:
+        if lost.is_set():
+            raise FencedOut("it was taken over")
+        return claim
+
+    ledger.renew = renew
+    keeper = ClaimKeeper(
+        ledger, table(1, "a.b"), Stage.TIER, holder="me", lease=timedelta(milliseconds=30),
+        give_up=lambda: given_up.append(keeper.is_held),
+    )  # fmt: skip
+    assert keeper.acquire()
+    assert not given_up
+    lost.set()
+    wait_until(lambda: len(given_up) >= 3, "what begins late is met as well")
+    lost.clear()
+    assert keeper.acquire()
+    before = len(given_up)
+    keeper.release()
+    assert len(given_up) == before
+    assert not any(given_up)
 
 
 def test_a_loop_that_begins_again_goes_on_with_its_threads_counts(books: Books, monkeypatch: pytest.MonkeyPatch):
