@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 from harness_pipelines.secret import HIDDEN, redact
 from harness_pipelines.spec.columns import list_of_names
 
@@ -49,11 +49,9 @@ class SecretPlace(BaseModel):
                 raise CatalogSecretMissing(f"property {name!r} of the catalog: the variable {self.env} is not set")
             return found
         try:
-            return Path(str(self.file)).read_text(encoding="utf-8").partition("\n")[0].strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CatalogSecretMissing(
-                f"property {name!r} of the catalog: {self.file} cannot be read: {error}"
-            ) from error
+            return read_text(str(self.file), SECRET_BYTES_MAX).partition("\n")[0].strip()
+        except Unreadable as error:
+            raise CatalogSecretMissing(f"property {name!r} of the catalog: {self.file} {error}") from error
 
 
 class CatalogSpec(BaseModel):

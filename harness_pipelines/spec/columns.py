@@ -34,7 +34,7 @@ from harness_pipelines.spec.types import (
     parse_type,
 )
 from harness_pipelines.spec.where import WhereError, compared
-from harness_pipelines.spec.wording import quote
+from harness_pipelines.spec.wording import folded, quote, why_same
 
 Default = bool | int | float | str  #: as it is written: dates, times and UUIDs are text, binaries hexadecimal text
 RESERVED_PREFIXES = ("_kafka_", "_harness_")  #: coordinates, and what frames in Spark have for a while
@@ -44,6 +44,7 @@ RESERVED = frozenset({
 })  # fmt: skip
 NAME_BYTES_MAX = 63  # Postgres cuts longer identifiers
 COLUMNS_MAX = 1_500  # Postgres has 1,600, the coordinates included
+_KEEP_ONE = "keep one, or give one of the fields another name in the topic"
 _MAP_KEYS = ("string", "int", "long", "date", "time", "timestamp", "timestamptz", "uuid", "decimal(p,s)")
 
 
@@ -135,17 +136,19 @@ def _columns(value: Any) -> tuple[Column, ...]:
     seen: dict[str, str] = {}
     for name, words in pairs:
         try:
-            if other := seen.get(str(name).lower()):
-                raise _Misfit((), f"the column occurs twice, also as {other!r} (names ignore case)")
-            seen[str(name).lower()] = str(name)
+            if other := seen.get(folded(str(name))):
+                raise _Misfit(
+                    (), f"the column occurs twice, also as {other!r} ({why_same(str(name), other)}); {_KEEP_ONE}"
+                )
+            seen[folded(str(name))] = str(name)
             found.append(_column(name, words))
         except _Misfit as why:
             wrong.append(detail((str(name), *why.place), str(why), words))
         except ValidationError as error:
             wrong += [_moved(e, str(name)) for e in error.errors(include_url=False)]
     for column in (c for c in found if c.aliases):
-        others = {lower: of for lower, of in seen.items() if of != column.name}
-        others |= {a.lower(): c.name for c in found if c is not column for a in c.aliases}
+        others = {plain: of for plain, of in seen.items() if of != column.name}
+        others |= {folded(a): c.name for c in found if c is not column for a in c.aliases}
         for at, trouble in alias_troubles(column, others):
             wrong.append(detail((column.name, "aliases", at), trouble, column.aliases[at]))
     if wrong:
@@ -156,7 +159,7 @@ def _columns(value: Any) -> tuple[Column, ...]:
 def alias_troubles(column: Column, others: Mapping[str, str]) -> Iterator[tuple[int, str]]:
     """What is wrong with aliases of *column*, each by its position.
 
-    *others*: the names and aliases of other columns in small letters, each with the name of its column.
+    *others*: the names and aliases of other columns, folded, each with the name of its column.
     """
     for at, alias in enumerate(column.aliases):
         if why := _name_trouble(alias, "alias"):
@@ -165,8 +168,11 @@ def alias_troubles(column: Column, others: Mapping[str, str]) -> Iterator[tuple[
             yield at, f"the alias {alias!r} is the column's own name; remove it"
         elif alias in column.aliases[:at]:
             yield at, f"the alias {alias!r} occurs twice"
-        elif other := others.get(alias.lower()):
-            yield at, f"{alias!r} is a name of column {other!r} (names ignore case); a field belongs to one column"
+        elif other := others.get(folded(alias)):
+            yield (
+                at,
+                f"{alias!r} is a name of column {other!r} ({why_same(alias, other)}); a field belongs to one column",
+            )
 
 
 class _Misfit(Exception):
@@ -237,12 +243,14 @@ def _default_trouble(column: Column, default: Default) -> str | None:
 
 
 def _name_trouble(name: str, what: str = "column name") -> str | None:
-    if not name.strip() or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
-        article = "an" if what == "alias" else "a"
+    article = "an" if what == "alias" else "a"
+    if name and not folded(name):
+        return f"{article} {what} has a character that can be seen, and {name!a} has none"
+    if not name or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
         return f"{article} {what} has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode(errors='replace'))}"
     if why := _letter_trouble(name):
         return f"the {what} {name!r} {why}"
-    if name.lower().startswith(RESERVED_PREFIXES) or name.lower() in RESERVED:
+    if folded(name).startswith(RESERVED_PREFIXES) or folded(name) in RESERVED:
         taken = ", ".join([*(f"{prefix}*" for prefix in RESERVED_PREFIXES), *sorted(RESERVED)])
         return f"the {what} {name!r} is reserved, as are {taken}; give the field another name in the topic"
     return None

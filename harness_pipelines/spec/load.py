@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import abc
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.files import Unreadable, read_text
 from harness_pipelines.spec.columns import Column, ColumnWords
 from harness_pipelines.spec.contract import ColumnChecks
 from harness_pipelines.spec.deletes import never_fires
@@ -51,8 +52,8 @@ _ELSEWHERE: Mapping[type[BaseModel], Mapping[str, str]] = {
 def load_spec(path: str | Path) -> TableSpec:
     """Read a YAML (or JSON) file. Raises: SpecError."""
     try:
-        text = _read_text(Path(path), SPEC_BYTES_MAX)
-    except _Unreadable as error:
+        text = read_text(path, SPEC_BYTES_MAX)
+    except Unreadable as error:
         raise SpecError.whole(str(path), f"the spec {error}") from error
     return load_spec_text(text, source=str(path), folder=Path(path).parent)
 
@@ -110,8 +111,8 @@ def _read_schemas(words: dict[str, Any], reader: Reader, folder: Path) -> list[S
             why = f"write the path of a file as text, not {quote(said['file'])}"
         else:
             try:
-                text = _read_text(path, 4 * SCHEMA_CHARS_MAX)
-            except _Unreadable as error:
+                text = read_text(path, 4 * SCHEMA_CHARS_MAX)
+            except Unreadable as error:
                 why = f"{path} {error}"
         if not why and len(text) > SCHEMA_CHARS_MAX:
             why = f"{path} has {len(text):,} characters; at most {SCHEMA_CHARS_MAX:,} are kept"
@@ -121,25 +122,6 @@ def _read_schemas(words: dict[str, Any], reader: Reader, folder: Path) -> list[S
         else:
             words[word] = {"text": text, **{w: v for w, v in said.items() if w != "file"}}
     return problems
-
-
-class _Unreadable(Exception):
-    """Why a file is no text; the name of the file belongs before it."""
-
-
-def _read_text(path: Path, bytes_max: int) -> str:
-    """Read a file of unknown origin; a file without an end (a device) is refused."""
-    try:
-        with path.open("rb") as file:
-            found = file.read(bytes_max + 1)
-    except (OSError, ValueError) as error:  # a path with U+0000 is a ValueError
-        raise _Unreadable(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(found) > bytes_max:
-        raise _Unreadable(f"is larger than {bytes_max:,} bytes")
-    try:
-        return found.decode()
-    except UnicodeDecodeError as error:
-        raise _Unreadable(f"is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def load_value(text: str) -> Any:
@@ -165,7 +147,8 @@ def located(path: str | Path) -> Iterator[None]:
         if not error.setting:
             raise
         reader = Reader()
-        reader.read(_read_text(Path(path), SPEC_BYTES_MAX), str(path))
+        with suppress(Unreadable):  # it is gone by now, or was a pipe: the error has no line then
+            reader.read(read_text(path, SPEC_BYTES_MAX), str(path))
         raise type(error)(f"{path}:{reader.line(error.setting)}: {error}") from error
 
 

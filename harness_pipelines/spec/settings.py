@@ -15,6 +15,7 @@ from pathlib import Path
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.locations import warehouse_location
 from harness_pipelines.spec.object_stores import S3Settings
+from harness_pipelines.spec.wording import quote
 
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
 REGISTRY_PROPERTY_PREFIX = "HARNESS_REGISTRY_"
@@ -61,9 +62,10 @@ class Settings:
         """Read the settings once; *home* (a command line option) wins over ``HARNESS_HOME``."""
         values = os.environ if env is None else env
         chosen = home or Path(values.get("HARNESS_HOME") or ".harness")
+        named = "--home" if home else "HARNESS_HOME"
         jars = values.get("HARNESS_JARS")
         return cls(
-            home=chosen.expanduser().absolute(),
+            home=_usable_home(_absolute(chosen, named), named),
             dsn=values.get("HARNESS_DSN") or None,
             owner_dsn=values.get("HARNESS_OWNER_DSN") or None,
             spark_dsn=values.get("HARNESS_SPARK_DSN") or None,
@@ -71,7 +73,7 @@ class Settings:
             spark=values.get("HARNESS_SPARK") or None,
             warehouse=values.get("HARNESS_WAREHOUSE") or None,
             s3=S3Settings.from_env(values),
-            jars=Path(jars).expanduser().absolute() if jars else None,
+            jars=_absolute(Path(jars), "HARNESS_JARS") if jars else None,
             catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",
             buffer_gb=_number(values, "HARNESS_BUFFER_GB", BUFFER_GB),
             kafka_properties=_properties(values, KAFKA_PROPERTY_PREFIX),
@@ -119,6 +121,34 @@ class Settings:
     def for_others(self) -> Settings:
         """These settings for a process on Spark's machines: without the login of the database's owner."""
         return replace(self, owner_dsn=None)
+
+
+def _absolute(path: Path, named: str) -> Path:
+    """Raises: UsageError where `~` is of nobody, or the current folder is gone."""
+    try:
+        return path.expanduser().absolute()
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{named} is {quote(str(path))}, which means no folder: {error}") from error
+
+
+def _usable_home(home: Path, named: str) -> Path:
+    """The folder *home*, or where one can be made, as far as can be seen without writing. Raises: UsageError."""
+    try:
+        os.scandir(home).close()
+        os.stat(home / "services.json")
+    except FileNotFoundError:
+        present = next(place for place in (home, *home.parents) if os.path.lexists(place))
+        why = "" if present.is_dir() else f"{quote(str(present))} is a link to nothing"
+    except OSError as error:  # a file in the path, links in a circle, a name that is too long, no right to look
+        why = error.strerror or str(error)
+    else:
+        why = ""
+    if why:
+        raise UsageError(
+            f"{named} is {quote(str(home))}, which cannot be the home: {why}. Nothing was done; let it name a folder "
+            "that this user may read and write, or one that can be made"
+        )
+    return home
 
 
 def _number(values: Mapping[str, str], name: str, default: float) -> float:

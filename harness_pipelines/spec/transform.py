@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from harness_pipelines.spec.columns import Column, Columns, alias_troubles
 from harness_pipelines.spec.sources import WHOLE
 from harness_pipelines.spec.types import ListType, MapType, StructType, Type, parse_type
-from harness_pipelines.spec.wording import quote, unknown_name
+from harness_pipelines.spec.wording import folded, quote, unknown_name, why_same
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
@@ -84,7 +84,7 @@ def source_column(spec: TableSpec) -> Column | None:
     for one in transform.fields or ():
         if one.name == SOURCE and isinstance(one.type, StructType):
             return one
-    taken = {name.lower() for c in (*spec.columns, *(transform.fields or ())) for name in c.names}
+    taken = {folded(name) for c in (*spec.columns, *(transform.fields or ())) for name in c.names}
     expressions = [*transform.derive.values(), *([transform.filter] if transform.filter else [])]
     if SOURCE in taken or not any(_SOURCE_WORD.search(sql) for sql in expressions):
         return None
@@ -99,11 +99,11 @@ def transform_troubles(spec: TableSpec) -> Iterator[TransformTrouble]:
     if not transform.derive and transform.filter is None:
         yield TransformTrouble(place=(), why="write `derive`, `filter` or both", found=transform)
     columns = {c.name: c for c in spec.columns}
-    taken = {name.lower(): c.name for c in spec.columns for name in c.names}
+    taken = {folded(name): c.name for c in spec.columns for name in c.names}
     for one in transform.fields or ():
-        if other := taken.get(one.name.lower()):
-            what = f"{other!r} is a column" if other.lower() == one.name.lower() else f"column {other!r} has this alias"
-            why = f"{what} already (names ignore case); `fields` are fields without a column"
+        if other := taken.get(folded(one.name)):
+            what = f"{other!r} is a column" if folded(other) == folded(one.name) else f"column {other!r} has this alias"
+            why = f"{what} already ({why_same(one.name, other)}); `fields` are fields without a column"
             yield TransformTrouble(place=("fields", one.name), why=why, found=one.name)
         elif one.source in WHOLE:
             yield TransformTrouble(

@@ -13,6 +13,7 @@ from harness_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.wording import folded, why_same
 
 PRIMITIVES = (
     "boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "string", "binary", "uuid",
@@ -249,13 +250,13 @@ class _Parser:
             self.take(":")
             fields.append(FieldType(name, self.type()))
         self.take(">")
-        seen: set[str] = set()
+        seen: dict[str, str] = {}
         for field in fields:
-            if field.name.lower() in seen:
+            if (other := seen.setdefault(folded(field.name), field.name)) is not field.name:
                 raise TypeSpecError(
-                    f"type {self._text!r}: the struct has the field {field.name!r} twice (names ignore case)"
+                    f"type {self._text!r}: the struct has the field {field.name!r} twice, also as {other!r} "
+                    f"({why_same(field.name, other)}); keep one"
                 )
-            seen.add(field.name.lower())
         return StructType(tuple(fields))
 
 

@@ -1,8 +1,14 @@
-"""Messages about a spec: the error, values as YAML writes them, and the nearest allowed name."""
+"""Names and messages of a spec: the error, values as YAML writes them, the nearest allowed name, and equal names.
+
+Spark ignores case by Java's rules, folders of macOS ignore how an accent is spelled, DuckDB ignores ASCII's case,
+Postgres and Iceberg compare as written. Two columns that any of these takes for one would lose values without an
+error, so a table has only one of them.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +19,14 @@ from harness_pipelines.errors import UsageError
 _ENTRIES_MAX = 8
 _CHARS_MAX = 60
 _CUTOFF = 0.65  #: of difflib; below it a suggestion misleads more often than it helps
+
+_RULES = "names ignore case, the spelling of accents and blanks around them"
+_UNSEEN = re.compile(
+    # What Unicode calls default ignorable and Python printable, and the blank pattern of Braille.
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_DOTTED_I = re.compile("i[\u0300-\u036f]+")
+_DOT = "\u0307"
 
 Place = tuple[str | int, ...]
 
@@ -102,3 +116,20 @@ def unknown_name(name: str, allowed: Sequence[str], *, what: str = "column") -> 
     hint = f" (did you mean {near!r}?)" if near else ""
     listed = f"; {what}s: {', '.join(allowed)}" if allowed else ""
     return f"there is no {what} {name!r}{hint}{odd_letter(name, allowed)}{listed}"
+
+
+def folded(name: str) -> str:
+    """The form that is equal for names that an engine, or a reader, cannot tell apart; empty if nothing can be seen.
+
+    It is coarser than the rule of any engine: compatibility forms (NFKD) and full case folding.
+    """
+    plain = unicodedata.normalize("NFKD", _UNSEEN.sub("", unicodedata.normalize("NFKD", name)))
+    plain = unicodedata.normalize("NFKD", plain.upper().casefold())
+    # Java takes the i of Turkish, with its dot or without, for any other i.
+    return _DOTTED_I.sub(lambda found: found[0].replace(_DOT, ""), plain).strip()
+
+
+def why_same(name: str, other: str) -> str:
+    """The rule by which *name* and *other* are one name, and the first letter that looks like another or like none."""
+    plain = all(one.isascii() and one == one.strip() for one in (name, other))
+    return "names ignore case" if plain else f"{_RULES}{odd_letter(name) or odd_letter(other)}"

@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from harness_pipelines.cli.common import AGAIN_S, opened
 from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 from harness_pipelines.pauses import Pauses
 from harness_pipelines.secret import redact
 from harness_pipelines.show.output import note, to_json
@@ -123,9 +123,9 @@ def _kept(webhook: str) -> str:
         found = os.environ.get(name, "")
     elif kind == "file":
         try:
-            found = Path(name).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise UsageError(f"--webhook {webhook}: the file cannot be read: {error}") from error
+            found = read_text(name, SECRET_BYTES_MAX)
+        except Unreadable as error:
+            raise UsageError(f"--webhook {webhook}: the file {error}") from error
     else:
         return webhook
     if not found.strip():

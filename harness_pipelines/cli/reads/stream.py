@@ -11,6 +11,7 @@ import click
 
 from harness_pipelines.cli.common import AGAIN_S, AtType, opened, split_names
 from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 from harness_pipelines.pauses import Pauses
 from harness_pipelines.protocol.reading.streams import StreamToken
 from harness_pipelines.show.output import note
@@ -96,7 +97,10 @@ def _beginning(given: At | None, resume: Path | None) -> At:
         raise UsageError(
             f"--from and --resume cannot be combined: {resume} already holds a position; remove the file to start over"
         )
-    return StreamToken.parse(resume.read_text()).text()
+    try:
+        return StreamToken.parse(read_text(resume, SECRET_BYTES_MAX)).text()
+    except Unreadable as error:
+        raise UsageError(f"--resume {resume}: the file {error}") from error
 
 
 def _numbers(words: list[str] | None) -> list[int] | None:

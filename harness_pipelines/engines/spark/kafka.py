@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 
 from harness_pipelines.drivers.certificates import TlsPlace
 from harness_pipelines.errors import UsageError
+from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 from harness_pipelines.formats.base import Headers, header_name
 from harness_pipelines.formats.columns.times import kafka_times_us
 from harness_pipelines.formats.records import RecordCodec
@@ -100,9 +100,9 @@ def _read(name: str, value: str) -> tuple[str, str]:
     """A setting that names a file of key or certificate as the one that holds it. Raises: UsageError."""
     if name in _PEM_FILES:
         try:
-            name, value = _PEM_FILES[name], Path(value).read_text(encoding="ascii")
-        except (OSError, UnicodeError) as error:
-            raise UsageError(f"Kafka setting {name!r}: {value} is no PEM file that can be read ({error})") from error
+            name, value = _PEM_FILES[name], read_text(value, SECRET_BYTES_MAX, encoding="ASCII")
+        except Unreadable as error:
+            raise UsageError(f"Kafka setting {name!r}: the PEM file {value} {error}") from error
     if name == "ssl.key.pem" and not any(begin in value for begin in _PKCS8):
         raise UsageError(
             "the key of the Kafka login is not in PKCS#8, the one form that Spark's Kafka source takes; nothing was "

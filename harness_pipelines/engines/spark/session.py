@@ -28,6 +28,7 @@ from harness_pipelines.drivers.postgres import READER, SPARK, WORKER, deadline_s
 from harness_pipelines.engines.spark.stage_session import METHOD_BYTES
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.extras import ExtraMissing
+from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -147,8 +148,8 @@ def _key_algorithm(path: str | None) -> str | None:
     None: it is one, or the file is not there to be looked at (on Spark's machines alone, say).
     """
     try:
-        text = Path(path).read_text(encoding="ascii") if path else ""
-    except (OSError, UnicodeError):
+        text = read_text(path, SECRET_BYTES_MAX, encoding="ASCII") if path else ""
+    except Unreadable:
         return None
     found = _PEM_KEY.search(text)
     der = b64decode("".join(found[1].split())) if found else b""

@@ -31,6 +31,7 @@ from harness_pipelines.spec.types import (
     parse_type,
     type_from_json,
 )
+from harness_pipelines.spec.wording import folded, why_same
 
 WIDER = {"int": "long", "float": "double"}
 
@@ -166,8 +167,10 @@ class _Draft:
                 f"{old!r} lies inside of a column, and records have one name for such a field, so it keeps it; add a "
                 "field of the new name beside it"
             )
-        if new in self.columns:
-            raise self._refused(f"column {old!r} cannot become {new!r}: there is such a column")
+        if taken := next((name for name in self.columns if name != old and folded(name) == folded(new)), None):
+            raise self._refused(
+                f"column {old!r} cannot become {new!r}: there is a column {taken!r} ({why_same(new, taken)})"
+            )
         if self._is_derived(old):
             raise self._refused(
                 f"column {old!r} is made by `transform.derive` under this name, which is fixed; it cannot be renamed"
@@ -228,8 +231,10 @@ class _Draft:
                 )
             self._check_free(inside, "changed", inside=True)
             struct = nested.at(self.fields[inside]["type"], steps)
-            if taken := next((n for n in nested.names_in(struct) if n.lower() == name.lower()), None):
-                raise self._refused(f"there is a field {taken!r} already where {column.name!r} would be")
+            if taken := next((n for n in nested.names_in(struct) if folded(n) == folded(name)), None):
+                raise self._refused(
+                    f"there is a field {taken!r} already where {column.name!r} would be ({why_same(name, taken)})"
+                )
             [fresh] = iceberg_fields([replace(column, name=name)], first_id=self.next_id)
             self._change(inside, steps, lambda struct: {**struct, "fields": [*struct["fields"], fresh]})
         self.next_id = max(ids_of(fresh)) + 1
@@ -346,8 +351,11 @@ def _widened(spec: TableSpec, name: str, was: Type, wanted: Type, *, is_nested: 
 
 
 def _check_addable(spec: TableSpec, columns: Mapping[str, Column], column: Column) -> None:
-    if taken := next((name for name in columns if name.lower() == column.name.lower()), None):
-        raise EvolutionRefused(f"{spec.table}: there is a column {taken!r} already")
+    if taken := next((name for name in columns if folded(name) == folded(column.name)), None):
+        raise EvolutionRefused(
+            f"{spec.table}: there is a column {taken!r} already, and {column.name!r} is the same name "
+            f"({why_same(column.name, taken)})"
+        )
     if column.required:
         raise EvolutionRefused(
             f"{spec.table}: column {column.name!r} cannot be required: older rows have no value for it; add it as "

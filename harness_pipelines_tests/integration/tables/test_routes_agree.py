@@ -226,6 +226,43 @@ def test_every_route_gives_the_extremes_of_every_type(make_rig: MakeRig, tmp_pat
     Routes(rig, tmp_path).assert_agree(SESSIONS if shape == "both" else SESSIONS[1:])
 
 
+#: Each alone is a name: what another column may not have beside it is in unit/spec/test_names.py.
+NAMES = (
+    "\u212a",
+    "e\u0301",
+    "É t",
+    " outer ",
+    "ﬁ",
+    "İ",
+    "straße",
+    "日" * 21,
+    "a.b",
+    "tick`",
+    "it's",
+    "select",
+    "x%s{}",
+    "-1",
+)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_every_route_gives_the_columns_whose_names_are_odd(make_rig: MakeRig, tmp_path: Path, keyed: bool):
+    more: dict[str, Any] = {"key": ["\u212a", "İ"]} if keyed else {}
+    inner = "struct<" + ", ".join(f"`{name.replace('`', '``')}`: int" for name in NAMES) + ">"
+    columns = {**dict.fromkeys(NAMES, "int"), "inner": inner}
+    rig = make_rig(partitions=1, columns=columns, views="both", layout={"columns": ["\u212a", " outer "]}, **more)
+    for at, tier in enumerate(("batch", "stream", "buffer")):
+        row = {name: 100 * at + i for i, name in enumerate(NAMES)}
+        produce(rig, [{**row, "inner": row}])
+        stepped(rig, tier)
+    assert rig.quarantine() == {}
+    found = rig.table.read(where='"e\u0301" >= 100').sort_by(" outer ").to_pylist()
+    assert [[row[name] for name in NAMES] for row in found] == [
+        [100 * a + i for i in range(len(NAMES))] for a in (1, 2)
+    ]
+    Routes(rig, tmp_path).assert_agree(SESSIONS)
+
+
 @pytest.mark.parametrize("name", ["spark.sql.parser.quotedRegexColumnNames", "spark.sql.parser.escapedStringLiterals"])
 @pytest.mark.filterwarnings("ignore:The SQL config")
 def test_a_session_that_reads_our_expressions_otherwise_is_refused_by_name(make_rig: MakeRig, name: str):

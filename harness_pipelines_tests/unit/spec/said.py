@@ -69,7 +69,8 @@ SAID = {
         "_spec_id; give the field another name in the topic"
     ),
     "two columns that differ in case": (
-        "orders.yaml:2: columns.ID: the column occurs twice, also as 'id' (names ignore case)"
+        "orders.yaml:2: columns.ID: the column occurs twice, also as 'id' (names ignore case); keep one, or give one "
+        "of the fields another name in the topic"
     ),
     "an unknown setting of a column": (
         "orders.yaml:2: columns.id.nullable: unknown setting `nullable` (did you mean `required`?); "

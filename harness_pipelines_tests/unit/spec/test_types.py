@@ -94,7 +94,7 @@ def test_types_are_read_whatever_their_spacing(text, meant):
         ("map<string>", r"expected ',', found '>'"),
         ("struct<>", r"expected a name, found '>'"),
         ("struct<a long>", r"expected ':', found 'long'"),
-        ("struct<a: int, A: int>", r"the struct has the field 'A' twice \(names ignore case\)"),
+        ("struct<a: int, A: int>", r"the struct has the field 'A' twice, also as 'a' \(names ignore case\)"),
         ("struct<`a: int>", r"cannot be read from '`a: int>' on"),
         ("`int`", r"expected a type"),
         ("list<" * 40 + "int" + ">" * 40, r"nested at most 32 deep"),
