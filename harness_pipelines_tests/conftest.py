@@ -18,6 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.services import Endpoints, Services
+from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -80,9 +81,29 @@ def services(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
         found.up(s3=pytestconfig.getoption("--warehouse") == "s3")
         _sync_nothing(found)
         yield found
+        if not reused:
+            _assert_none_sick(found)
     finally:
         if not reused:
             found.down()
+
+
+def _assert_none_sick(services: Services) -> None:
+    """No test may leave a table behind that cannot be read: to commands that look at all tables it is a fault."""
+    from harness_pipelines.drivers.postgres import Database
+    from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+
+    owner = services.current().owner
+    assert owner is not None
+    with psycopg.connect(owner) as connection:
+        if connection.execute("SELECT to_regclass('harness.tables')").fetchone() == (None,):
+            return  # no test made a ledger
+    database = Database(owner, size=1)
+    try:
+        _, sick = PostgresLedger(database, catalog=Settings(home=services.home).catalog_name).survey()
+    finally:
+        database.close()
+    assert not sick, f"tests left tables behind that cannot be read: {sick}"
 
 
 def _sync_nothing(services: Services) -> None:
