@@ -16,7 +16,7 @@ from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.ports.requests import RecallRequest
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.overlays import Act
+from harness_pipelines.protocol.lake.overlays import OverlayRequest
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines_tests.producer import KafkaRig
@@ -169,9 +169,9 @@ class RecalledRig(KeyedRig):
 
     def produce(self, count: int) -> None:
         if self._produced % 2:
-            self.stores.recalls.ask(self.table.row, Act.RECALL, where=f"id < {KEYS // 2}", by="test")
+            self.stores.recalls.ask(self.table.row, OverlayRequest.RECALL, where=f"id < {KEYS // 2}", by="test")
         elif self._produced:
-            self.stores.recalls.ask(self.table.row, Act.RELEASE, where=None, by="test")
+            self.stores.recalls.ask(self.table.row, OverlayRequest.RELEASE, where=None, by="test")
         self._produced += 1
         super().produce(count)
 

@@ -24,7 +24,7 @@ HELD_S = 60.0  #: a transaction of a producer may be open so long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """One check: whether it passed, what it looked at, and the numbers behind it."""
 
     passed: bool
@@ -33,32 +33,32 @@ class Finding:
     is_advice: bool = False  #: nothing is wrong yet
 
 
-def no_gap_no_overlap(stores: Stores, table: TableRow) -> Finding:
+def no_gap_no_overlap(stores: Stores, table: TableRow) -> CheckResult:
     """Committed ranges of ingest and tier touch, from the start of each partition on."""
     seams = stores.proof.seams(table)
     shown = "; ".join(
         f"{s['stage']} move {s['move_id']}: partition {s['partition']} continues at {s['low']} after {s['before']}"
         for s in seams
     )
-    return Finding(
+    return CheckResult(
         passed=not seams,
         description=shown or "every committed range begins where the one before it ends",
         numbers={"seams": len(seams)},
     )
 
 
-def rows_are_conserved(stores: Stores, table: TableRow) -> Finding:
+def rows_are_conserved(stores: Stores, table: TableRow) -> CheckResult:
     """Rows that ingest took = rows in the lake + rows still in the buffer, at one instant."""
     found = stores.proof.conserved(table)
     numbers = {"ingested": found.ingested, "lake": found.tiered, "buffer": found.buffered}
-    return Finding(
+    return CheckResult(
         passed=found.ingested == found.tiered + found.buffered,
         description=f"{found.ingested:,} rows taken, {found.tiered:,} in the lake, {found.buffered:,} in the buffer",
         numbers=numbers,
     )
 
 
-def is_fresh(stores: Stores, table: TableRow) -> Finding:
+def is_fresh(stores: Stores, table: TableRow) -> CheckResult:
     """Nothing that waits is older than the spec's objectives. Raises: what Kafka raises."""
     goals = table.spec.freshness
     positions = stores.tables.positions(table)
@@ -77,14 +77,14 @@ def is_fresh(stores: Stores, table: TableRow) -> Finding:
         *([f"{buffered} offsets wait in the buffer, no move of tier for {since_tier_s:.0f} s"]
           if buffered and since_tier_s > goals.lake else []),
     ]  # fmt: skip
-    return Finding(
+    return CheckResult(
         passed=not late,
         description="; ".join(late) or "within the objectives",
         numbers={"lag_tail": tail, "lag_buffer": buffered, "since_tier_s": since_tier_s},
     )
 
 
-def nothing_is_stuck(stores: Stores, table: TableRow) -> Finding:
+def nothing_is_stuck(stores: Stores, table: TableRow) -> CheckResult:
     """The table was not stopped by an error, and no move failed again and again."""
     fresh = stores.tables.table(table.name)
     stuck = [m for m in Overview(stores.readers).open_moves(table) if m["state"] == "QUARANTINED" or m["failures"] > 0]
@@ -93,12 +93,12 @@ def nothing_is_stuck(stores: Stores, table: TableRow) -> Finding:
     trouble += [f"otree move {m.move_id} failed in every attempt, its files are left out: {m.error}" for m in given_up]
     trouble += [str(one) for one in stores.stalls.now([table.name]) if one.is_alarm]
     trouble += [f"{m['stage']} move {m['move_id']}, attempt {m['attempt']}: {m['error']}" for m in stuck]
-    return Finding(
+    return CheckResult(
         passed=not trouble, description="; ".join(trouble) or "nothing holds a stage", numbers={"stuck": len(trouble)}
     )
 
 
-def kafka_keeps_what_is_not_in_the_lake(stores: Stores, table: TableRow) -> Finding:
+def kafka_keeps_what_is_not_in_the_lake(stores: Stores, table: TableRow) -> CheckResult:
     """Kafka still has the rows of the buffer and the records that ingest has not read. Raises: what Kafka raises."""
     bounds = {p.partition: p.bounds for p in stores.tables.positions(table) if p.partition >= 0}
     marks = stores.log.watermarks(table.spec.topic, bounds)
@@ -108,7 +108,7 @@ def kafka_keeps_what_is_not_in_the_lake(stores: Stores, table: TableRow) -> Find
         for p, left in sorted(room.items())
         if left < 0
     ]
-    return Finding(
+    return CheckResult(
         passed=not short,
         description="; ".join(short) or "Kafka still has everything that is not in the lake",
         numbers={"headroom_offsets": min(room.values(), default=0)},
@@ -116,12 +116,12 @@ def kafka_keeps_what_is_not_in_the_lake(stores: Stores, table: TableRow) -> Find
     )
 
 
-def compact_keeps_up(stores: Stores, table: TableRow) -> Finding:
+def compact_keeps_up(stores: Stores, table: TableRow) -> CheckResult:
     """The stream view has no more small files than compact leaves for its next moves. Raises: LakeAway."""
     small = 0
     if Stage.COMPACT in table.effects:
         small = sum(len(run.files) for run in compact.due(stores, table, stores.tables.head(table)))
-    return Finding(
+    return CheckResult(
         passed=small <= SMALL_FILES_MAX,
         description=f"{small:,} small files that belong together" if small else "nothing is worth putting together",
         numbers={"small_files": small},
@@ -129,12 +129,12 @@ def compact_keeps_up(stores: Stores, table: TableRow) -> Finding:
     )
 
 
-def contract(stores: Stores, table: TableRow) -> Finding:
+def contract(stores: Stores, table: TableRow) -> CheckResult:
     """No record broke a check of the table's contract within the last day; the numbers are of all time."""
     found = Overview(stores.readers).violations(table)
     lately = [one for one in found if one["since_s"] < CONTRACT_RECENT_S]
     shown = "; ".join(f"{one['check']} ({one['severity']}), last at {one['last_at']:%F %T} UTC" for one in lately)
-    return Finding(
+    return CheckResult(
         passed=not lately,
         description=f"broken within a day: {shown}" if lately else "no record broke a check within a day",
         numbers={f"{one['check']} ({one['severity']})": one["records"] for one in found},
@@ -142,21 +142,21 @@ def contract(stores: Stores, table: TableRow) -> Finding:
     )
 
 
-def few_are_refused(stores: Stores, table: TableRow) -> Finding:
+def few_are_refused(stores: Stores, table: TableRow) -> CheckResult:
     """No partition quarantined more than 1 % of its last 10,000 offsets, but for what was replayed or dropped since."""
     found = Overview(stores.readers).refusing(table).get(table.table_id)
-    return Finding(
+    return CheckResult(
         passed=found is None or not found.is_much,
         description=f"{found}; `harness quarantine list {table.name}`" if found else "none is quarantined",
         numbers={"refused": found.refused if found else 0, "offsets": found.offsets if found else 0},
     )
 
 
-def mirrors_follow(stores: Stores, table: TableRow) -> Finding:
+def mirrors_follow(stores: Stores, table: TableRow) -> CheckResult:
     """Every foreign catalog of the spec shows the newest version, or one that was the newest minutes ago."""
     found = stores.mirrors.lags([table.name])
     late = [str(one) for one in found if one.trouble or one.lag_s > MIRROR_LAG_S]
-    return Finding(
+    return CheckResult(
         passed=not late,
         description="; ".join(late) or ("; ".join(map(str, found)) or "no foreign catalog is to follow"),
         numbers={one.catalog: round(one.lag_s, 1) for one in found},
@@ -177,7 +177,7 @@ CHECKS = {
 }
 
 
-def is_complete(stores: Stores, table: TableRow, *, full: bool = False) -> Finding:
+def is_complete(stores: Stores, table: TableRow, *, full: bool = False) -> CheckResult:
     """Every record is in exactly one tier with its content; reads what was added since the last audit, or all of it.
 
     Raises: what `audit_table` raises.
@@ -197,7 +197,7 @@ def is_complete(stores: Stores, table: TableRow, *, full: bool = False) -> Findi
         "seconds": round(report.seconds, 3),
         **{str(kind): count for kind, count in report.counts.items()},
     }
-    return Finding(
+    return CheckResult(
         passed=report.ok,
         description="; ".join(wrong) or f"{report.rows:,} rows: every record is in exactly one tier",
         numbers=numbers,

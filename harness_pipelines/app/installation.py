@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.lake.history import NamedMove
     from harness_pipelines.spec.catalogs import CatalogSpec
     from harness_pipelines.spec.table import TableSpec
-    from harness_pipelines.stages.guard import Standing
+    from harness_pipelines.stages.guard import WarehouseGuard
 
 _CLOSED = (
     "news",
@@ -126,14 +126,14 @@ class Stores:
         return partial(Stores, self.settings.for_others() if elsewhere else self.settings)
 
     def lost_moves(self, table: TableRow) -> list[NamedMove]:
-        """`Standing.lost`, for a reader's login."""
+        """`WarehouseGuard.lost`, for a reader's login."""
         return self._guard(self.readers).lost(table, self.tables)
 
-    def _guard(self, database: Database) -> Standing:
+    def _guard(self, database: Database) -> WarehouseGuard:
         from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
-        from harness_pipelines.stages.guard import Standing
+        from harness_pipelines.stages.guard import WarehouseGuard
 
-        return Standing(self.ownership, TableHistories(database), self.lake_histories.named_by_files)
+        return WarehouseGuard(self.ownership, TableHistories(database), self.lake_histories.named_by_files)
 
     @property
     def dsn(self) -> str:
@@ -253,9 +253,9 @@ class Stores:
 
     @once
     def lake_schemas(self) -> SchemaBuilds:
-        from harness_pipelines.lakes.iceberg.write.schema import Schemas
+        from harness_pipelines.lakes.iceberg.write.schema import IcebergSchemas
 
-        return Schemas(self.lake)
+        return IcebergSchemas(self.lake)
 
     @once
     def files(self) -> FileStore:
@@ -428,7 +428,7 @@ class Stores:
         return Ownership(self.database, warehouse=self.warehouse)
 
     @once
-    def standing(self) -> Standing:
+    def guard(self) -> WarehouseGuard:
         return self._guard(self.database)
 
     @once

@@ -181,7 +181,7 @@ METRICS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ExportedState:
     """The ledger's data of the exported tables."""
 
     specs: Mapping[str, TableSpec]  #: by name: they are shown
@@ -232,7 +232,7 @@ class WorkerCollector(Collector):
             self._show_progress(shown, progress)
         return shown.values()
 
-    def _show_ledger(self, shown: dict[str, Family], found: Found) -> None:
+    def _show_ledger(self, shown: dict[str, Family], found: ExportedState) -> None:
         for state in found.states:
             name, spec = state.name, found.specs[state.name]
             # A stage that a table does not have is never claimed, so a missing claim is no fault there.
@@ -258,7 +258,7 @@ class WorkerCollector(Collector):
         for sick in found.sick:
             shown["harness_table_unreadable"].add_metric([sick.name], 1)
 
-    def _ask(self) -> Found:
+    def _ask(self) -> ExportedState:
         now = time.monotonic()
         seen = [
             SeenEnds(table=one.name, ends=dict(one.ends), age_s=now - one.ends_at)
@@ -272,7 +272,7 @@ class WorkerCollector(Collector):
             self._known_at = time.monotonic()
         specs = {**self._others, **self._own}
         names, stalls = list(specs), stores.stalls
-        return Found(
+        return ExportedState(
             specs=specs,
             sick=self._sick,
             states=stores.watch.states(
@@ -409,7 +409,7 @@ class _Handler(WSGIRequestHandler):
         """Do not log scrapes."""
 
 
-class Registry(CollectorRegistry):
+class MetricsRegistry(CollectorRegistry):
     """The HTTP application: ``/metrics`` and ``/health``."""
 
     def watch(self, collector: WorkerCollector) -> None:
@@ -434,9 +434,9 @@ class Registry(CollectorRegistry):
 
 
 @contextmanager
-def endpoint(host: str, port: int) -> Iterator[tuple[Registry, str]]:
+def endpoint(host: str, port: int) -> Iterator[tuple[MetricsRegistry, str]]:
     """Serve a registry over HTTP during the block; yield the URL. *port* 0 takes a free one. Raises: UsageError."""
-    registry = Registry()
+    registry = MetricsRegistry()
 
     class Server(_Server):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -22,7 +22,7 @@ from harness_pipelines.protocol.reading.reads import at_of
 from harness_pipelines.protocol.reading.selection import Bound, Selection, bound_to
 from harness_pipelines.protocol.reading.streams import StreamToken
 from harness_pipelines.read.plan import given_back, make_plan
-from harness_pipelines.read.slices import Piece, pieces
+from harness_pipelines.read.slices import Slice, pieces
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.spec.settings import Settings
 
@@ -151,7 +151,7 @@ class TableReads:
         finally:
             self._end()
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[Slice]:
         """One cut, as its own lease holds it: tasks renew it, and it ends by its time when none does."""
         selection, stores, lease_id = self._selection, self._stores, new_lease()
         with given_back(stores, lease_id):
@@ -183,7 +183,7 @@ class TableReads:
         tail = not row.intake.buffered
         return make_plan(self._stores, row, at=at, tail=tail, holder=holder, lease=lease_of(row), lease_id=lease_id)
 
-    def rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def rows_of(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         from harness_pipelines.read.stream.stream import lease_of
         from harness_pipelines.read.tail import read_tail
         from harness_pipelines.read.union import ArrowReader

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.events import Event
     from harness_pipelines.ports.requests import RecallRequest
     from harness_pipelines.protocol.changes.corrections import Wanted
-    from harness_pipelines.protocol.lake.overlays import Act
-    from harness_pipelines.protocol.schema.evolution import Changes
+    from harness_pipelines.protocol.lake.overlays import OverlayRequest
+    from harness_pipelines.protocol.schema.evolution import ColumnChanges
     from harness_pipelines.read.lease import Hold
     from harness_pipelines.read.point import HotRows
     from harness_pipelines.read.report.lineage import FileLineage, MoveLineage, RecordLineage
@@ -473,7 +473,7 @@ class Table:
 
         return replay(self.harness.stores, self.row, wanted or Wanted(), decoder=decoder, dry_run=dry_run)
 
-    def evolve(self, changes: Changes) -> Version:
+    def evolve(self, changes: ColumnChanges) -> Version:
         """Change the columns in every tier with one commit; return the first version with them.
 
         Older versions keep their columns. Raises: EvolutionRefused, which names an accepted alternative; SchemaMoved if
@@ -508,17 +508,17 @@ class Table:
         done.
         Raises: NotRecallable, RecallTooLarge, WhereError; with *wait* also TableStopped, MoveStuck, TryAgain.
         """
-        from harness_pipelines.protocol.lake.overlays import Act
+        from harness_pipelines.protocol.lake.overlays import OverlayRequest
 
-        return self._asked(Act.RECALL, where=where, wait=wait)
+        return self._asked(OverlayRequest.RECALL, where=where, wait=wait)
 
     def release_recalled(self, *, wait: bool = True) -> RecallRequest:
         """Move all recalled rows back into the lake; arguments and errors as `recall`."""
-        from harness_pipelines.protocol.lake.overlays import Act
+        from harness_pipelines.protocol.lake.overlays import OverlayRequest
 
-        return self._asked(Act.RELEASE, where=None, wait=wait)
+        return self._asked(OverlayRequest.RELEASE, where=None, wait=wait)
 
-    def _asked(self, act: Act, *, where: str | None, wait: bool) -> RecallRequest:
+    def _asked(self, act: OverlayRequest, *, where: str | None, wait: bool) -> RecallRequest:
         from harness_pipelines.stages.otree.recall import ask, run
 
         request = ask(self.harness.stores, self.row, act, where=where)

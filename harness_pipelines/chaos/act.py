@@ -16,7 +16,7 @@ from harness_pipelines.chaos.content import KEYS, LATER, SUBJECTS
 from harness_pipelines.chaos.processes import tell
 from harness_pipelines.chaos.schedule import Kind
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.show.logs import configure_logging
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
@@ -45,9 +45,9 @@ def evolve(table: hp.Table) -> str:
     there = [column.name for column in table.spec.columns]
     for name in LATER:
         if name not in there:
-            made = table.evolve(Changes(add=(Column(name=name, type=Primitive("long")),)))
+            made = table.evolve(ColumnChanges(add=(Column(name=name, type=Primitive("long")),)))
             return f"version {made.version} begins with {name}"
-    made = table.evolve(Changes(order=tuple(reversed(there))))
+    made = table.evolve(ColumnChanges(order=tuple(reversed(there))))
     return f"version {made.version} begins with another order"
 
 

@@ -62,7 +62,7 @@ def unfenced(old: Server, harness: hp.Harness, tables: list[str]) -> list[str]:
 
 def _is_refused(left: hp.Harness, name: str) -> bool:
     try:
-        left.stores.standing.check(left.table(name).row, left.stores.ledger)
+        left.stores.guard.check(left.table(name).row, left.stores.ledger)
     except WarehouseTaken:
         return True
     return False

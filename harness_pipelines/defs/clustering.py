@@ -75,13 +75,13 @@ def otree_asset(spec: TableSpec, shown: Shown) -> AssetsDefinition:
             else:
                 done = dict(work(context, stores, table, Stage.OTREE, config.for_s))
                 _mark_all(context, key, stores, table)
-            standing = _standing(stores, table)
+            layout = _layout_metadata(stores, table)
             if done.get("moves") or done.get("parts"):
                 # Dagster plots nothing over time of an asset with partitions: the table itself shows how it stands.
                 context.log_event(
-                    AssetObservation(table_key(spec.table), metadata=standing, description="layout of the batch view")
+                    AssetObservation(table_key(spec.table), metadata=layout, description="layout of the batch view")
                 )
-            yield MaterializeResult(asset_key=key, metadata={**done, **standing})
+            yield MaterializeResult(asset_key=key, metadata={**done, **layout})
 
     return rewrite
 
@@ -151,7 +151,7 @@ def _paths(stores: Stores, table: TableRow) -> list[str]:
     return [""] if layout is None else layout.tree.paths()
 
 
-def _standing(stores: Stores, table: TableRow) -> Mapping[str, Any]:
+def _layout_metadata(stores: Stores, table: TableRow) -> Mapping[str, Any]:
     """The state of the batch view as numbers that Dagster plots over time."""
     head = stores.tables.head(table)
     assert head.batch is not None

@@ -274,7 +274,7 @@ def _expiring(spec: TableSpec, shown: Shown) -> AssetsDefinition:
     def expire(context: AssetExecutionContext, harness: HarnessResource) -> MaterializeResult[Any]:
         with harness.opened() as opened:
             stores, table = opened.stores, opened.table(spec.table).row
-            stores.standing.check(table, stores.ledger)
+            stores.guard.check(table, stores.ledger)
             keeper = ClaimKeeper(stores.ledger, table, Stage.EXPIRE, holder=str(uuid4()), lease=CLAIM_LEASE)
             if not keeper.acquire():
                 return MaterializeResult(asset_key=key, metadata={"left_to": "another worker"})

@@ -30,7 +30,7 @@ TOMBSTONE_SHARE = 0.5  #: of the deletes
 AGAIN_SHARE = 0.3  #: of the deleted orders are inserted again
 
 
-class Event(IntEnum):
+class OrderEvent(IntEnum):
     """The event of its order that a record reports."""
 
     INSERTED = 0
@@ -42,9 +42,14 @@ class Event(IntEnum):
     INSERTED_AGAIN = 6
 
 
-STATUSES = {Event.INSERTED: "O", Event.PENDING: "P", Event.FULFILLED: "F", Event.INSERTED_AGAIN: "O"}
-DELETES = (Event.DELETED, Event.BURIED)
-INSERTS = (Event.INSERTED, Event.INSERTED_AGAIN)
+STATUSES = {
+    OrderEvent.INSERTED: "O",
+    OrderEvent.PENDING: "P",
+    OrderEvent.FULFILLED: "F",
+    OrderEvent.INSERTED_AGAIN: "O",
+}
+DELETES = (OrderEvent.DELETED, OrderEvent.BURIED)
+INSERTS = (OrderEvent.INSERTED, OrderEvent.INSERTED_AGAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +57,7 @@ class Changelog:
     """Arrays of one length, one place per record."""
 
     orders: Ints  #: 0, 1, ... as they were first inserted, without gaps
-    events: Ints  #: `Event`
+    events: Ints  #: `OrderEvent`
     statuses: NDArray[np.str_]  #: after the record; of a delete, before it
     corrections: Ints  #: cents to add to the order's first price; after the record
 
@@ -73,10 +78,10 @@ def changelog(records: int) -> Changelog:
     by_life = np.lexsort((times, orders))
     orders, events, times = orders[by_life], events[by_life], times[by_life]
     cents = np.where(
-        events == Event.CORRECTED, rng.integers(-CORRECTION_CENTS, CORRECTION_CENTS, len(events), endpoint=True), 0
+        events == OrderEvent.CORRECTED, rng.integers(-CORRECTION_CENTS, CORRECTION_CENTS, len(events), endpoint=True), 0
     )
-    letters = np.array([STATUSES.get(event, "") for event in Event])
-    says_status, says_price = np.isin(events, list(STATUSES)), np.isin(events, [*INSERTS, Event.CORRECTED])
+    letters = np.array([STATUSES.get(event, "") for event in OrderEvent])
+    says_status, says_price = np.isin(events, list(STATUSES)), np.isin(events, [*INSERTS, OrderEvent.CORRECTED])
     status, price = letters[events[_newest(says_status)]], cents[_newest(says_price)]
     assert len(times) >= records, f"{len(times)} records of lives are too few for {records}"
     sent = np.argsort(times, kind="stable")[:records]
@@ -103,22 +108,22 @@ def _lives(rng: np.random.Generator, *, orders: int, whole: float) -> Iterator[t
     gone[deleted] = born[deleted] + rng.exponential(3 * step, len(deleted))
     back = deleted[rng.random(len(deleted)) < AGAIN_SHARE]
     again[back] = gone[back] + rng.exponential(step, len(back))
-    buried = np.where(rng.random(len(deleted)) < TOMBSTONE_SHARE, Event.BURIED, Event.DELETED)
+    buried = np.where(rng.random(len(deleted)) < TOMBSTONE_SHARE, OrderEvent.BURIED, OrderEvent.DELETED)
 
-    def of(chosen: Ints, event: Event, times: Floats) -> tuple[Ints, Ints, Floats]:
+    def of(chosen: Ints, event: OrderEvent, times: Floats) -> tuple[Ints, Ints, Floats]:
         lives = (times < gone[chosen]) | (times > again[chosen])
         return chosen[lives], np.full(int(lives.sum()), event), times[lives]
 
-    yield of(every, Event.INSERTED, born)
+    yield of(every, OrderEvent.INSERTED, born)
     pending = born + rng.exponential(step, orders)
-    yield of(every, Event.PENDING, pending)
-    yield of(every, Event.FULFILLED, pending + rng.exponential(step, orders))
+    yield of(every, OrderEvent.PENDING, pending)
+    yield of(every, OrderEvent.FULFILLED, pending + rng.exponential(step, orders))
     hot = np.repeat(every, np.minimum(rng.zipf(HOT_EXPONENT, orders) - 1, HOT_MAX))
-    yield of(hot, Event.CORRECTED, born[hot] + rng.exponential(3 * step, len(hot)))
+    yield of(hot, OrderEvent.CORRECTED, born[hot] + rng.exponential(3 * step, len(hot)))
     late = np.flatnonzero(rng.random(orders) < LATE_SHARE)
-    yield of(late, Event.CORRECTED, born[late] + rng.uniform(0.2 * whole, whole, len(late)))
+    yield of(late, OrderEvent.CORRECTED, born[late] + rng.uniform(0.2 * whole, whole, len(late)))
     yield deleted, buried, gone[deleted]
-    yield back, np.full(len(back), Event.INSERTED_AGAIN), again[back]
+    yield back, np.full(len(back), OrderEvent.INSERTED_AGAIN), again[back]
 
 
 def _newest(says: NDArray[np.bool_]) -> Ints:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness_pipelines.demo.changelog import DELETES, INSERTS, Changelog, Event, changelog, ends_of
+from harness_pipelines.demo.changelog import DELETES, INSERTS, Changelog, OrderEvent, changelog, ends_of
 from harness_pipelines.demo.final_state import replay, verify_state
 from harness_pipelines.demo.scenario import MOVE_ROWS_MAX, PARTITIONS, REGIONS, Ints, Log, Record, Scenario
 from harness_pipelines.demo.source import encode, generate
@@ -39,7 +39,7 @@ COLUMNS = {
 OP, EVENT = "op", "event"
 LATE_SHARE = 0.1  #: of the records are sent when all others are in the batch view
 #: Values of the field `op`, as capture tools write them: create, update, delete.
-LETTERS = {Event.INSERTED: "c", Event.INSERTED_AGAIN: "c", Event.DELETED: "d"}
+LETTERS = {OrderEvent.INSERTED: "c", OrderEvent.INSERTED_AGAIN: "c", OrderEvent.DELETED: "d"}
 HASH = np.uint64(0x9E3779B97F4A7C15)  #: Knuth's: 2^64 divided by the golden ratio
 
 
@@ -73,7 +73,10 @@ class Orders(Scenario):
         whole = encode(rows.select([*COLUMNS, OP]))
         brief = encode(rows.select([KEY, OP]))
         events = rows.column(EVENT).to_pylist()
-        values: dict[str, Sequence[bytes | None]] = {Event.BURIED.name: [None] * len(keys), Event.DELETED.name: brief}
+        values: dict[str, Sequence[bytes | None]] = {
+            OrderEvent.BURIED.name: [None] * len(keys),
+            OrderEvent.DELETED.name: brief,
+        }
         return [(key, values.get(event, whole)[i]) for i, (key, event) in enumerate(zip(keys, events, strict=True))]
 
     def arrived(self, table: Table, where: str) -> pa.Table:
@@ -88,15 +91,15 @@ class Orders(Scenario):
         return verify_state(table, expected, key=KEY, numeric=self.numeric, judge=self.judge)
 
     def story(self, log: Log) -> Sequence[tuple[str, str]]:
-        told = {Event[one["values"]]: one["counts"] for one in log.rows.column(EVENT).value_counts().to_pylist()}
+        told = {OrderEvent[one["values"]]: one["counts"] for one in log.rows.column(EVENT).value_counts().to_pylist()}
         inserts = sum(told.get(event, 0) for event in INSERTS)
-        deleted, buried = told.get(Event.DELETED, 0), told.get(Event.BURIED, 0)
+        deleted, buried = told.get(OrderEvent.DELETED, 0), told.get(OrderEvent.BURIED, 0)
         updates = len(log) - inserts - deleted - buried
         keys, versions = np.unique(_keys(log), return_counts=True)
         replaced = log.ends[: log.late_from]
         late = int(((replaced >= log.late_from) & (replaced < len(log))).sum())
         live = int((log.ends == len(log)).sum())
-        again = told.get(Event.INSERTED_AGAIN, 0)
+        again = told.get(OrderEvent.INSERTED_AGAIN, 0)
         changes = f"{inserts:,} inserts ({again:,} of them again), {updates:,} updates, "
         return (
             ("changes", f"{changes}{deleted + buried:,} deletes ({buried:,} of them tombstones)"),
@@ -128,7 +131,9 @@ def changed(base: pa.Table, lives: Changelog, *, file: Path) -> Log:
     rows = base.take(pa.array(lives.orders))
     cents = pa.array(whole_numbers(rows.column(PRICE)) + lives.corrections)
     prices = pc.multiply(cents.cast(pa.decimal128(19, 0)), pa.scalar("0.01").cast(pa.decimal128(3, 2)))
-    letters, names = (np.array(words) for words in zip(*((LETTERS.get(e, "u"), e.name) for e in Event), strict=True))
+    letters, names = (
+        np.array(words) for words in zip(*((LETTERS.get(e, "u"), e.name) for e in OrderEvent), strict=True)
+    )
     rows = pa.table(
         {
             **dict(zip(rows.column_names, rows.columns, strict=True)),

@@ -14,7 +14,7 @@ from harness_pipelines.show.output import note
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from harness_pipelines.ledgers.postgres.views.status import Apart
+    from harness_pipelines.ledgers.postgres.views.status import RowlessOffsets
     from harness_pipelines.ports.ledger import PartitionStatus
 
 REDRAW_EVERY_S = 0.2
@@ -32,7 +32,7 @@ class Moment:
     version: int
     positions: Sequence[PartitionStatus]
     ends: Mapping[int, int]
-    apart: Mapping[int, Apart]  #: offsets that are no rows, by partition
+    apart: Mapping[int, RowlessOffsets]  #: offsets that are no rows, by partition
     tried: int
     wrong: int
 

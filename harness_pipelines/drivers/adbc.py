@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class NoAnswer(adbc_driver_manager.OperationalError):
+class AdbcTimeout(adbc_driver_manager.OperationalError):
     """Postgres runs but does not answer. The session still waits: it must not be used or closed."""
 
     def __init__(self, waited_s: float) -> None:
@@ -31,7 +31,7 @@ class NoAnswer(adbc_driver_manager.OperationalError):
 
 
 def within(limit_s: float, ask: Callable[[], T], *, late: Callable[[T | None], None]) -> T:
-    """What *ask* returns. Raises: NoAnswer after *limit_s*, and what *ask* raises.
+    """What *ask* returns. Raises: AdbcTimeout after *limit_s*, and what *ask* raises.
 
     The driver has no time limit, and a stopped server's kernel continues to acknowledge what it is sent. So *ask* runs
     in a thread, which is left to itself where it is late. What it used is free again when it has ended at last:
@@ -53,7 +53,7 @@ def within(limit_s: float, ask: Callable[[], T], *, late: Callable[[T | None], N
 
     threading.Thread(target=run, name="postgres-answer", daemon=True).start()
     if not wait([answer], timeout=None if isinf(limit_s) else limit_s).done and answer.cancel():
-        raise NoAnswer(limit_s)
+        raise AdbcTimeout(limit_s)
     return answer.result()
 
 
@@ -65,7 +65,7 @@ def cursor_of(session: adbc.Connection) -> Iterator[adbc.Cursor]:
         closed.enter_context(cursor)
         try:
             yield cursor
-        except NoAnswer:
+        except AdbcTimeout:
             closed.pop_all()
             raise
 
@@ -86,7 +86,7 @@ class AdbcSessions:
         self._lock = threading.Lock()
 
     def open(self, *, autocommit: bool) -> adbc.Connection:
-        """A session for one thread at a time, which gives it to `end`. Raises: NoAnswer; adbc_driver_manager.Error."""
+        """A session for one thread, which gives it to `end`. Raises: AdbcTimeout; adbc_driver_manager.Error."""
         return within(self.deadline_s, lambda: self._open(autocommit=autocommit), late=self._end_late)
 
     def _open(self, *, autocommit: bool) -> adbc.Connection:
@@ -114,7 +114,7 @@ class AdbcSessions:
             self.end(session)
 
     def asked(self, session: adbc.Connection, cursor: adbc.Cursor | None, ask: Callable[[], T]) -> T:
-        """What *ask* returns, which uses *cursor* of *session*. Raises: NoAnswer, and what *ask* raises.
+        """What *ask* returns, which uses *cursor* of *session*. Raises: AdbcTimeout, and what *ask* raises.
 
         After NoAnswer both are in use, and closed when an answer has come after all.
         """

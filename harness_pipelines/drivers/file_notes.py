@@ -15,7 +15,7 @@ from harness_pipelines.spec.locations import is_below, normal
 KNOWN_MAX = 200_000
 
 
-class Notes(Protocol):
+class FileNotes(Protocol):
     """The notes of one ledger."""
 
     @property
@@ -35,16 +35,16 @@ class Known:
     """Notes that were looked up, by path. A path names content that never changes, so they never go stale."""
 
     def __init__(self) -> None:
-        self._ledgers: weakref.WeakSet[Notes] = weakref.WeakSet()
+        self._ledgers: weakref.WeakSet[FileNotes] = weakref.WeakSet()
         self._found: OrderedDict[str, Digest | None] = OrderedDict()
         self._lock = Lock()
 
-    def bind(self, ledger: Notes) -> None:
+    def bind(self, ledger: FileNotes) -> None:
         """Ask *ledger* too, for as long as it lives."""
         with self._lock:
             self._ledgers.add(ledger)
 
-    def unbind(self, ledger: Notes) -> None:
+    def unbind(self, ledger: FileNotes) -> None:
         """Ask *ledger* no more: its database is closed."""
         with self._lock:
             self._ledgers.discard(ledger)
@@ -90,7 +90,7 @@ class Known:
                 self._found.popitem(last=False)
 
 
-def _any_of(ledgers: Sequence[Notes], paths: list[str]) -> dict[str, Digest]:
+def _any_of(ledgers: Sequence[FileNotes], paths: list[str]) -> dict[str, Digest]:
     """A warehouse has one ledger, so the first that answers knows all."""
     trouble: HarnessError | None = None
     for ledger in ledgers:

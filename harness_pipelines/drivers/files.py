@@ -20,7 +20,7 @@ from harness_pipelines.drivers.object_stores.deletion import SomeLeft, batches, 
 from harness_pipelines.spec.locations import local_path, normal
 
 __all__ = [
-    "Found",
+    "ListedFile",
     "SameFile",
     "SomeLeft",
     "abort_uploads",
@@ -36,7 +36,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ListedFile:
     """A file of a listing."""
 
     path: str  #: in the normal form
@@ -54,7 +54,7 @@ def opened(location: str) -> tuple[FileSystem, str]:
     return filesystem(location), location.partition("://")[2]
 
 
-def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[Found]:
+def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[ListedFile]:
     """Every file below *folder*, at any depth. Raises: OSError when it cannot be listed."""
     base = _base(folder)
     system, root = opened(base)
@@ -62,7 +62,7 @@ def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[Found]:
     for entry in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=allow_not_found)):
         if entry.type is FileType.File:
             below = entry.path[len(root) :].lstrip("/")
-            yield Found(path=normal(f"{base}/{below}"), bytes=entry.size, modified=entry.mtime)
+            yield ListedFile(path=normal(f"{base}/{below}"), bytes=entry.size, modified=entry.mtime)
 
 
 def remove_folders(location: str) -> None:

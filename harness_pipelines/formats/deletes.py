@@ -20,11 +20,11 @@ from harness_pipelines.formats.columns.arrow import struct_type
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.refusals import too_deep
 from harness_pipelines.formats.schema.registry import Schemas, WrittenSchema
-from harness_pipelines.formats.schema.wire import Named, opened
+from harness_pipelines.formats.schema.wire import NamedSchema, opened
 from harness_pipelines.formats.schema.writer_schema import (
     BOOLEANS,
     NoFit,
-    Written,
+    WriterType,
     WrittenField,
     field_of,
     first_there,
@@ -174,7 +174,7 @@ def rule_with_schema(spec: TableSpec, rule: DeleteRule, paths: Sequence[Path], s
 
     format_, given = spec.format, spec.value_schema
     by_json = JsonRule(rule, paths)
-    readers, known = Readers(format_, schemas), dict[Named | None, OfValue]()
+    readers, known = Readers(format_, schemas), dict[NamedSchema | None, OfValue]()
     alone = readers.given(given) if given is not None else None
 
     def deletes(value: bytes) -> bool:
@@ -207,7 +207,7 @@ def _read_by(reader: Any, rule: DeleteRule, paths: Sequence[Path]) -> OfValue:
     return told
 
 
-def _fields_at(written: Written, paths: Sequence[Path]) -> list[tuple[list[WrittenField], Sequence[str]]]:
+def _fields_at(written: WriterType, paths: Sequence[Path]) -> list[tuple[list[WrittenField], Sequence[str]]]:
     """The fields that the *paths* begin with, each with what is left of its path."""
     try:
         whole = found_by(written.fields, [path[0] for path in paths if len(path) == 1])

@@ -33,7 +33,7 @@ class RegionState:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RegionContents:
     """All files of a batch view, by the regions of its tree."""
 
     regions: tuple[RegionState, ...]  #: in the order of the tree
@@ -47,7 +47,7 @@ class Standing:
         return (astray + sum(region.staged_bytes for region in self.regions)) / total if total else 0.0
 
 
-def standing(tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str, int]) -> Standing:
+def contents_of(tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str, int]) -> RegionContents:
     """Sort *files* into the regions. *clustered*: per path the sequence number of its last rewrite, none: never."""
     at: dict[str, list[FileStats]] = defaultdict(list)
     for file in files:
@@ -56,7 +56,7 @@ def standing(tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[st
         _state(region.path, at.pop(region.path, []), clustered.get(region.path, 0), region.unsplittable)
         for region in tree.regions()
     )
-    return Standing(regions, {path: tuple(found) for path, found in sorted(at.items())})
+    return RegionContents(regions, {path: tuple(found) for path, found in sorted(at.items())})
 
 
 def _state(path: str, files: Sequence[FileStats], sequence: int, unsplittable: bool) -> RegionState:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness_pipelines.layout.files import FileStats, place
-from harness_pipelines.layout.rewrites import Due
+from harness_pipelines.layout.rewrites import Rewrite
 from harness_pipelines.layout.tree import RegionTree
 
 
@@ -44,8 +44,8 @@ class _Part:
     clean: int = 0  #: bytes of regions without such a file
     own: int = 0  #: wanted bytes at the node itself, which only a rewrite of the whole node takes
 
-    def as_due(self, path: str) -> Due:
-        return Due(path=path, files=tuple(self.files), staged_bytes=self.staged)
+    def as_due(self, path: str) -> Rewrite:
+        return Rewrite(path=path, files=tuple(self.files), staged_bytes=self.staged)
 
 
 def left_of(
@@ -55,7 +55,7 @@ def left_of(
     clustered: Mapping[str, int],
     *,
     budget_bytes: int,
-) -> list[Due]:
+) -> list[Rewrite]:
     """The parts that are still to be rewritten: disjoint, in the order of the tree.
 
     None is above *budget_bytes* but single regions. A file that reaches over several regions goes with the smallest
@@ -64,7 +64,7 @@ def left_of(
     regions = set(tree.paths())
     parts = _parts(request, tree, files, clustered)
 
-    def below(path: str) -> Iterator[Due]:
+    def below(path: str) -> Iterator[Rewrite]:
         part, region = parts[path], path in regions
         if not part.wanted or not request.touches(path):
             return
@@ -84,7 +84,7 @@ def parts_with(tree: RegionTree, files: Sequence[FileStats], paths: Collection[s
     return [place(tree, file) for file in files if file.path in paths]
 
 
-def at_once(parts: Sequence[Due], *, budget_bytes: int) -> list[Due]:
+def at_once(parts: Sequence[Rewrite], *, budget_bytes: int) -> list[Rewrite]:
     """The first of *parts* that one move takes: within the budget, but at least one."""
     taken, left = list(parts[:1]), budget_bytes - sum(part.bytes for part in parts[:1])
     for part in parts[1:]:
@@ -97,7 +97,7 @@ def at_once(parts: Sequence[Due], *, budget_bytes: int) -> list[Due]:
 
 def as_due(
     tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str, int], paths: Sequence[str]
-) -> list[Due]:
+) -> list[Rewrite]:
     """The parts at *paths* as `harness_pipelines.layout.rewrites.due` would give them."""
     everything = Request(request_id=0, paths=tuple(paths), upto=0, rebuild=True)
     parts = _parts(everything, tree, files, clustered)

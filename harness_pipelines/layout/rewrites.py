@@ -23,7 +23,7 @@ _TIER_BITS = WAITING_MAX.bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class Rewrite:
     """What should be rewritten at one part of the tree: all files inside it, or only some that wait at its node."""
 
     path: str
@@ -53,8 +53,8 @@ class _Part:
     def clustered(self) -> int:
         return self.bytes - self.staged
 
-    def as_due(self) -> Due:
-        return Due(path=self.path, files=tuple(self.files), staged_bytes=self.staged)
+    def as_due(self) -> Rewrite:
+        return Rewrite(path=self.path, files=tuple(self.files), staged_bytes=self.staged)
 
 
 def pieces(tree: RegionTree, rows: Mapping[str, float], *, rows_min: float) -> RegionTree:
@@ -95,7 +95,7 @@ def due(
     staged_ratio: float,
     budget_bytes: int,
     left_out: Collection[Collection[str]] = (),
-) -> list[Due]:
+) -> list[Rewrite]:
     """The parts that one move rewrites: disjoint, most staged first, within *budget_bytes*, at least one.
 
     *clustered* has, per region, the data sequence number up to which its files are as its last rewrite left them.
@@ -108,7 +108,7 @@ def due(
         part.as_due() for part in _eligible(root, target_bytes, staged_ratio, budget_bytes, left_out)
     ]
     found.sort(key=lambda d: (-d.staged_bytes / max(d.bytes, 1), d.path))
-    chosen: list[Due] = []
+    chosen: list[Rewrite] = []
     left = budget_bytes
     for part in found:
         if part.bytes <= left or not chosen:
@@ -117,7 +117,7 @@ def due(
     return sorted(not_all_of(left_out, chosen), key=lambda d: d.path)
 
 
-def not_all_of(left_out: Collection[Collection[str]], chosen: Sequence[Due]) -> list[Due]:
+def not_all_of(left_out: Collection[Collection[str]], chosen: Sequence[Rewrite]) -> list[Rewrite]:
     """The first of *chosen*, as many as one move takes: half as many as long as one of *left_out* is all among them."""
     taken = list(chosen)
     while has_all_of(left_out, [file for part in taken for file in part.files]):
@@ -133,7 +133,7 @@ def has_all_of(left_out: Collection[Collection[str]], files: Sequence[FileStats]
     return any(paths.issuperset(one) for one in left_out if one)
 
 
-def _crowds(part: _Part, budget_bytes: int, left_out: Collection[Collection[str]]) -> Iterator[Due]:
+def _crowds(part: _Part, budget_bytes: int, left_out: Collection[Collection[str]]) -> Iterator[Rewrite]:
     """Per node the files that wait there, where they are `WAITING_MAX` of like size or half a move's budget.
 
     Only files of like size are put together, so a row is written once per factor of `WAITING_MAX`, not once per merge.
@@ -146,7 +146,7 @@ def _crowds(part: _Part, budget_bytes: int, left_out: Collection[Collection[str]
     for _, tier in sorted(tiers.items()):
         size = sum(file.bytes for file in tier)
         if len(tier) >= WAITING_MAX or (part.children and len(tier) > 1 and size >= budget_bytes / 2):
-            yield Due(path=part.path, files=tuple(_within(tier, budget_bytes)), staged_bytes=size, waiting=True)
+            yield Rewrite(path=part.path, files=tuple(_within(tier, budget_bytes)), staged_bytes=size, waiting=True)
             break
     for child in part.children or ():
         yield from _crowds(child, budget_bytes, left_out)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from harness_pipelines.ports.requests import RecallRequests, ReclusterRequests
     from harness_pipelines.ports.source import Log
-    from harness_pipelines.ports.upkeep import LogNotes, QuarantineMover, Retention, StallNotes
+    from harness_pipelines.ports.upkeep import Expiry, LogNotes, QuarantineMover, StallNotes
     from harness_pipelines.protocol.bounds import OffsetRange
     from harness_pipelines.protocol.changes.corrections import Wanted
     from harness_pipelines.protocol.claims import Claim
@@ -250,9 +250,9 @@ class HasStalls(Protocol):
         ...
 
 
-class HasStanding(Protocol):
+class HasGuard(Protocol):
     @property
-    def standing(self) -> Guard:
+    def guard(self) -> Guard:
         """See `Guard`."""
         ...
 
@@ -273,8 +273,8 @@ class HasTables(Protocol):
 
 class HasUpkeep(Protocol):
     @property
-    def upkeep(self) -> Retention:
-        """See `Retention`."""
+    def upkeep(self) -> Expiry:
+        """See `Expiry`."""
         ...
 
 

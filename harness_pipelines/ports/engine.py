@@ -71,7 +71,7 @@ class Met(NamedTuple):
     positions: Positions | None  #: in the file, in no order; None: more keys changed than the engine lists
 
 
-class Changes(Protocol):
+class KeyChanges(Protocol):
     """The newest version of each key that a move has."""
 
     @property
@@ -115,7 +115,7 @@ class Arranging(Protocol):
         """The rows of the batch view of *version* that lie in Postgres."""
         ...
 
-    def newest(self, rows: Rows, *, recalled: Rows | None = None) -> AbstractContextManager[Changes]:
+    def newest(self, rows: Rows, *, recalled: Rows | None = None) -> AbstractContextManager[KeyChanges]:
         """The newest version of each key of *rows*, but of the keys of *recalled*. Raises: KeyInTwoPartitions."""
         ...
 

@@ -22,7 +22,7 @@ from harness_pipelines.ports.errors import (
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
-from harness_pipelines.protocol.lake.mirrors import Known, Seen
+from harness_pipelines.protocol.lake.mirrors import KnownSnapshot, Seen
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.catalogs import CatalogSpec
@@ -82,7 +82,7 @@ class OrderedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredAmount:
     """What lies in some ranges of a view: rows exactly, bytes by the share of the rows."""
 
     rows: int
@@ -214,7 +214,7 @@ class LakeReads(Protocol):
     def forecast(self, metadata: str, query: LakeQuery) -> LakeStats: ...
     def files_of(self, metadata: str, query: LakeQuery) -> list[tuple[str, int]]: ...
     def paths_matching(self, metadata: str, where: Predicate) -> frozenset[str]: ...
-    def stored_in(self, metadata: str, ranges: Ranges) -> Stored: ...
+    def stored_in(self, metadata: str, ranges: Ranges) -> StoredAmount: ...
     def past(self, table: str, pins: Mapping[int, str]) -> ViewPast: ...
     def survey(
         self,
@@ -424,7 +424,7 @@ class MirrorBook(Protocol):
         """Note that *metadata* is about to be named by the server, so that expire keeps it for good."""
         ...
 
-    def known(self, table: TableRow, view: ViewName, seen: Seen | None) -> Known: ...
+    def known(self, table: TableRow, view: ViewName, seen: Seen | None) -> KnownSnapshot: ...
     def settle(
         self, table: TableRow, catalog: str, claim: Claim, *, version: int, seen: Mapping[ViewName, Seen]
     ) -> None: ...

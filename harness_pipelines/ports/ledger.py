@@ -18,7 +18,14 @@ from harness_pipelines.protocol.lake.overlays import Overlay, OverlayChange
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.reads import At
-from harness_pipelines.protocol.schema.schemas import Layout, SchemaMoved, SchemaRow, first_layouts, first_names, others
+from harness_pipelines.protocol.schema.schemas import (
+    DigestLayout,
+    SchemaMoved,
+    SchemaRow,
+    first_layouts,
+    first_names,
+    others,
+)
 from harness_pipelines.protocol.shape import Intake, ViewSet, intake_of, view_set_of
 from harness_pipelines.protocol.versions import Effect, Version, View, ViewName
 from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX, TableSpec
@@ -131,7 +138,7 @@ class TableRow:
         return {f["name"]: first[f["id"]] for f in self.fields if f["name"] != first[f["id"]]}
 
     @property
-    def first_layouts(self) -> dict[str, Layout]:
+    def first_layouts(self) -> dict[str, DigestLayout]:
         """Map original column names to the digest form of columns whose structs changed."""
         if len(self.history) == 1:
             return {}

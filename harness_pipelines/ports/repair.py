@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from harness_pipelines.ports.ledger import Ledger, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.protocol.lake.history import Extent, NamedMove, PastMove
+from harness_pipelines.protocol.lake.history import LiveRows, NamedMove, PastMove
 from harness_pipelines.protocol.versions import Version, View, ViewName
 
 Row = Mapping[str, Any]  #: of the ledger
@@ -87,7 +87,7 @@ class LakeState:
 
     head: View
     moves: tuple[PastMove, ...]  #: of main's kept snapshots, oldest first
-    extents: Mapping[int, Extent]  #: live rows by partition; of a batch view none, its files mix them
+    extents: Mapping[int, LiveRows]  #: live rows by partition; of a batch view none, its files mix them
     strangers: tuple[int, ...]  #: snapshots of main that brought rows without naming a move
     gone: tuple[str, ...]  #: live files, of data and of deletes, that are not there
     reached: Vector  #: the bound of a batch view; of a stream view none

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from harness_pipelines.layout.requested import Request
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.protocol.lake.overlays import Act
+from harness_pipelines.protocol.lake.overlays import OverlayRequest
 from harness_pipelines.protocol.moves import Move
 
 
@@ -18,7 +18,7 @@ class RecallRequest:
     """Requests of people, and their outcome."""
 
     recall_id: int
-    act: Act
+    act: OverlayRequest
     where: str | None  #: of a recall
     state: str  #: asked, done, cancelled or refused
     asked_at: datetime
@@ -61,7 +61,7 @@ class RecallRequests(Protocol):
 
     def open(self, table: TableRow) -> list[RecallRequest]: ...
     def find(self, table: TableRow, recall_id: int) -> RecallRequest: ...
-    def ask(self, table: TableRow, act: Act, *, where: str | None, by: str) -> RecallRequest: ...
+    def ask(self, table: TableRow, act: OverlayRequest, *, where: str | None, by: str) -> RecallRequest: ...
     def refuse(self, move: Move, *, detail: str) -> None: ...
     def nothing_to_do(self, move: Move) -> None: ...
 

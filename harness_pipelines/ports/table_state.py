@@ -20,7 +20,7 @@ _OFFSETS_END = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class StoredBounds:
     """Unvalidated bounds of one partition."""
 
     start: int
@@ -52,7 +52,7 @@ class VersionRow:
     version: int
     stream: View
     schema_version: int
-    bounds: Mapping[int, Cut]
+    bounds: Mapping[int, StoredBounds]
     revert_of: int | None
     move_id: int | None
     committed_at: datetime
@@ -141,7 +141,7 @@ class Buffered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Corrected:
+class CorrectionRow:
     """The result of a replay for one record."""
 
     partition: int
@@ -151,7 +151,7 @@ class Corrected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class QuarantineInLake:
     """Quarantined records whose bytes are in the lake."""
 
     title: str = ""  #: of their table in the catalog, with the namespace
@@ -190,14 +190,14 @@ class Books:
     outbox_gaps: Sequence[tuple[int, int]]  #: ``[low, high)``
     quarantined: Mapping[int, tuple[int, int]]  #: partition -> held records below and above stream_hi
     quarantined_outside: Sequence[tuple[int, int]]  #: partition, offset
-    corrected: Sequence[Corrected]  #: records whose correction is in effect
+    corrected: Sequence[CorrectionRow]  #: records whose correction is in effect
     unsettled: Sequence[tuple[int, int, str]]  #: partition, offset, state of records that no correction agrees with
     buffered: Buffered
     filtered: Mapping[int, int] = field(default_factory=dict)  #: partition -> records that the filter left out
     fields: Sequence[Mapping[str, Any]] = ()  #: of the newest schema, in Iceberg's JSON form
     snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
     overlays: Sequence[OverlayRow] = ()
-    moved: Moved = field(default_factory=Moved)
+    moved: QuarantineInLake = field(default_factory=QuarantineInLake)
     pins_changed: Sequence[tuple[str, int]] = ()  #: snapshots that are not as they were made, with the version
     begun: Mapping[int, int] = field(default_factory=dict)  #: versions that begin a history -> first number left out
     mirrored: frozenset[int] = frozenset()  #: versions that foreign catalogs may show

@@ -31,7 +31,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class BytesMoved:
     """Records whose bytes went to the lake, or with a dry run would."""
 
     records: int = 0
@@ -49,7 +49,7 @@ class Trimmer(Protocol):
     def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]: ...
 
 
-class Retention(Trimmer, Protocol):
+class Expiry(Trimmer, Protocol):
     """What expire removes."""
 
     def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]: ...
@@ -65,7 +65,7 @@ class QuarantineMover(Protocol):
     """Moves bytes of quarantined records into the lake."""
 
     def is_due(self, table: TableRow) -> bool: ...
-    def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> Moved: ...
+    def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> BytesMoved: ...
 
 
 class LogNotes(Protocol):

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness_pipelines.protocol.schema.nested_json import encode_json
-from harness_pipelines.protocol.schema.schemas import Layout
+from harness_pipelines.protocol.schema.schemas import DigestLayout
 
 VERSION = "v1"
 SHORT_BYTES_MAX = 256
@@ -84,7 +84,7 @@ class Evolving(Protocol):
     def first_names(self) -> Mapping[str, str]: ...
 
     @property
-    def first_layouts(self) -> Mapping[str, Layout]: ...
+    def first_layouts(self) -> Mapping[str, DigestLayout]: ...
 
 
 def as_first(rows: pa.Table, table: Evolving) -> pa.Table:

@@ -20,7 +20,7 @@ class Ports(HasLake, HasTables, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Clustering:
     """The tree, and up to which sequence number the files of each region are clustered."""
 
     tree: RegionTree
@@ -30,28 +30,28 @@ class Layout:
 _layout_of_files = ByPath(16)
 
 
-def layout_of(stores: Ports, table: TableRow, version: Version) -> Layout | None:
+def layout_of(stores: Ports, table: TableRow, version: Version) -> Clustering | None:
     """How the batch view of *version* is clustered; ``None`` before its first rows.
 
     Where it has rows and the ledger no tree, since it was lost and made again from the lake, the files tell.
     """
     state = stores.tables.layout(table, version)
     if state is not None:
-        return Layout(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
+        return Clustering(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
     if table.view_set.mixed:  # tier has put its rows there, and all of them wait
-        return Layout(tree=RegionTree.single(indexed_columns(table.spec)), clustered={})
+        return Clustering(tree=RegionTree.single(indexed_columns(table.spec)), clustered={})
     if version.batch is None:
         return None
     metadata = version.batch.metadata
     return _layout_of_files.get(metadata, lambda: _from_files(stores, table, metadata))
 
 
-def _from_files(stores: Ports, table: TableRow, metadata: str) -> Layout | None:
+def _from_files(stores: Ports, table: TableRow, metadata: str) -> Clustering | None:
     files = stores.lake.region_files(table, metadata)
     if not files:
         return None
     tree, clustered = from_files(files, indexed_columns(table.spec))
-    return Layout(tree=tree, clustered=clustered)
+    return Clustering(tree=tree, clustered=clustered)
 
 
 def target_rows_of(table: TableRow, *, rows: int, size: int, of_rows: int | None = None) -> float:

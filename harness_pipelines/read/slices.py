@@ -17,35 +17,35 @@ PIECE_OFFSETS = 1_000_000  #: of buffer and tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Slice:
     """A part of a plan, and of its lake files these (None: all of them)."""
 
     plan: ReadPlan
     files: frozenset[str] | None = None
 
 
-def pieces(plan: ReadPlan, selection: Selection, lake: LakeReads) -> list[Piece]:
+def pieces(plan: ReadPlan, selection: Selection, lake: LakeReads) -> list[Slice]:
     """Cut *plan* to what *selection* can want. A keyed table is one piece: its newest rows hide others.
 
     Raises: UnknownColumn, WhereError, LakeFileMissing, LakeUnreadable.
     """
-    return [Piece(plan=plan)] if plan.key else list(_pieces(plan, selection, lake))
+    return [Slice(plan=plan)] if plan.key else list(_pieces(plan, selection, lake))
 
 
-def _pieces(plan: ReadPlan, selection: Selection, lake: LakeReads) -> Iterator[Piece]:
+def _pieces(plan: ReadPlan, selection: Selection, lake: LakeReads) -> Iterator[Slice]:
     work, bare = work_of(plan, selection), replace(plan, lake=(), overlay=None, buffer=None, tail=None)
     for part in work.lake:
         [whole] = [one for one in plan.lake if (one.view, one.metadata) == (part.view, part.metadata)]
         for files in _grouped(lake.files_of(part.metadata, work.query(part))):
-            yield Piece(plan=replace(bare, lake=(whole,)), files=files)
+            yield Slice(plan=replace(bare, lake=(whole,)), files=files)
     if work.overlays:
-        yield Piece(plan=replace(bare, overlay=plan.overlay))
+        yield Slice(plan=replace(bare, overlay=plan.overlay))
     if plan.buffer:
         for buffer in _runs(plan.buffer):
-            yield Piece(plan=replace(bare, buffer=buffer))
+            yield Slice(plan=replace(bare, buffer=buffer))
     if plan.tail:
         for tail in _runs(plan.tail):
-            yield Piece(plan=replace(bare, tail=tail))
+            yield Slice(plan=replace(bare, tail=tail))
 
 
 def _grouped(files: list[tuple[str, int]]) -> Iterator[frozenset[str]]:

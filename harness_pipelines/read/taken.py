@@ -58,7 +58,7 @@ def _has_more(table: TableRow, schema_version: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Corrected:
+class ReplayEffect:
     """The effects of replays on one record: digests; None: no row."""
 
     was: int | None  #: of the row that was brought
@@ -75,16 +75,18 @@ class Corrected:
         return (self.digest or 0) - (self.was or 0)
 
 
-def corrections_of(stores: Ports, table: TableRow) -> dict[int, dict[int, Corrected]]:
+def corrections_of(stores: Ports, table: TableRow) -> dict[int, dict[int, ReplayEffect]]:
     """What became of records that replays put back, replaced or removed, by partition and offset."""
-    found: dict[int, dict[int, Corrected]] = {}
+    found: dict[int, dict[int, ReplayEffect]] = {}
     for one in stores.corrections(table).over(stores.readers).in_effect():
         was, digest = (None if text is None else parsed(text) for text in (one.was, one.digest))
-        found.setdefault(one.partition, {})[one.offset] = Corrected(was, digest)
+        found.setdefault(one.partition, {})[one.offset] = ReplayEffect(was, digest)
     return found
 
 
-def with_corrections(moves: Sequence[TakenMove], corrections: Mapping[int, Mapping[int, Corrected]]) -> list[TakenMove]:
+def with_corrections(
+    moves: Sequence[TakenMove], corrections: Mapping[int, Mapping[int, ReplayEffect]]
+) -> list[TakenMove]:
     """*moves*, each with what replays have made of its ranges since it took them."""
     if not corrections:
         return list(moves)

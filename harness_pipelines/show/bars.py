@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from harness_pipelines.ledgers.postgres.views.status import Apart
+    from harness_pipelines.ledgers.postgres.views.status import RowlessOffsets
     from harness_pipelines.ports.ledger import PartitionStatus
 
 BAR_CELLS = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class TierLook:
     """Appearance of a tier in a bar."""
 
     name: str
@@ -27,10 +27,10 @@ class Tier:
     style: str
 
 
-TIERS = (Tier("lake", "█", "blue"), Tier("buffer", "▓", "green"), Tier("tail", "░", "yellow"))
+TIERS = (TierLook("lake", "█", "blue"), TierLook("buffer", "▓", "green"), TierLook("tail", "░", "yellow"))
 #: Of a table with a batch view: its lake has two parts.
-FOUR_TIERS = (Tier("batch", "▚", "magenta"), Tier("stream", "█", "blue"), *TIERS[1:])
-APART = Tier("no_rows", "✗", "red")  #: offsets that were refused or filtered
+FOUR_TIERS = (TierLook("batch", "▚", "magenta"), TierLook("stream", "█", "blue"), *TIERS[1:])
+APART = TierLook("no_rows", "✗", "red")  #: offsets that were refused or filtered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,11 @@ class Spans:
         return self.lake + self.buffer + (self.tail or 0) + (self.no_rows or 0)
 
     @property
-    def tiers(self) -> tuple[Tier, ...]:
+    def tiers(self) -> tuple[TierLook, ...]:
         tiers = TIERS if self.batch is None else FOUR_TIERS
         return tiers if self.no_rows is None else (*tiers, APART)
 
-    def of(self, tier: Tier) -> int | None:
+    def of(self, tier: TierLook) -> int | None:
         """Return the offsets of *tier*; None if unknown."""
         found: int | None = getattr(self, tier.name)
         return found
@@ -70,7 +70,7 @@ def spans_of(
     ends: Mapping[int, int],
     *,
     batch: bool | None = None,
-    apart: Mapping[int, Apart] | None = None,
+    apart: Mapping[int, RowlessOffsets] | None = None,
 ) -> list[Spans]:
     """Return the offsets that each tier answers for, from the bounds and the ends of the log.
 
@@ -83,7 +83,7 @@ def spans_of(
     return [_spans(p, ends.get(p.partition), batch=batch, apart=apart or {}) for p in positions]
 
 
-def _spans(seen: PartitionStatus, end: int | None, *, batch: bool, apart: Mapping[int, Apart]) -> Spans:
+def _spans(seen: PartitionStatus, end: int | None, *, batch: bool, apart: Mapping[int, RowlessOffsets]) -> Spans:
     at, none = seen.bounds, apart.get(seen.partition)
     sizes = [at.batch_hi - at.start, at.stream_hi - at.batch_hi, at.buffer_hi - at.stream_hi]
     if none is not None:

@@ -130,6 +130,6 @@ def _stretched(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 def staged_files(seen: LayoutSeen) -> list[FileStats]:
     """Return the files written after their region's last rewrite, and those in no region."""
-    settled = {region.path: region.clustered_sequence for region in seen.standing.regions}
+    settled = {region.path: region.clustered_sequence for region in seen.contents.regions}
     at = classify(seen.tree, seen.files)
     return [f for f, path in zip(seen.files, at, strict=True) if path is None or f.sequence > settled[path]]

@@ -46,8 +46,8 @@ def draw(seen: LayoutSeen, path: str, *, columns: Sequence[str] | None = None) -
         _draw_regions(regions, seen, [axes[i] for i in over], [a for i, a in enumerate(axes) if i not in over])
         _draw_scores(scores, seen)
         figure.suptitle(
-            f"{seen.table} at version {seen.version}: {len(seen.standing.regions):,} regions, {len(seen.files):,} "
-            f"files, {seen.standing.staged_share:.0%} of the bytes staged"
+            f"{seen.table} at version {seen.version}: {len(seen.contents.regions):,} regions, {len(seen.files):,} "
+            f"files, {seen.contents.staged_share:.0%} of the bytes staged"
         )
         figure.savefig(path, dpi=130)
     except OSError as error:
@@ -87,7 +87,7 @@ def _draw_regions(ax: Axes, seen: LayoutSeen, axes: Sequence[Axis], across: Sequ
         return Rectangle((x0, y0), x1 - x0, y1 - y0)
 
     boxes = {region.path: region.box.spans for region in seen.tree.regions()}
-    shown = [r for r in seen.standing.regions if all(axis.holds(boxes[r.path][axis.axis]) for axis in across)]
+    shown = [r for r in seen.contents.regions if all(axis.holds(boxes[r.path][axis.axis]) for axis in across)]
     patches = [rectangle([axis.of_span(boxes[r.path][axis.axis]) for axis in axes]) for r in shown]
     colours = ScalarMappable(Normalize(0, 1.5), colormaps["Blues"])
     sizes = np.array([r.bytes / max(seen.target_bytes, 1) for r in shown])

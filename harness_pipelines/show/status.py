@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
     from harness_pipelines.ledgers.postgres.views.mirrors import MirrorLag
     from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
-    from harness_pipelines.ledgers.postgres.views.status import Apart, Counts, Refusing
+    from harness_pipelines.ledgers.postgres.views.status import Counts, RefusedShare, RowlessOffsets
     from harness_pipelines.ports.ledger import PartitionStatus
     from harness_pipelines.ports.requests import RecallRequest
     from harness_pipelines.ports.source import Log, OpenTransaction
@@ -58,8 +58,8 @@ class TableSeen:
     claims: list[Mapping[str, Any]]
     open_moves: list[Mapping[str, Any]]
     counts: Counts
-    apart: Mapping[int, Apart]  #: offsets that are no rows, by partition; those without any are left out
-    refusing: Refusing | None  #: the partition that refuses most; None: none holds a refused record
+    apart: Mapping[int, RowlessOffsets]  #: offsets that are no rows, by partition; those without any are left out
+    refusing: RefusedShare | None  #: the partition that refuses most; None: none holds a refused record
     violations: list[Mapping[str, Any]]  #: of checks of the contract
     asked: list[RecallRequest]  #: to recall or to release rows, and not done yet
     stopped: str | None

@@ -39,7 +39,7 @@ class _Compared:
     read: ByFile = field(default_factory=dict)  #: of the newest metadata files
 
 
-class Standing:
+class WarehouseGuard:
     """Two checks: the owner of the warehouse, and whether the ledger knows all versions published there."""
 
     def __init__(self, ownership: WarehouseMark, histories: Histories, named: NamedByFiles) -> None:

@@ -18,7 +18,7 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.extras import ExtraMissing
 from harness_pipelines.pauses import Pauses
-from harness_pipelines.ports.access import HasLedger, HasMirrors, HasStanding
+from harness_pipelines.ports.access import HasGuard, HasLedger, HasMirrors
 from harness_pipelines.ports.errors import (
     MetadataMissing,
     MirrorAway,
@@ -30,7 +30,7 @@ from harness_pipelines.ports.errors import (
 from harness_pipelines.ports.lake import ForeignCatalog, MirrorChange, MirrorState, mirrored_views
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.lake.mirrors import Act, ForeignInMirror, MirrorNameTaken, Seen, judge, went_back
+from harness_pipelines.protocol.lake.mirrors import ForeignInMirror, MirrorNameTaken, MirrorStep, Seen, judge, went_back
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.catalogs import CatalogSecretMissing, CatalogSpec
 from harness_pipelines.stages.run.progress import TableProgress
@@ -54,7 +54,7 @@ OF_CATALOG = (
 )
 
 
-class Ports(HasLedger, HasMirrors, HasStanding, Protocol):
+class Ports(HasLedger, HasMirrors, HasGuard, Protocol):
     """The ports that it uses."""
 
 
@@ -148,13 +148,13 @@ class Round:
         lost: MirrorUndecided | None = None
         for looks in range(LOOKS_MAX):
             seen, acts = self._look(target)
-            if Act.OVERTAKEN in acts.values():
+            if MirrorStep.OVERTAKEN in acts.values():
                 return False
-            if all(act is Act.NOTHING for act in acts.values()):
+            if all(act is MirrorStep.NOTHING for act in acts.values()):
                 self.stores.mirrors.settle(table, name, self.claim, version=target.version, seen=seen)
                 log.info("mirror.shows", table=table.name, catalog=name, version=target.version)
                 return looks > 0
-            self.stores.standing.check(table, self.stores.ledger)
+            self.stores.guard.check(table, self.stores.ledger)
             try:
                 self._send(target, seen, acts)
             except MirrorUndecided as unknown:  # the next look tells
@@ -162,9 +162,9 @@ class Round:
                 log.info("mirror.undecided", table=table.name, catalog=name, error=str(unknown))
         raise lost or MirrorUndecided(f"{table.name}: catalog {name} does not show what it was sent")
 
-    def _look(self, target: Version) -> tuple[dict[ViewName, Seen], dict[ViewName, Act]]:
+    def _look(self, target: Version) -> tuple[dict[ViewName, Seen], dict[ViewName, MirrorStep]]:
         """What the server shows, and what is to be done about each view."""
-        table, seen, acts = self.table, dict[ViewName, Seen](), dict[ViewName, Act]()
+        table, seen, acts = self.table, dict[ViewName, Seen](), dict[ViewName, MirrorStep]()
         for view in mirrored_views(table, self.catalog):
             found, pin = self.server.load(view), target.views[view]
             uuids = {self.server.uuid_of(view, pin.metadata), *filter(None, [self.state.uuids.get(view)])}
@@ -174,23 +174,23 @@ class Round:
             if found is not None:
                 seen[view] = found
         back = [one.version for one in seen.values() if went_back(one, self.state.version)]
-        if back and not all(act is Act.NOTHING for act in acts.values()):
+        if back and not all(act is MirrorStep.NOTHING for act in acts.values()):
             log.warning("mirror.went_back", table=table.name, catalog=self.catalog.name, version=back[0])
         return seen, acts
 
-    def _send(self, target: Version, seen: Mapping[ViewName, Seen], acts: Mapping[ViewName, Act]) -> None:
+    def _send(self, target: Version, seen: Mapping[ViewName, Seen], acts: Mapping[ViewName, MirrorStep]) -> None:
         """One kind of request: what is missing is registered first, and followed after another look.
 
         Raises: MirrorUndecided, and what the server raises.
         """
-        if missing := [view for view, act in acts.items() if act is Act.REGISTER]:
+        if missing := [view for view, act in acts.items() if act is MirrorStep.REGISTER]:
             for view in missing:
                 metadata = target.views[view].metadata
                 self.stores.mirrors.register(self.table, self.catalog.name, self.claim, metadata=metadata)
                 self.server.register(view, metadata)
                 faults.point("mirror.during_files")
             return
-        behind = [view for view, act in acts.items() if act is Act.FOLLOW]
+        behind = [view for view, act in acts.items() if act is MirrorStep.FOLLOW]
         pins = {view: target.views[view].metadata for view in behind}
         self.server.follow(
             [MirrorChange(view=v, seen=seen[v], metadata=pins[v], version=target.version) for v in behind]

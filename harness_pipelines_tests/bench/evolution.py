@@ -9,7 +9,7 @@ import numpy as np
 
 import harness_pipelines as hp
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines_tests.bench.base import Figure, Run, timed
@@ -81,9 +81,9 @@ def measure(run: Run) -> Sequence[Figure]:
 def _change(table: hp.Table, number: int) -> float:
     """The *number*-th change; returns its seconds."""
     last = f"added_{number - 1}"
-    changes = Changes(add=(Column(name=f"added_{number}", type=Primitive("long")),))
+    changes = ColumnChanges(add=(Column(name=f"added_{number}", type=Primitive("long")),))
     if number % 2:
-        changes = Changes(rename=((last, f"added_{number}"),))
+        changes = ColumnChanges(rename=((last, f"added_{number}"),))
     took_s = timed(lambda: table.evolve(changes))
     reached = _ingested(table)
     wait_until(lambda: _ingested(table) >= reached + BETWEEN, f"records come in after change {number}")

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from harness_pipelines.layout.balance import balanced, depth_max
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats, place
-from harness_pipelines.layout.rewrites import Due, due
+from harness_pipelines.layout.rewrites import Rewrite, due
 from harness_pipelines.layout.row_hash import row_hash, threshold
 from harness_pipelines.layout.sampling import Sample, is_telling, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
-from harness_pipelines.read.clustering import BUDGET_BYTES, Layout
+from harness_pipelines.read.clustering import BUDGET_BYTES, Clustering
 from harness_pipelines.spec.table import Layout as LayoutRules
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_data import Dataset, batches_2d, batches_in_order, queries
@@ -113,7 +113,7 @@ class BatchView:
     deepest: float = 0.0  #: the tree's depth at worst, against the one above which it is balanced
     _batches: list[Dataset] = field(default_factory=list)
     _data: Dataset | None = None
-    _layout: Layout | None = None
+    _layout: Clustering | None = None
     _sequence: int = 0
     _judged: bool = False  #: the last relayout was dropped, and nothing was merged since
 
@@ -148,7 +148,7 @@ class BatchView:
         sample = self._sampled(rows)
         if self._layout is None:
             tree = parts = sample.tree(target_rows=self.rows_per_file)
-            self._layout = Layout(tree=tree, clustered=dict.fromkeys(tree.paths(), self._sequence + 1))
+            self._layout = Clustering(tree=tree, clustered=dict.fromkeys(tree.paths(), self._sequence + 1))
         else:
             parts = sample.pieces(self._layout.tree, target_rows=self.rows_per_file)
         self.files += self._write(rows, parts, sample)
@@ -189,7 +189,7 @@ class BatchView:
         fresh = [p for p in tree.paths() if p.startswith(tuple(anew))]
         clustered |= dict.fromkeys(fresh, self._sequence)
         tree, clustered = balanced(tree, [file.stats for file in self.files], clustered)
-        self._layout = Layout(tree=tree, clustered=clustered)
+        self._layout = Clustering(tree=tree, clustered=clustered)
         self.deepest = max(self.deepest, tree.depth / depth_max(len(tree)))
         return True
 
@@ -208,7 +208,7 @@ class BatchView:
     def _row_bytes(self) -> float:
         return TARGET_BYTES / self.rows_per_file
 
-    def _due(self) -> list[Due]:
+    def _due(self) -> list[Rewrite]:
         assert self._layout is not None
         return due(
             self._layout.tree,

@@ -13,7 +13,7 @@ from harness_pipelines.app.installation import Stores
 from harness_pipelines.lakes.iceberg.read.scan import pinned, staged_file
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.overlays import Act
+from harness_pipelines.protocol.lake.overlays import OverlayRequest
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, ViewName
@@ -117,7 +117,7 @@ class Lake:
                 [high, self.row.table_id, partition],
             )
 
-    def ask(self, act: Act = Act.RECALL, where: str | None = None) -> int:
+    def ask(self, act: OverlayRequest = OverlayRequest.RECALL, where: str | None = None) -> int:
         return self.stores.recalls.ask(self.row, act, where=where, by="test").recall_id
 
     def otree(self) -> Version | None:

@@ -66,7 +66,7 @@ from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
-from harness_pipelines.stages.guard import Standing
+from harness_pipelines.stages.guard import WarehouseGuard
 from harness_pipelines_tests.memory.buffer import MemorySegments, MemorySegmentWriter
 from harness_pipelines_tests.memory.lake import MemoryFile, MemoryLake
 from harness_pipelines_tests.memory.leases import MemoryLeases
@@ -381,7 +381,7 @@ class RealRig(StoresRig):
 
         self.mirrors = Mirrors(self.database, self.readers)
         histories = IcebergHistories(self.catalog, warehouse=folder.as_uri())
-        self.standing = Standing(self.ownership, TableHistories(self.database), histories.named_by_files)
+        self.guard = WarehouseGuard(self.ownership, TableHistories(self.database), histories.named_by_files)
         self._warehouse = folder.as_uri()
 
     def foreign_catalog(self, table: TableRow, catalog: CatalogSpec) -> RestMirror | GlueMirror:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness_pipelines import faults
-from harness_pipelines.lakes.iceberg.write.schema import Schemas
+from harness_pipelines.lakes.iceberg.write.schema import IcebergSchemas
 from harness_pipelines.ledgers.postgres.history.numbers import nonce_of
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.errors import BuiltGone
@@ -27,7 +27,7 @@ from harness_pipelines.ports.repair import AdoptedMove, Adoption
 from harness_pipelines.protocol.changes.corrections import Change, Kind
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveState
-from harness_pipelines.protocol.schema.evolution import Changes, evolved
+from harness_pipelines.protocol.schema.evolution import ColumnChanges, evolved
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.columns import Column
@@ -96,12 +96,12 @@ def revert(real: RealRig, table: TableRow) -> Act:
 def evolve(real: RealRig, table: TableRow) -> Act:
     def act() -> Any:
         now = real.again(table)
-        changes = Changes(add=(Column(name="more", type=Primitive("string")),))
-        found = evolved(now.spec, now.fields, changes, next_id=Schemas(real._lake).next_field_id(now))
+        changes = ColumnChanges(add=(Column(name="more", type=Primitive("string")),))
+        found = evolved(now.spec, now.fields, changes, next_id=IcebergSchemas(real._lake).next_field_id(now))
 
         def build(pointers: Any, move_id: int) -> Any:
             return {
-                v: Schemas(real._lake).build(table, found, view=v, base=base, move_id=move_id)
+                v: IcebergSchemas(real._lake).build(table, found, view=v, base=base, move_id=move_id)
                 for v, base in pointers.items()
             }
 

@@ -212,7 +212,7 @@ class Store:
         self.kept: set[str] = set()
         self.uploads_before: list[datetime] = []
 
-    def listed(self, folder: str, *, allow_not_found: bool = True) -> Iterator[files.Found]:
+    def listed(self, folder: str, *, allow_not_found: bool = True) -> Iterator[files.ListedFile]:
         self.listings += 1
         return files.listed(folder, allow_not_found=allow_not_found)
 

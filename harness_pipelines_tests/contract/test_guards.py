@@ -20,19 +20,19 @@ from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
-from harness_pipelines.protocol.schema.evolution import Changes, evolved
+from harness_pipelines.protocol.schema.evolution import ColumnChanges, evolved
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stages.guard import Standing
+from harness_pipelines.stages.guard import WarehouseGuard
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.contract.test_expire import orphan_of
 from harness_pipelines_tests.contract.test_lake import moved
 from harness_pipelines_tests.contract.test_locks import waits
 
 
-def guard_of(real: RealRig) -> Standing:
-    return real.standing
+def guard_of(real: RealRig) -> WarehouseGuard:
+    return real.guard
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def renamed(view: Any, base: str, head: Any, _target: Any, _move_id: int) -> Swa
 
 
 def test_a_change_of_columns_whose_move_is_over_writes_nothing(real: RealRig, table: TableRow):
-    changes = Changes(add=(Column(name="more", type=Primitive("string")),))
+    changes = ColumnChanges(add=(Column(name="more", type=Primitive("string")),))
     found = evolved(table.spec, table.history[-1].fields, changes, next_id=1000)
     head = real.ledger.head(table)
 
@@ -440,15 +440,15 @@ def test_a_move_that_the_lake_names_is_known_of_its_own_table_alone(real: RealRi
     own = row_of(real, real.plan(table, claim, {0: 0}, {0: 10}))
     other = real.table(partitions=1, views="stream")
     strange = row_of(real, real.plan(other, real.claim(other), {0: 0}, {0: 0}))
-    standing = guard_of(real)
+    guard = guard_of(real)
     mine, foreign = (NamedMove(move_id=one["move_id"], nonce=str(one["nonce"])) for one in (own, strange))
-    assert standing._unknown(table, {"a metadata file": {mine, foreign}}) == [foreign]
+    assert guard._unknown(table, {"a metadata file": {mine, foreign}}) == [foreign]
     for owner, expected in ((other, [foreign]), (table, [])):
         real.ask(
             "INSERT INTO harness.lost_moves (table_id, move_id, nonce) VALUES (%s, %s, %s)",
             [owner.table_id, foreign.move_id, foreign.nonce],
         )
-        assert standing._unknown(table, {"a metadata file": {mine, foreign}}) == expected
+        assert guard._unknown(table, {"a metadata file": {mine, foreign}}) == expected
 
 
 def history_of(real: RealRig, table: TableRow) -> str:
@@ -460,9 +460,9 @@ def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number
     real: RealRig, table: TableRow, events: int
 ):
     """Whichever of numbers of versions and of events is ahead."""
-    standing = guard_of(real)
+    guard = guard_of(real)
     other = real.table(partitions=1, views="stream")
-    standing._admit(table)
+    guard._admit(table)
     ours, before = history_of(real, table), real.ledger.head(table)
     assert real.ledger.head(table) == before, "nothing was promoted"
     for one in (table, other):
@@ -473,7 +473,7 @@ def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number
     claim = real.claim(table)
     with pytest.raises(LedgerPromoted):
         real.plan(table, claim, {0: 0}, {0: 10})
-    standing._admit(table)
+    guard._admit(table)
     assert (history_of(real, table), history_of(real, other)) == (ours, "gone")
     head = real.ledger.head(table)
     [*_, (number, event)] = real.outbox(table)
@@ -481,14 +481,14 @@ def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number
     assert head.version > before.version + 1
     with pytest.raises(FencedOut):
         real.ledger.renew(claim, lease=HOUR)
-    standing._admit(table)
+    guard._admit(table)
     assert real.ledger.head(table) == head
-    standing._admit(other)
+    guard._admit(other)
     assert history_of(real, other) == ours
 
 
 def test_of_two_workers_that_find_a_promotion_one_begins_the_history(real: RealRig, table: TableRow):
-    standing = guard_of(real)
+    guard = guard_of(real)
     head = real.ledger.head(table)
     real.ask("UPDATE harness.tables SET history = 'gone' WHERE table_id = %s", [table.table_id])
 
@@ -497,5 +497,5 @@ def test_of_two_workers_that_find_a_promotion_one_begins_the_history(real: RealR
             "UPDATE harness.tables SET history = harness.history() WHERE table_id = %s", [table.table_id]
         )
 
-    assert waits(real, lambda: standing._admit(table), hold=begins) == []
+    assert waits(real, lambda: guard._admit(table), hold=begins) == []
     assert real.ledger.head(table) == head

@@ -23,9 +23,9 @@ from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.ports.repair import AdoptedMove, Adoption
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.overlays import Act as Asked
+from harness_pipelines.protocol.lake.overlays import OverlayRequest as Asked
 from harness_pipelines.protocol.moves import MoveState
-from harness_pipelines.protocol.schema.evolution import Changes, evolved
+from harness_pipelines.protocol.schema.evolution import ColumnChanges, evolved
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.columns import Column
@@ -34,7 +34,7 @@ from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.producer import wait_until
 
-Act = Callable[[], object]
+OverlayRequest = Callable[[], object]
 #: {lock: how another session holds it, and what the statement that takes it has in it}
 LOCKS: Mapping[str, tuple[str, str]] = {
     "table": (
@@ -96,49 +96,49 @@ def table(real: RealRig) -> TableRow:
     return made
 
 
-def publish(real: RealRig, table: TableRow) -> Act:
+def publish(real: RealRig, table: TableRow) -> OverlayRequest:
     claim = real.claim(table)
     move = real.plan(table, claim, {0: 10}, {0: 20})
     return lambda: real.publish(table, claim, move)
 
 
-def plan(real: RealRig, table: TableRow) -> Act:
+def plan(real: RealRig, table: TableRow) -> OverlayRequest:
     claim = real.claim(table)
     return lambda: real.plan(table, claim, {0: 10}, {0: 20})
 
 
-def close(real: RealRig, table: TableRow) -> Act:
+def close(real: RealRig, table: TableRow) -> OverlayRequest:
     claim = real.claim(table)
     move = real.plan(table, claim, {0: 10}, {0: 20})
     return lambda: real.ledger.close_move(claim, move, state=MoveState.ABANDONED, error="a test")
 
 
-def apply(real: RealRig, table: TableRow) -> Act:
+def apply(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: real.ledger.update_spec(table, table.spec.model_copy(update={"quarantine_mb": 65}))
 
 
-def apply_decoding(real: RealRig, table: TableRow) -> Act:
+def apply_decoding(real: RealRig, table: TableRow) -> OverlayRequest:
     """As long as no record has become a row."""
     real.ask("UPDATE harness.moves SET rows = 0 WHERE table_id = %s", [table.table_id])
     real.ledger.release(real.claim(table, Stage.INGEST))  # there is a row to lock
     return lambda: real.ledger.update_spec(table, table.spec, decoding=True)
 
 
-def join(real: RealRig, table: TableRow) -> Act:
+def join(real: RealRig, table: TableRow) -> OverlayRequest:
     claim = real.claim(table, Stage.INGEST)
     return lambda: real.ledger.add_partitions(claim, {1: 0})
 
 
-def look(real: RealRig, table: TableRow) -> Act:
+def look(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: real.corrections(table).look([(0, 1)])
 
 
-def give_up(real: RealRig, table: TableRow) -> Act:
+def give_up(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: real.corrections(table).drop([(0, 1)], by="me")
 
 
-def evolve(real: RealRig, table: TableRow) -> Act:
-    changes = Changes(add=(Column(name="more", type=Primitive("string")),))
+def evolve(real: RealRig, table: TableRow) -> OverlayRequest:
+    changes = ColumnChanges(add=(Column(name="more", type=Primitive("string")),))
     found = evolved(table.spec, table.history[-1].fields, changes, next_id=1000)
     head = real.ledger.head(table)
 
@@ -149,11 +149,11 @@ def evolve(real: RealRig, table: TableRow) -> Act:
     return lambda: real.evolutions(table).publish(found, build, by="me")
 
 
-def plan_revert(real: RealRig, table: TableRow) -> Act:
+def plan_revert(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: real.ledger.plan_revert(table, to=None, log_from={})
 
 
-def revert(real: RealRig, table: TableRow) -> Act:
+def revert(real: RealRig, table: TableRow) -> OverlayRequest:
     def build(view: Any, base: str, head: Any, _target: Any, _move_id: int) -> Swap:
         return Swap(view=view, old=base, base_snapshot=head.stream.snapshot, new=fresh_view())
 
@@ -163,17 +163,17 @@ def revert(real: RealRig, table: TableRow) -> Act:
     return lambda: real.ledger.revert(table, to=None, log_from={}, build=build)
 
 
-def trim(real: RealRig, table: TableRow) -> Act:
+def trim(real: RealRig, table: TableRow) -> OverlayRequest:
     claim = real.claim(table, Stage.EXPIRE)
     return lambda: real.upkeep.trim(table, claim)
 
 
-def delete_files(real: RealRig, table: TableRow) -> Act:
+def delete_files(real: RealRig, table: TableRow) -> OverlayRequest:
     claim, upkeep = real.claim(table, Stage.EXPIRE), real.upkeep
     return lambda: upkeep.delete_ripe(table, claim)  # type: ignore[attr-defined]
 
 
-def move_bytes(real: RealRig, table: TableRow) -> Act:
+def move_bytes(real: RealRig, table: TableRow) -> OverlayRequest:
     small = replace(table, spec=table.spec.model_copy(update={"quarantine_mb": 1}))
     claim = real.claim(table, Stage.EXPIRE)
     for first in (0, 4):  # its table is in the catalog from the first batch on
@@ -188,37 +188,37 @@ def move_bytes(real: RealRig, table: TableRow) -> Act:
     return lambda: real.raw_bytes.move(small, claim)
 
 
-def ask_recall(real: RealRig, table: TableRow) -> Act:
+def ask_recall(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: Recalls(real.database).ask(table, Asked.RECALL, where="id = 1", by="me")
 
 
-def ask_recluster(real: RealRig, table: TableRow) -> Act:
+def ask_recluster(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: Reclusters(real.database).ask(table, paths=(), upto=1, rebuild=False)
 
 
-def cancel_recall(real: RealRig, table: TableRow) -> Act:
+def cancel_recall(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: Recalls(real.database).cancel(table)
 
 
-def drop(real: RealRig, table: TableRow) -> Act:
+def drop(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: drop_table(real.database, table, catalog=CATALOG)
 
 
-def take_snapshot(real: RealRig, table: TableRow) -> Act:
+def take_snapshot(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: Snapshots(real.database).create(f"s{uuid.uuid4().hex[:8]}", [table])
 
 
-def drop_snapshot(real: RealRig, table: TableRow) -> Act:
+def drop_snapshot(real: RealRig, table: TableRow) -> OverlayRequest:
     name = f"s{uuid.uuid4().hex[:8]}"
     Snapshots(real.database).create(name, [table])
     return lambda: Snapshots(real.database).drop(name)
 
 
-def read(real: RealRig, table: TableRow) -> Act:
+def read(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: real.leases.look(table, holder="me", lease=HOUR)
 
 
-def hold_head(real: RealRig, table: TableRow) -> Act:
+def hold_head(real: RealRig, table: TableRow) -> OverlayRequest:
     """As fsck does, for as long as it looks."""
 
     def act() -> None:
@@ -228,7 +228,7 @@ def hold_head(real: RealRig, table: TableRow) -> Act:
     return act
 
 
-def reconcile(real: RealRig, table: TableRow) -> Act:
+def reconcile(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: real.reconciler.go_on(table, lost=(), retained_from=0)
 
 
@@ -246,30 +246,30 @@ def stored_view(real: RealRig, table: TableRow) -> View:
     return views["stream"]
 
 
-def adopt(real: RealRig, table: TableRow) -> Act:
+def adopt(real: RealRig, table: TableRow) -> OverlayRequest:
     view = stored_view(real, table)
     adoption = Adoption(pointer=view.metadata, head=view, starts={0: 0}, stream_hi={0: 10}, buffer_hi={0: 20})
     return lambda: real.reconciler.adopt(table, adoption, lost=(), retained_from=0)
 
 
-def reserve_foreign(real: RealRig, table: TableRow) -> Act:
+def reserve_foreign(real: RealRig, table: TableRow) -> OverlayRequest:
     head = real.ledger.head(table)
     return lambda: real.reconciler.reserve(table, FOREIGN, on=head)
 
 
-def accept_foreign(real: RealRig, table: TableRow) -> Act:
+def accept_foreign(real: RealRig, table: TableRow) -> OverlayRequest:
     head, view = real.ledger.head(table), stored_view(real, table)
     reconciler = real.reconciler
     return lambda: reconciler.accept(table, pointer=view.metadata, stream=view, on=head, move=FOREIGN)
 
 
-def make_branch(real: RealRig, table: TableRow) -> Act:
+def make_branch(real: RealRig, table: TableRow) -> OverlayRequest:
     view, claim = stored_view(real, table), real.claim(table)
     move = real.plan(table, claim, {0: 10}, {0: 20})
     return lambda: real.lake.make_branch(table, move, view)
 
 
-def drop_branches(real: RealRig, table: TableRow) -> Act:
+def drop_branches(real: RealRig, table: TableRow) -> OverlayRequest:
     view, mover = stored_view(real, table), real.claim(table)
     move = real.plan(table, mover, {0: 10}, {0: 20})
     real.lake.make_branch(table, move, view)
@@ -277,11 +277,11 @@ def drop_branches(real: RealRig, table: TableRow) -> Act:
     return lambda: real._lake.drop_branches(table, [move.branch], claim=claim)
 
 
-def restore_columns(real: RealRig, table: TableRow) -> Act:
+def restore_columns(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: real.reconciler.restore_columns(table)
 
 
-def swap(real: RealRig, table: TableRow) -> Act:
+def swap(real: RealRig, table: TableRow) -> OverlayRequest:
     """A part of what reconcile does."""
     reconciler, was = real.reconciler, real.ledger.pointer(table, "stream")
 
@@ -294,19 +294,19 @@ def swap(real: RealRig, table: TableRow) -> Act:
     return act
 
 
-def take_over(real: RealRig, table: TableRow) -> Act:
+def take_over(real: RealRig, table: TableRow) -> OverlayRequest:
     real.claim(table, lease=MINUTE)
     real.pass_time(2 * MINUTE)
     return lambda: real.ledger.claim(table, Stage.TIER, shard=0, holder=str(uuid.uuid4()), lease=HOUR)
 
 
-def try_again(real: RealRig, table: TableRow) -> Act:
+def try_again(real: RealRig, table: TableRow) -> OverlayRequest:
     claim = real.claim(table)
     move = real.plan(table, claim, {0: 10}, {0: 20})
     return lambda: real.ledger.take_attempt(claim, move, run_id=None)
 
 
-def resolve(real: RealRig, table: TableRow) -> Act:
+def resolve(real: RealRig, table: TableRow) -> OverlayRequest:
     """After a lost answer: what was sent may still be under way."""
     claim = real.claim(table)
     move = real.plan(table, claim, {0: 10}, {0: 20})
@@ -322,16 +322,16 @@ def resolve(real: RealRig, table: TableRow) -> Act:
     return lambda: commit.resolve(OutcomeUnknown("a test"))
 
 
-def ingest(real: RealRig, table: TableRow) -> Act:
+def ingest(real: RealRig, table: TableRow) -> OverlayRequest:
     claim = real.claim(table, Stage.INGEST)
     return lambda: real.ingest(table, {0: (20, 30)}, claim=claim)
 
 
-def make_segment(real: RealRig, table: TableRow) -> Act:
+def make_segment(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: Segments(real.database).rotate(table)
 
 
-ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
+ACTS: Mapping[Callable[[RealRig, TableRow], OverlayRequest], tuple[str, ...]] = {
     publish: ("table", "pointer", "move", "positions", "claims"),
     plan: ("table", "claims"),
     close: ("move", "claims"),
@@ -375,7 +375,7 @@ ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
     [pytest.param(make, lock, id=f"{make.__name__}-{lock}") for make, locks in ACTS.items() for lock in locks],
 )
 def test_an_act_waits_at_the_lock_of_what_it_is_going_to_judge(
-    real: RealRig, table: TableRow, other: Database, make: Callable[[RealRig, TableRow], Act], lock: str
+    real: RealRig, table: TableRow, other: Database, make: Callable[[RealRig, TableRow], OverlayRequest], lock: str
 ):
     hold, takes = LOCKS[lock]
     act, failed = make(real, table), list[HarnessError]()
@@ -406,7 +406,11 @@ def test_an_act_waits_at_the_lock_of_what_it_is_going_to_judge(
 
 @pytest.mark.parametrize("make", ACTS, ids=lambda make: make.__name__)
 def test_an_act_does_not_wait_for_those_of_another_table(
-    real: RealRig, table: TableRow, other: Database, bystander: Bystander, make: Callable[[RealRig, TableRow], Act]
+    real: RealRig,
+    table: TableRow,
+    other: Database,
+    bystander: Bystander,
+    make: Callable[[RealRig, TableRow], OverlayRequest],
 ):
     """Nor for tables of the same names, of another catalog or namespace."""
     act, failed = make(real, table), list[HarnessError]()

@@ -21,7 +21,7 @@ from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ports.ledger import MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import FencedOut, Stage
-from harness_pipelines.protocol.lake.overlays import Act as Asked
+from harness_pipelines.protocol.lake.overlays import OverlayRequest as Asked
 from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
@@ -29,7 +29,7 @@ from harness_pipelines_tests.contract.test_lock_order import accept_foreign, ado
 from harness_pipelines_tests.contract.test_lock_order import reconcile as go_on
 from harness_pipelines_tests.producer import wait_until
 
-Act = Callable[[], object]
+OverlayRequest = Callable[[], object]
 HELD_UP = "SELECT count(*) AS held_up FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
 
 
@@ -47,7 +47,11 @@ def table(real: RealRig) -> TableRow:
 
 
 def waits(
-    real: RealRig, act: Act, *, hold: Callable[[Connection], object], meanwhile: Callable[[], object] = lambda: None
+    real: RealRig,
+    act: OverlayRequest,
+    *,
+    hold: Callable[[Connection], object],
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> list[HarnessError]:
     """*act* is held up by what *hold* holds, and goes on when that is over; returns what it raised.
 
@@ -85,12 +89,12 @@ def locked(statement: str, key: Mapping[str, Any]) -> Callable[[Connection], obj
     return lambda connection: connection.execute(sql(statement), key)
 
 
-def look(real: RealRig, table: TableRow) -> Act:
+def look(real: RealRig, table: TableRow) -> OverlayRequest:
     corrections = real.corrections(table)
     return lambda: corrections.look([(0, 1)])
 
 
-def plan(real: RealRig, table: TableRow) -> Act:
+def plan(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: Reverts(real.database, table, catalog=CATALOG, log_from={}).plan(1)
 
 
@@ -104,7 +108,7 @@ def test_a_snapshot_waits_for_who_decides_what_is_removed(real: RealRig, table: 
 
 @pytest.mark.parametrize("act", [look, plan])
 def test_a_replay_and_a_revert_wait_for_readers_that_are_looking(
-    real: RealRig, table: TableRow, act: Callable[[RealRig, TableRow], Act]
+    real: RealRig, table: TableRow, act: Callable[[RealRig, TableRow], OverlayRequest]
 ):
     """Else a lease that is being taken is not among those that may read an old version."""
     key = {"table_id": table.table_id}
@@ -143,7 +147,7 @@ def test_what_quarantine_says_is_read_when_who_changes_it_is_done(real: RealRig,
 
 @pytest.mark.parametrize("make", [go_on, adopt, accept_foreign])
 def test_who_claims_while_reconcile_is_about_to_commit_is_fenced(
-    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch, make: Callable[[RealRig, TableRow], Act]
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch, make: Callable[[RealRig, TableRow], OverlayRequest]
 ):
     """It saw the table as it was before."""
     act, made, end = make(real, table), [], BoundaryFrame._end_claims

@@ -22,10 +22,10 @@ from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.digest import row_digests, shown, total_digest
 from harness_pipelines.protocol.lake.overlays import (
-    Act,
     Overlay,
     OverlayChange,
     OverlayMissing,
+    OverlayRequest,
     OverlaysMoved,
     next_generation,
     recalled,
@@ -320,9 +320,9 @@ def test_dropping_a_table_drops_its_recalled_rows(real: RealRig, overlays: Overl
 def test_a_request_is_asked_once_and_done_by_the_boundary_commit(
     real: RealRig, overlays: Overlays, recalls: Recalls, table: TableRow, claim: Claim
 ):
-    asked = recalls.ask(table, Act.RECALL, where="id > 3", by="t")
-    assert recalls.ask(table, Act.RECALL, where="id > 3", by="somebody else") == asked
-    other = recalls.ask(table, Act.RECALL, where="id > 4", by="t")
+    asked = recalls.ask(table, OverlayRequest.RECALL, where="id > 3", by="t")
+    assert recalls.ask(table, OverlayRequest.RECALL, where="id > 3", by="somebody else") == asked
+    other = recalls.ask(table, OverlayRequest.RECALL, where="id > 4", by="t")
     assert [r.recall_id for r in recalls.open(table)] == [asked.recall_id, other.recall_id]
 
     move = plan(real, table, claim, recall=asked.recall_id)
@@ -336,12 +336,12 @@ def test_a_request_is_asked_once_and_done_by_the_boundary_commit(
 def test_a_request_that_a_move_has_taken_up_is_not_cancelled(
     real: RealRig, recalls: Recalls, table: TableRow, claim: Claim
 ):
-    taken = recalls.ask(table, Act.RECALL, where="id > 3", by="t")
-    waiting = recalls.ask(table, Act.RELEASE, where=None, by="t")
+    taken = recalls.ask(table, OverlayRequest.RECALL, where="id > 3", by="t")
+    waiting = recalls.ask(table, OverlayRequest.RELEASE, where=None, by="t")
     move = plan(real, table, claim, recall=taken.recall_id)
 
     other = real.table(**KEYED)
-    elsewhere = recalls.ask(other, Act.RECALL, where="id > 3", by="t")
+    elsewhere = recalls.ask(other, OverlayRequest.RECALL, where="id > 3", by="t")
     assert recalls.cancel(table) == [waiting.recall_id]
     assert recalls.cancel(table) == [], "it was given up once"
     assert recalls.open(other) == [elsewhere]
@@ -358,7 +358,7 @@ def test_a_request_that_a_move_has_taken_up_is_not_cancelled(
 def test_a_request_whose_move_was_given_up_may_be_given_up_too(
     real: RealRig, recalls: Recalls, table: TableRow, claim: Claim
 ):
-    asked = recalls.ask(table, Act.RECALL, where="id > 3", by="t")
+    asked = recalls.ask(table, OverlayRequest.RECALL, where="id > 3", by="t")
     move = plan(real, table, claim, recall=asked.recall_id)
     real.ledger.close_move(claim, move, state=MoveState.ABANDONED, error="test")
 
@@ -369,7 +369,7 @@ def test_a_request_whose_move_was_given_up_may_be_given_up_too(
 def test_an_attempt_that_a_later_one_replaced_does_not_end_the_request(
     real: RealRig, overlays: Overlays, recalls: Recalls, table: TableRow, claim: Claim
 ):
-    asked = recalls.ask(table, Act.RECALL, where="id > 3", by="t")
+    asked = recalls.ask(table, OverlayRequest.RECALL, where="id > 3", by="t")
     asleep = plan(real, table, claim, recall=asked.recall_id)
     move = real.ledger.take_attempt(claim, asleep, run_id=None)
 
@@ -384,7 +384,7 @@ def test_an_attempt_that_a_later_one_replaced_does_not_end_the_request(
 
 
 def test_a_request_that_was_given_up_is_not_taken_up(real: RealRig, recalls: Recalls, table: TableRow, claim: Claim):
-    asked = recalls.ask(table, Act.RECALL, where="id > 3", by="t")
+    asked = recalls.ask(table, OverlayRequest.RECALL, where="id > 3", by="t")
     recalls.cancel(table)
 
     with pytest.raises(MoveClosed, match=f"request {asked.recall_id} was given up or is done; nothing was planned"):
@@ -393,7 +393,7 @@ def test_a_request_that_was_given_up_is_not_taken_up(real: RealRig, recalls: Rec
 
 
 def test_a_move_keeps_its_request_over_its_attempts(real: RealRig, recalls: Recalls, table: TableRow, claim: Claim):
-    asked = recalls.ask(table, Act.RELEASE, where=None, by="t")
+    asked = recalls.ask(table, OverlayRequest.RELEASE, where=None, by="t")
     move = plan(real, table, claim, recall=asked.recall_id)
 
     assert real.ledger.take_attempt(claim, move, run_id=None) == replace(move, attempt=2)

@@ -23,7 +23,7 @@ from harness_pipelines.ledgers.postgres.views.quarantine import set_aside
 from harness_pipelines.ports.errors import QuarantineNameTaken
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.refused import HEAD_BYTES
-from harness_pipelines.ports.upkeep import Moved
+from harness_pipelines.ports.upkeep import BytesMoved
 from harness_pipelines.protocol.changes.corrections import BEFORE_ALL, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
@@ -107,7 +107,7 @@ def test_the_oldest_bytes_go_to_an_iceberg_table_and_half_of_the_limit_stays(
 
     assert real.raw_bytes.move(table, claim) == told
     assert moved(real, table) == list(range(RECORDS - 1))
-    assert real.raw_bytes.move(table, claim) == Moved()
+    assert real.raw_bytes.move(table, claim) == BytesMoved()
     kept = real.ask(
         'SELECT value IS NULL AND in_lake AS gone FROM harness.quarantine WHERE table_id = %s ORDER BY "offset"',
         [table.table_id],

@@ -18,7 +18,7 @@ from harness_pipelines.audit.fsck.batch_view import same_rows
 from harness_pipelines.audit.fsck.overlays import overlays_there, overlays_whole, recalled_once, told_recalled
 from harness_pipelines.audit.fsck.run import _Looks
 from harness_pipelines.audit.proof.batch_view import BatchJob, judge_batch
-from harness_pipelines.audit.proof.jobs import PartitionAudit, Tally
+from harness_pipelines.audit.proof.jobs import PartitionAudit, RowTally
 from harness_pipelines.audit.proof.report import Findings, Kind
 from harness_pipelines.audit.repair.batch_view import BatchPlan, left_behind, plan_batch
 from harness_pipelines.audit.repair.lake import Way, apply_plan, plan_lake
@@ -28,7 +28,7 @@ from harness_pipelines.lakes.iceberg.reads import IcebergReads
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
-from harness_pipelines.protocol.lake.overlays import Act, NotRecallable, OverlayWrong, RecallTooLarge
+from harness_pipelines.protocol.lake.overlays import NotRecallable, OverlayRequest, OverlayWrong, RecallTooLarge
 from harness_pipelines.protocol.lake.properties import RECALLED
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.where import WhereError
@@ -159,12 +159,14 @@ def fails(*_: object, **more: object) -> None:
     raise OverlayWrong("the disk lies")
 
 
-@pytest.mark.parametrize("act", Act)
-def test_what_fails_in_every_attempt_is_refused_and_merges_go_on(lake: Lake, monkeypatch: pytest.MonkeyPatch, act: Act):
+@pytest.mark.parametrize("act", OverlayRequest)
+def test_what_fails_in_every_attempt_is_refused_and_merges_go_on(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, act: OverlayRequest
+):
     lake.recall("id = 0")
-    number = lake.ask(act, where="id = 4" if act is Act.RECALL else None)
+    number = lake.ask(act, where="id = 4" if act is OverlayRequest.RECALL else None)
     with monkeypatch.context() as broken:
-        broken.setattr(recalled, "gather" if act is Act.RECALL else "check_release", fails)
+        broken.setattr(recalled, "gather" if act is OverlayRequest.RECALL else "check_release", fails)
         for _ in range(FAILURES_MAX):
             with pytest.raises(OverlayWrong):
                 lake.otree()
@@ -220,7 +222,7 @@ def test_a_named_snapshot_keeps_recalled_rows(lake: Lake):
 def test_a_person_asks_and_it_is_done_when_the_call_returns(lake: Lake):
     done = lake.table.recall("id in (4, 5)")
 
-    assert (done.state, done.rows, done.act) == ("done", 2, Act.RECALL)
+    assert (done.state, done.rows, done.act) == ("done", 2, OverlayRequest.RECALL)
     assert lake.in_postgres() == [4, 5]
     again = lake.table.recall("id in (4, 5)")
     assert (again.state, again.rows) == ("done", 0)
@@ -393,7 +395,7 @@ def test_a_full_audit_reads_recalled_rows_with_the_batch_view(lake: Lake):
     head = lake.head
     assert head.batch is not None
     held = lake.stores.overlays.read(lake.row, head.overlays)
-    done = [PartitionAudit(partition=p, tally=Tally(())) for p in (0, 1)]
+    done = [PartitionAudit(partition=p, tally=RowTally(())) for p in (0, 1)]
 
     def judged(recalled_rows: pa.Table) -> tuple[bool, dict[Kind, int]]:
         findings = Findings()

@@ -17,7 +17,7 @@ from harness_pipelines.ledgers.postgres.views.quarantine import counts_set_aside
 from harness_pipelines.ports.errors import MovedMeanwhile
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import Adoption
-from harness_pipelines.ports.upkeep import Moved
+from harness_pipelines.ports.upkeep import BytesMoved
 from harness_pipelines.protocol.changes.corrections import BEFORE_ALL, Coordinate, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
@@ -215,7 +215,7 @@ def test_the_oldest_go_until_half_of_the_limit_is_left_and_not_one_more(
 ):
     monkeypatch.setattr(quarantine, "BATCH_RECORDS", 2)
     told = real.raw_bytes.move(full, claim, dry_run=True)
-    assert told == Moved(records=5, bytes=5 * HALF)
+    assert told == BytesMoved(records=5, bytes=5 * HALF)
     assert real.raw_bytes.move(full, claim) == told
     assert in_postgres(real, full) == {10}
     insert(real, full, [Record(at=(0, 30), recorded_at=NOON + SECOND), Record(at=(0, 31), recorded_at=NOON - SECOND)])
@@ -242,7 +242,7 @@ def test_records_that_are_too_large_to_be_moved_stay_and_the_largest_that_is_not
     for offset in (13, 14):
         sized(real, full, HALF + 1, offset=offset)
     told = real.raw_bytes.move(full, claim, dry_run=True)
-    assert told == Moved(records=3, bytes=3 * HALF, stay=("0:14", "1:13"))
+    assert told == BytesMoved(records=3, bytes=3 * HALF, stay=("0:14", "1:13"))
     assert real.raw_bytes.move(full, claim) == told
     assert in_postgres(real, full) == {10, 13, 14}
     insert(real, full, [Record(at=(0, 30))])

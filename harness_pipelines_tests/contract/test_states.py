@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots, version_named
-from harness_pipelines.ledgers.postgres.states import Held, StateHeld, States, StateUnknown
+from harness_pipelines.ledgers.postgres.states import StateClaim, StateHeld, States, StateUnknown
 from harness_pipelines.ports.ledger import NotInTime, TableRow, TableUnknown
 from harness_pipelines.protocol.claims import FencedOut
 from harness_pipelines.protocol.versions import VersionGone
@@ -50,7 +50,7 @@ def let_end(real: RealRig, name: str) -> None:
     real.ask("UPDATE harness.states SET lease_until = clock_timestamp() - interval '1 s' WHERE name = %s", [name])
 
 
-def commit(held: Held, table: TableRow, offsets: Mapping[int, int], **words: Any) -> int:
+def commit(held: StateClaim, table: TableRow, offsets: Mapping[int, int], **words: Any) -> int:
     return held.commit({table.name: offsets}, **{"checkpoint": "c", "timeout_s": 0, **words})
 
 

@@ -13,7 +13,7 @@ from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.schema.evolution import Changes, evolved
+from harness_pipelines.protocol.schema.evolution import ColumnChanges, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig, fresh_view
@@ -28,7 +28,7 @@ def evolve(real: RealRig, table: TableRow, name: str) -> TableRow:
     found = evolved(
         table.spec,
         table.history[-1].fields,
-        Changes(add=(Column(name=name, type=Primitive("string")),)),
+        ColumnChanges(add=(Column(name=name, type=Primitive("string")),)),
         next_id=1000 + table.schema_version,
     )
     base = real.ledger.head(table).stream.snapshot

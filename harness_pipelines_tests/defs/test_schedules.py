@@ -28,7 +28,7 @@ from dagster import (
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._utils.schedules import schedule_execution_time_iterator
 
-from harness_pipelines.app.checks import Finding, is_complete
+from harness_pipelines.app.checks import CheckResult, is_complete
 from harness_pipelines.defs import history, tables
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.history import last_snapshot, purge_events, purge_snapshots
@@ -50,7 +50,7 @@ def test_all_tables_are_audited_and_one_that_cannot_be_stops_no_other(
         rig.ingest()
     asked = []
 
-    def judged(stores: Any, table: Any, *, full: bool) -> Finding:
+    def judged(stores: Any, table: Any, *, full: bool) -> CheckResult:
         asked.append(full)
         if table.name == sick.name:
             raise RuntimeError("its files cannot be read")

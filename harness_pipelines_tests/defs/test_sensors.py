@@ -310,7 +310,7 @@ def test_a_run_of_tier_ends_with_the_checks_when_they_are_old_or_one_did_not_pas
 ) -> None:
     rig = make_rig(tier={"max_rows": 1})
     control = Control(instance, [rig.table.spec])
-    passes = checks.Finding(passed=True, description="", numbers={})
+    passes = checks.CheckResult(passed=True, description="", numbers={})
     found = replace(passes, passed=False)
     monkeypatch.setitem(checks.CHECKS, "is_fresh", lambda *_: found)
 

@@ -23,10 +23,10 @@ from harness_pipelines.engines.spark import engine as spark_engine
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
-from harness_pipelines.ports.upkeep import Moved
+from harness_pipelines.ports.upkeep import BytesMoved
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.compaction import FILES_MIN
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages import compact
@@ -199,7 +199,7 @@ def _expire_until_condemned(rig: TableRig) -> None:
         condemned = expire_once(rig.stores, rig.table.row, claim).condemned
         return bool(condemned) and all(s.state != "closed" for s in rig.stores.segments.all(rig.table.row))
 
-    with mock.patch.object(RawBytes, "move", return_value=Moved()):  # that is left for the drill
+    with mock.patch.object(RawBytes, "move", return_value=BytesMoved()):  # that is left for the drill
         wait_until(decided, "expire has retired the segment and condemned files")
     rig.stores.ledger.release(claim)
 
@@ -273,7 +273,7 @@ def _replayed_again(rigs: Rigs) -> None:
 
 # -- evolve -------------------------------------------------------------------------------------------------
 
-MORE = Changes(add=(Column(name="more", type=Primitive("string")),), rename=(("s", "said"),))
+MORE = ColumnChanges(add=(Column(name="more", type=Primitive("string")),), rename=(("s", "said"),))
 
 
 def evolve(harness: hp.Harness, tables: Sequence[str]) -> None:

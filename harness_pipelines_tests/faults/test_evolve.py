@@ -17,8 +17,8 @@ from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.overlays import Act
-from harness_pipelines.protocol.schema.evolution import Changes, EvolutionRefused
+from harness_pipelines.protocol.lake.overlays import OverlayRequest
+from harness_pipelines.protocol.schema.evolution import ColumnChanges, EvolutionRefused
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.read.stream import stream as streaming
 from harness_pipelines.spec.columns import Column
@@ -43,7 +43,7 @@ def rows(rig: TableRig, *, at: int | None = None, spark: bool = False) -> list[d
     return sorted(found.to_pylist(), key=lambda row: row["id"])
 
 
-def changed(rig: TableRig, changes: Changes) -> None:
+def changed(rig: TableRig, changes: ColumnChanges) -> None:
     rig.harness.table(rig.name).evolve(changes)
 
 
@@ -74,7 +74,7 @@ def test_a_column_is_there_in_every_tier_from_one_version_on(make_rig: MakeRig, 
     old = rig.stores.tables.head(rig.table.row).version
     then = {version: rows(rig, at=version) for version in range(1, old)}
 
-    published = rig.harness.table(rig.name).evolve(Changes(add=(add("more", "string"),)))
+    published = rig.harness.table(rig.name).evolve(ColumnChanges(add=(add("more", "string"),)))
 
     assert (published.version, published.schema_version) == (old + 1, 2)
     later = [{**row, "more": None} for row in before]
@@ -111,7 +111,7 @@ def names(rig: TableRig) -> list[str]:
 def test_a_unit_that_was_decoded_before_the_publish_is_decoded_again(make_rig: MakeRig):
     rig = make_rig(partitions=1)
     rig.kafka.produce(rig.topic, 0, [b'{"id":1,"n":1,"s":"x","more":"yes"}'])
-    more = Changes(add=(add("more", "string"),))
+    more = ColumnChanges(add=(add("more", "string"),))
     faults.arm("ingest.before_lock", lambda: changed(rig, more))
 
     rig.ingest()
@@ -126,7 +126,7 @@ def test_a_move_that_was_staged_before_the_publish_is_planned_anew(make_rig: Mak
     rig = make_rig()
     rig.produce(5)
     rig.ingest()
-    other = Changes(drop=("n",), rename=(("s", "t"),))
+    other = ColumnChanges(drop=("n",), rename=(("s", "t"),))
     faults.arm(f"tier.{point}", lambda: changed(rig, other))
 
     rig.tier()
@@ -164,7 +164,7 @@ def test_workers_and_readers_go_on_while_columns_come_and_go(make_rig: MakeRig):
         for number in range(12):
             rig.produce(20)
             rig.harness.table(rig.name).evolve(
-                Changes(
+                ColumnChanges(
                     rename=(("s" if number == 0 else f"s{number - 1}", f"s{number}"),), add=(add(f"a{number}", "int"),)
                 )
             )
@@ -186,7 +186,7 @@ def test_a_read_that_was_begun_before_has_the_columns_of_then(make_rig: MakeRig)
     table = rig.harness.table(rig.name)
     taken = table.plan()
     before = rows(rig)
-    table.evolve(Changes(drop=("n",), rename=(("s", "t"),)))
+    table.evolve(ColumnChanges(drop=("n",), rename=(("s", "t"),)))
     rig.produce(5)
     rig.ingest()
     rig.tier()
@@ -210,7 +210,7 @@ def test_an_old_version_has_a_dropped_column_also_of_rows_that_were_in_the_buffe
     old = rig.table.versions()[-1].version
     before = rows(rig)
     assert len(before) == 20
-    rig.harness.table(rig.name).evolve(Changes(drop=("n",)))
+    rig.harness.table(rig.name).evolve(ColumnChanges(drop=("n",)))
     rig.tier()
     merged(rig)
 
@@ -221,13 +221,13 @@ def test_an_old_version_has_a_dropped_column_also_of_rows_that_were_in_the_buffe
 def test_of_two_at_once_one_is_told_that_the_other_came_first(make_rig: MakeRig):
     rig = make_rig()
     first = rig.harness.table(rig.name)
-    faults.arm("evolve.before_lock", lambda: changed(rig, Changes(add=(add("b", "int"),))))
+    faults.arm("evolve.before_lock", lambda: changed(rig, ColumnChanges(add=(add("b", "int"),))))
 
     with pytest.raises(SchemaMoved, match=r"a change was planned with schema 1, the table is at 2"):
-        first.evolve(Changes(add=(add("a", "int"),)))
+        first.evolve(ColumnChanges(add=(add("a", "int"),)))
 
     assert names(rig) == ["id", "n", "s", "b"]
-    first.evolve(Changes(add=(add("a", "int"),)))
+    first.evolve(ColumnChanges(add=(add("a", "int"),)))
     assert names(rig) == ["id", "n", "s", "b", "a"]
     whole(rig)
 
@@ -239,7 +239,7 @@ def test_a_death_leaves_the_old_columns_or_the_new_ones(make_rig: MakeRig, point
     rig.ingest()
     faults.arm_from({"HARNESS_FAULT": f"evolve.{point}=raise"})
     with pytest.raises(faults.FaultInjected):
-        rig.harness.table(rig.name).evolve(Changes(add=(add("a", "int"),)))
+        rig.harness.table(rig.name).evolve(ColumnChanges(add=(add("a", "int"),)))
 
     took = point == "after_commit"
     assert names(rig) == ["id", "n", "s", *(["a"] if took else [])]
@@ -262,7 +262,7 @@ def test_a_stream_goes_on_in_the_new_columns(make_rig: MakeRig, monkeypatch: pyt
     seen = first.rows.num_rows
     while seen < 3:
         seen += next(stream).rows.num_rows
-    table.evolve(Changes(rename=(("s", "t"),)))
+    table.evolve(ColumnChanges(rename=(("s", "t"),)))
     with rig.working(INGEST):
         columns: list[list[str]] = []
         for _ in range(200):
@@ -282,7 +282,7 @@ def test_a_table_without_a_buffer(make_rig: MakeRig):
     rig = make_rig(buffer="none")
     rig.produce(3)
     rig.tier()
-    rig.harness.table(rig.name).evolve(Changes(rename=(("s", "t"),), add=(add("more", "int"),), widen=()))
+    rig.harness.table(rig.name).evolve(ColumnChanges(rename=(("s", "t"),), add=(add("more", "int"),), widen=()))
     rig.kafka.produce(rig.topic, 0, [b'{"id":1000,"n":1,"t":"x","more":5}'])
     later = rows(rig)
     assert later[-1] == {"id": 1000, "n": 1, "t": "x", "more": 5}
@@ -308,7 +308,7 @@ def test_a_keyed_table(make_rig: MakeRig):
     before = rows(rig)
     old = rig.table.versions()[-1].version
     rig.harness.table(rig.name).evolve(
-        Changes(rename=(("s", "t"),), widen=(("n", parse_type("long")),), add=(add("more", "int"),))
+        ColumnChanges(rename=(("s", "t"),), widen=(("n", parse_type("long")),), add=(add("more", "int"),))
     )
     later = {row["id"]: {"id": row["id"], "n": row["n"], "t": row["s"], "more": None} for row in before}
     same(rig, list(later.values()))
@@ -333,7 +333,7 @@ def test_a_default_counts_from_its_version_on_and_fills_older_rows_by_a_replay(m
     rig.ingest()
     rig.tier()
     more = Column(name="more", type=parse_type("date"), default="2026-01-31")
-    changed(rig, Changes(default=(("n", 5),), add=(more,)))
+    changed(rig, ColumnChanges(default=(("n", 5),), add=(more,)))
     rig.kafka.produce(rig.topic, 0, [b'{"id":2}', b'{"id":3,"n":null,"more":null}'])
     rig.ingest()
     day, none = dt.date(2026, 1, 31), {"n": None, "s": None, "more": None}
@@ -351,19 +351,19 @@ def test_a_default_counts_from_its_version_on_and_fills_older_rows_by_a_replay(m
 def test_recalled_rows_are_read_changed_and_given_back_in_the_columns_of_now(make_rig: MakeRig):
     columns = {"id": "long", "n": "int", "s": "struct<a: int>"}
     rig = make_rig(views="both", key=["id"], partitions=1, layout={"columns": ["id"]}, columns=columns)
-    changed(rig, Changes(rename=(("n", "m"),), add=(add("s.b", "int"),)))
+    changed(rig, ColumnChanges(rename=(("n", "m"),), add=(add("s.b", "int"),)))
     for key in range(4):
         rig.kafka.produce(rig.topic, 0, [b'{"id":%d,"n":1,"s":{"a":1}}' % key], key=b'{"id":%d}' % key)
     rig.ingest()
     rig.tier()
     merged(rig)
     row = rig.harness.table(rig.name).row
-    list(run_recall(rig.stores, row, ask(rig.stores, row, Act.RECALL, where="id < 2")))
+    list(run_recall(rig.stores, row, ask(rig.stores, row, OverlayRequest.RECALL, where="id < 2")))
     with pytest.raises(EvolutionRefused, match=r"2 rows are recalled .* `harness recall .* --release`"):
-        rig.harness.table(rig.name).evolve(Changes(drop=("m",)))
+        rig.harness.table(rig.name).evolve(ColumnChanges(drop=("m",)))
     old = rig.table.versions()[-1].version
     more = (add("s.c", "string"), add("t", "string"))
-    changed(rig, Changes(rename=(("m", "k"),), widen=(("k", parse_type("long")),), add=more))
+    changed(rig, ColumnChanges(rename=(("m", "k"),), widen=(("k", parse_type("long")),), add=more))
     now = {"k": 1, "s": {"a": 1, "b": None, "c": None}, "t": None}
     same(rig, [{"id": key, **now} for key in range(4)])
     assert rows(rig, at=old)[0] == {"id": 0, "m": 1, "s": {"a": 1, "b": None}}
@@ -378,7 +378,7 @@ def test_recalled_rows_are_read_changed_and_given_back_in_the_columns_of_now(mak
     same(rig, [first, *({"id": key, **now} for key in range(1, 4))])
     whole(rig)
     row = rig.harness.table(rig.name).row
-    list(run_recall(rig.stores, row, ask(rig.stores, row, Act.RELEASE)))
+    list(run_recall(rig.stores, row, ask(rig.stores, row, OverlayRequest.RELEASE)))
     assert rows(rig) == [first, *({"id": key, **now} for key in range(1, 4))]
     whole(rig)
 
@@ -388,7 +388,7 @@ def test_a_revert_across_it_is_refused(make_rig: MakeRig):
     rig.produce(3)
     rig.ingest()
     rig.tier()
-    rig.harness.table(rig.name).evolve(Changes(add=(add("a", "int"),)))
+    rig.harness.table(rig.name).evolve(ColumnChanges(add=(add("a", "int"),)))
     with pytest.raises(RevertRefused, match="it has schema 1, the table is at schema 2"):
         revert_table(rig.stores, rig.harness.table(rig.name).row, to=2)
 
@@ -396,7 +396,7 @@ def test_a_revert_across_it_is_refused(make_rig: MakeRig):
 def test_a_dry_run_changes_nothing(make_rig: MakeRig):
     rig = make_rig()
     row = rig.harness.table(rig.name).row
-    told, _ = plan(rig.stores, row, Changes(add=(add("a", "int"),)))
+    told, _ = plan(rig.stores, row, ColumnChanges(add=(add("a", "int"),)))
     assert told.schema_version == 2
     assert rig.harness.table(rig.name).row == row
 
@@ -408,7 +408,7 @@ def test_pre_images_do_not_cross_it(make_rig: MakeRig):
     rig.tier()
     old = rig.table.versions()[-1].version
     table = rig.harness.table(rig.name)
-    table.evolve(Changes(add=(add("a", "int"),)))
+    table.evolve(ColumnChanges(add=(add("a", "int"),)))
     rig.kafka.produce(rig.topic, 0, [b'{"id":1,"n":2,"s":"new"}'], key=b'{"id":1}')
     rig.ingest()
     rig.tier()
@@ -423,7 +423,7 @@ def test_a_lost_ledger_is_not_made_from_a_lake_whose_columns_were_changed(make_r
     rig.ingest()
     rig.tier()
     table = rig.harness.table(rig.name)
-    table.evolve(Changes(add=(add("a", "int"),)))
+    table.evolve(ColumnChanges(add=(add("a", "int"),)))
     spec = rig.harness.table(rig.name).spec
     rig.stores.ledger.drop_table(rig.harness.table(rig.name).row)
     with pytest.raises(SchemaDiffers, match="its columns were changed .schema 2 in the lake."):

@@ -24,7 +24,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
@@ -248,23 +248,23 @@ class Run:
             changes = self._inside()
         elif what == "drop" and (flat := [n for n in free if n != ITEMS]):
             number = rng.choice(flat)
-            changes = Changes(drop=(ref.columns.pop(number).name,))
+            changes = ColumnChanges(drop=(ref.columns.pop(number).name,))
             ref.order.remove(number)
         elif what == "rename" and free:
             column = ref.columns[rng.choice(free)]
             new = f"c{ref.made}"
-            changes = Changes(rename=((column.name, new),))
+            changes = ColumnChanges(rename=((column.name, new),))
             column.name, column.names, ref.made = new, [new, *column.names], ref.made + 1
         elif what == "widen" and (wide := [n for n in free if ref.columns[n].type in WIDER]):
             column = ref.columns[rng.choice(wide)]
             column.type = WIDER[column.type]
-            changes = Changes(widen=((column.name, parse_type(column.type)),))
+            changes = ColumnChanges(widen=((column.name, parse_type(column.type)),))
         elif what == "order":
             rng.shuffle(ref.order)
-            changes = Changes(order=tuple(ref.columns[n].name for n in ref.order))
+            changes = ColumnChanges(order=tuple(ref.columns[n].name for n in ref.order))
         else:
             number, type_ = ref.made, rng.choice(NEW_TYPES)
-            changes = Changes(add=(Column(name=f"c{number}", type=parse_type(type_)),))
+            changes = ColumnChanges(add=(Column(name=f"c{number}", type=parse_type(type_)),))
             ref.columns[number] = Known(f"c{number}", type_, [f"c{number}"])
             ref.order.append(number)
             ref.made += 1
@@ -317,7 +317,7 @@ class Run:
         assert table.spec.tier.max_age == self.age_s
         assert [one.name for one in table.spec.columns] == self.ref.names(table.row.schema_version)
 
-    def _inside(self) -> Changes:
+    def _inside(self) -> ColumnChanges:
         """A change of the structs' fields."""
         ref, rng, column = self.ref, self.rng, self.ref.columns[ITEMS]
         inside = column.inside
@@ -328,16 +328,16 @@ class Run:
         what = rng.choice(["add", "add", "drop", "widen", "order"])
         if what == "drop" and len(inside) > 1:
             del inside[number]
-            return Changes(drop=(f"{at}.{name}",))
+            return ColumnChanges(drop=(f"{at}.{name}",))
         if what == "widen" and type_ in WIDER:
             inside[number] = (name, WIDER[type_])
-            return Changes(widen=((f"{at}.{name}", parse_type(WIDER[type_])),))
+            return ColumnChanges(widen=((f"{at}.{name}", parse_type(WIDER[type_])),))
         if what == "order":
             column.inside = {n: inside[n] for n in rng.sample([*inside], len(inside))}
-            return Changes(order=tuple(f"{at}.{one}" for one, _ in column.inside.values()))
+            return ColumnChanges(order=tuple(f"{at}.{one}" for one, _ in column.inside.values()))
         added = (f"c{ref.made}", rng.choice(NEW_INSIDE))
         inside[ref.made], ref.made = added, ref.made + 1
-        return Changes(add=(Column(name=f"{at}.{added[0]}", type=parse_type(added[1])),))
+        return ColumnChanges(add=(Column(name=f"{at}.{added[0]}", type=parse_type(added[1])),))
 
     def check(self, *, spark: bool) -> None:
         """The newest read, and every version that is kept, in the columns that it had."""

@@ -9,7 +9,7 @@ import pytest
 
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines.stages.ingest import ingest
@@ -18,7 +18,7 @@ from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import ALL, INGEST, TIER, TableRig, running
 
-MORE = Changes(add=(Column(name="more", type=parse_type("string")),))
+MORE = ColumnChanges(add=(Column(name="more", type=parse_type("string")),))
 WITH_MORE = b'{"id":%d,"n":1,"s":"x","more":"yes"}'
 
 

@@ -16,7 +16,7 @@ from harness_pipelines.ledgers.postgres.views.quarantine import set_aside, with_
 from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.errors import RecordsLost
 from harness_pipelines.protocol.changes.corrections import Wanted
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.stages.ingest.refusing import NothingFits
 from harness_pipelines.stages.replay.quarantine import drop
 from harness_pipelines.stages.table.revert import revert_table
@@ -259,7 +259,7 @@ def test_columns_are_changed_after_a_revert_and_audits_know_what_was_decoded_wit
         rig.kafka.produce(rig.topic, 0, rig.values(5))
         moved(rig)
     revert(rig, to=2)
-    rig.harness.table(rig.name).evolve(Changes(add=(add("more", "string"),)))
+    rig.harness.table(rig.name).evolve(ColumnChanges(add=(add("more", "string"),)))
     row = rig.harness.table(rig.name).row
     assert [row.decoded_with(0, offset) for offset in (4, 5, 9)] == [1, 2, 2]
     moved(rig)

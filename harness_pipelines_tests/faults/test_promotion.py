@@ -288,12 +288,12 @@ def test_a_worker_that_saw_the_lost_commits_finds_that_they_are_lost(place: Plac
     rig.produce(10)
     work(rig)
     ledger, row = rig.stores.ledger, rig.table.row
-    rig.stores.standing.check(row, ledger)
+    rig.stores.guard.check(row, ledger)
     place.primary.end()
     standby.promote()
     place.lead_to(standby)
     with pytest.raises(LedgerOlderThanLake, match="history lost"):
-        again(lambda: rig.stores.standing.check(row, ledger))
+        again(lambda: rig.stores.guard.check(row, ledger))
     assert settle(rig.stores, row, look(rig.stores, row)).settled
     work(rig)
     assert [e.event for e in rig.table.events()].count("history_lost") == 1
@@ -325,7 +325,7 @@ def test_a_promotion_that_lost_nothing_goes_on_by_itself_behind_numbers_of_its_o
         again(lambda: ledger.plan_move(old_claim, draft))
 
     rig.produce(10)
-    again(lambda: rig.stores.standing.check(row, ledger))
+    again(lambda: rig.stores.guard.check(row, ledger))
     with pytest.raises(HarnessError, match="claim epoch"):
         ledger.plan_move(old_claim, draft)
     work(rig)
@@ -384,7 +384,7 @@ def test_a_recovery_to_a_point_in_time_takes_the_warehouse_only_by_a_reconcile(p
     place.lead_to(backup)
     mark = (tmp_path / "warehouse" / ".harness-owner.json").read_text()
     with pytest.raises(LedgerOlderThanLake, match="history lost"):
-        again(lambda: rig.stores.standing.check(rig.table.row, rig.stores.ledger))
+        again(lambda: rig.stores.guard.check(rig.table.row, rig.stores.ledger))
     assert (tmp_path / "warehouse" / ".harness-owner.json").read_text() == mark
     assert settle(rig.stores, rig.table.row, look(rig.stores, rig.table.row)).settled
     assert (tmp_path / "warehouse" / ".harness-owner.json").read_text() != mark

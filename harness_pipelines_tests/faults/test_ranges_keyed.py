@@ -16,7 +16,7 @@ from harness_pipelines import faults
 from harness_pipelines.protocol.changes.corrections import Kind, ReplayRefused
 from harness_pipelines.protocol.changes.reverts import RevertWaits
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
-from harness_pipelines.protocol.lake.overlays import Act
+from harness_pipelines.protocol.lake.overlays import OverlayRequest
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.otree.recall import ask
 from harness_pipelines.stages.otree.recall import run as run_recall
@@ -154,7 +154,7 @@ def test_where_rows_are_recalled_nothing_is_replaced(make_rig: MakeRig):
     log.send(1, 10)
     settled(log.rig)
     row = log.rig.table.row
-    list(run_recall(log.rig.stores, row, ask(log.rig.stores, row, Act.RECALL, where="n = 10")))
+    list(run_recall(log.rig.stores, row, ask(log.rig.stores, row, OverlayRequest.RECALL, where="n = 10")))
     with pytest.raises(ReplayRefused, match="--release"):
         read_so(log, 0, 1)
     assert state(log.rig) == {1_000: 10}

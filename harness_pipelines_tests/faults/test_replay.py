@@ -21,7 +21,7 @@ from harness_pipelines.ledgers.postgres.acts.corrections import Corrections
 from harness_pipelines.ports.ledger import Swap
 from harness_pipelines.protocol.changes.corrections import ReplayRefused, Wanted
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
-from harness_pipelines.protocol.lake.overlays import Act
+from harness_pipelines.protocol.lake.overlays import OverlayRequest
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.otree.recall import ask
@@ -384,7 +384,7 @@ def test_where_rows_are_recalled_nothing_is_put_back(make_rig: MakeRig):
     put(rig, 1, 10)
     put(rig, 1, 20, odd=True)
     settled(rig)
-    list(run_recall(rig.stores, rig.table.row, ask(rig.stores, rig.table.row, Act.RECALL, where="id = 1")))
+    list(run_recall(rig.stores, rig.table.row, ask(rig.stores, rig.table.row, OverlayRequest.RECALL, where="id = 1")))
     lenient(rig)
     with pytest.raises(ReplayRefused, match="--release"):
         again(rig)

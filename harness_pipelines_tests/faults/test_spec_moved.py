@@ -14,7 +14,7 @@ from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.reconcile import look, settle
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ports.ledger import TableExists, TableRow
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.protocol.schema.schemas import SpecMoved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
@@ -22,7 +22,7 @@ from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TableRig
 
-MORE = Changes(add=(Column(name="more", type=parse_type("string")),))
+MORE = ColumnChanges(add=(Column(name="more", type=parse_type("string")),))
 
 
 def with_settings(rig: TableRig, **changes: Any) -> hp.TableSpec:

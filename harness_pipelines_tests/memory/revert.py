@@ -8,7 +8,7 @@ from datetime import datetime
 from harness_pipelines.ports.ledger import BuildRevert, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.changes.reverts import (
-    Held,
+    Retained,
     RevertPlan,
     check_revert,
     fenced,
@@ -30,7 +30,7 @@ def plan(books: Books, table: TableRow, *, to: int | None, log_from: Vector) -> 
     if target is None:
         raise VersionGone(f"{table.name} has no version {to}; the newest is {head.version}")
     unbuffered = table.spec.buffer == "none"
-    held = Held(
+    held = Retained(
         retained_from=retained_from,
         hot="tail" if unbuffered else "buffer",
         hot_from=log_from if unbuffered else {p: at.trim_floor for p, at in lake.items()},

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.changes.reverts import Held, check_revert, fenced, plan_revert, reverted
+from harness_pipelines.protocol.changes.reverts import Retained, check_revert, fenced, plan_revert, reverted
 from harness_pipelines.protocol.claims import Claim, Stage, check_claim, may_take
 from harness_pipelines.protocol.lake.files import check_merged_into, check_untouched, condemned_before
 from harness_pipelines.protocol.moves import Move, MoveState, check_open, took_effect
@@ -294,7 +294,7 @@ def revert(
         known[-1],
         known[target - 1],
         known[retained_from - 1 :],
-        Held(retained_from=retained_from, hot="buffer", hot_from={0: hot_from}),
+        Retained(retained_from=retained_from, hot="buffer", hot_from={0: hot_from}),
         starts={0: 0},
         moves=[move(number, row) for number, row in enumerate(moves)],
         claims=[_claim(*claim) for claim in claims],

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness_pipelines.protocol.lake.mirrors import (
-    Act,
     ForeignInMirror,
-    Known,
+    KnownSnapshot,
     MirrorNameTaken,
+    MirrorStep,
     Seen,
     judge,
 )
@@ -160,7 +160,7 @@ class Mirrors:
         if not hand.act:
             yield from self._look(s, hand, put)
             return
-        if hand.act == Act.NOTHING:
+        if hand.act == MirrorStep.NOTHING:
             if held:
                 done = s._replace(noted=hand.target, holds=frozenset({hand.target}))
                 yield Step("worker", f"mirror.settle v{hand.target}", put(done, Hand(hand.epoch)))
@@ -173,7 +173,7 @@ class Mirrors:
         there = s.server
         seen = None if there is None else Seen(uuid=OURS, snapshot=there.snapshot, version=there.version, names=())
         ours = there is not None and there.snapshot > 0
-        known = Known(
+        known = KnownSnapshot(
             newest=there.snapshot if there is not None and (ours or "foreign_ignored" in self.bad) else None,
             is_of_version=there is not None and (there.version == there.snapshot or "foreign_ignored" in self.bad),
         )
@@ -185,7 +185,7 @@ class Mirrors:
             else:
                 yield Step("worker", "mirror.fenced", put(s, Hand(hand.epoch)))
             return
-        if act is Act.OVERTAKEN and "overtaken_goes_on" not in self.bad:
+        if act is MirrorStep.OVERTAKEN and "overtaken_goes_on" not in self.bad:
             yield Step("worker", "mirror.overtaken", put(s, Hand(hand.epoch)))
             return
         yield Step("worker", "mirror.look", put(s, hand._replace(seen=there, act=act.value)))
@@ -193,7 +193,7 @@ class Mirrors:
     def _send(self, s: State, hand: Hand, put: Callable[[State, Hand], State]) -> Iterator[Step[State]]:
         """The answer may be lost: the next step is a look either way."""
         again = hand._replace(act="", seen=None)
-        if hand.act == Act.REGISTER:
+        if hand.act == MirrorStep.REGISTER:
             if s.server is None:
                 known = s._replace(registered=s.registered | {hand.target}, server=There(hand.target, None))
                 yield Step("worker", f"mirror.register v{hand.target}", put(known, again))
@@ -208,6 +208,6 @@ class Mirrors:
             done = s._replace(server=There(hand.target, hand.target), restored=restored, shown=shown)
             yield Step("worker", f"mirror.commit v{hand.target}", put(done, again))
         elif "conflict_is_success" in self.bad:
-            yield Step("worker", "mirror.conflict", put(s, hand._replace(act=Act.NOTHING.value)))
+            yield Step("worker", "mirror.conflict", put(s, hand._replace(act=MirrorStep.NOTHING.value)))
         else:
             yield Step("worker", "mirror.conflict", put(s, again))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.changes.reverts import Held, limit_of, reverted
+from harness_pipelines.protocol.changes.reverts import Retained, limit_of, reverted
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import (
     Overlay,
@@ -340,7 +340,7 @@ class Overlays:
             return
         head = _version(len(s.versions), s.head, s, self.records)
         there = [_overlay(n, s).segment for n in s.stored if n not in s.retired]
-        held = Held(retained_from=s.retained_from, hot="buffer", hot_from={0: self.records}, overlays=there)
+        held = Retained(retained_from=s.retained_from, hot="buffer", hot_from={0: self.records}, overlays=there)
         for number in range(1, len(s.versions)):
             row = self._of(s, number)
             target = _version(number, row, s, self.records)

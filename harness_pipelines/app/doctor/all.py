@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness_pipelines.app.doctor.check import Check, Report, examine
+from harness_pipelines.app.doctor.check import Check, DoctorReport, examine
 from harness_pipelines.app.doctor.dagster import dagster
 from harness_pipelines.app.doctor.kafka import kafka
 from harness_pipelines.app.doctor.machine import machine
@@ -15,7 +15,7 @@ from harness_pipelines.services import Services, ServicesError
 from harness_pipelines.spec.settings import Settings
 
 
-def diagnose(settings: Settings) -> Report:
+def diagnose(settings: Settings) -> DoctorReport:
     """Look at everything that *settings* and the embedded services name. Changes nothing but the files of its probe."""
     services = Services.from_settings(settings)
     try:
@@ -39,7 +39,7 @@ def checks(settings: Settings, filled: Settings, services: Services) -> list[Che
     ]
 
 
-def warehouse_report(settings: Settings) -> Report:
+def warehouse_report(settings: Settings) -> DoctorReport:
     """The look at the store alone, which `harness init` takes."""
     BOUND.bind(settings.warehouse, settings.s3)
     return examine(warehouse(settings))

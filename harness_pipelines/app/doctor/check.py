@@ -54,7 +54,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DoctorReport:
     """All findings, in the order of the checks."""
 
     findings: tuple[Finding, ...]
@@ -124,7 +124,7 @@ class _Running:
     over: bool = False
 
 
-def examine(checks: Sequence[Check], *, all_s_max: float = ALL_S_MAX) -> Report:
+def examine(checks: Sequence[Check], *, all_s_max: float = ALL_S_MAX) -> DoctorReport:
     """Run *checks* side by side and return what they found, at the latest after *all_s_max* seconds."""
     began = time.monotonic()
     events: queue.SimpleQueue[tuple[_Running, Finding | None]] = queue.SimpleQueue()
@@ -153,7 +153,7 @@ def examine(checks: Sequence[Check], *, all_s_max: float = ALL_S_MAX) -> Report:
             else:
                 run.found.append(finding)
     found = tuple(finding for run in runs for finding in run.found)
-    return Report(findings=found, took_s=time.monotonic() - began)
+    return DoctorReport(findings=found, took_s=time.monotonic() - began)
 
 
 def _silent(run: _Running, waited_s: float) -> Finding:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from harness_pipelines.audit.fsck.ledger import seams
-from harness_pipelines.audit.fsck.rule import Found, Look, rule, spelled
+from harness_pipelines.audit.fsck.rule import Look, Objection, rule, spelled
 from harness_pipelines.layout.errors import TreeBroken
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.ports.files import MetadataSeen
@@ -17,7 +17,7 @@ from harness_pipelines.protocol.shape import view_set_of
 
 
 @rule("S19", "the batch view has as many rows as the stream view below batch_hi", "lake")
-def same_rows(look: Look) -> Iterator[Found]:
+def same_rows(look: Look) -> Iterator[Objection]:
     """Counts alone, from metadata; contents are the audit's. Of a keyed table it has some of them: the newest puts."""
     if look.head is None or not {"stream", "batch"} <= look.views.keys():
         return
@@ -34,7 +34,7 @@ def same_rows(look: Look) -> Iterator[Found]:
     least = 0 if look.books.spec.key else least
     if not least <= found <= most:
         expected = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        yield Found(
+        yield Objection(
             "rows of the batch view",
             f"{batch.title} has {found:,} rows, the stream view has {expected} below batch_hi of version "
             f"{look.head.version}; `harness audit {look.books.name} --full` names them",
@@ -42,7 +42,7 @@ def same_rows(look: Look) -> Iterator[Found]:
 
 
 @rule("S31", "with `views: batch` the batch view has the rows that tier moves brought", "lake")
-def rows_of_moves(look: Look) -> Iterator[Found]:
+def rows_of_moves(look: Look) -> Iterator[Objection]:
     """All moves together: a file of it mixes their rows."""
     if not view_set_of(look.books.spec).mixed or "batch" not in look.views or not look.views["batch"].is_known:
         return
@@ -51,22 +51,22 @@ def rows_of_moves(look: Look) -> Iterator[Found]:
     found = view.rows
     if found != brought:
         detail = f"{view.title} has {found:,} rows, tier moves brought {brought:,}"
-        yield Found("rows of the batch view", f"{detail}; `harness audit {look.books.name}` names them")
+        yield Objection("rows of the batch view", f"{detail}; `harness audit {look.books.name}` names them")
 
 
 @rule("S16", "the batch view of a keyed table holds puts alone: a deleted key has no row", "lake")
-def puts_alone(look: Look) -> Iterator[Found]:
+def puts_alone(look: Look) -> Iterator[Objection]:
     """As far as the bounds of its files tell."""
     if not look.books.spec.key or "batch" not in look.views:
         return
     for file in look.views["batch"].data_files:
         if file.operations not in (None, (PUT, PUT)):
             first, last = file.operations or ("", "")
-            yield Found(file.path, f"{file.path} holds operations {first} to {last}, expected {PUT} alone")
+            yield Objection(file.path, f"{file.path} holds operations {first} to {last}, expected {PUT} alone")
 
 
 @rule("S37", "no live file of the batch head holds an offset at or above the largest batch_hi", "lake")
-def files_below_batch_hi(look: Look) -> Iterator[Found]:
+def files_below_batch_hi(look: Look) -> Iterator[Objection]:
     """A file mixes partitions, and its bounds are those of all of them."""
     if look.head is None or "batch" not in look.views:
         return
@@ -74,16 +74,16 @@ def files_below_batch_hi(look: Look) -> Iterator[Found]:
     lowest = min((cut.start for cut in look.head.bounds.values()), default=0)
     for file in look.views["batch"].data_files:
         if file.low is None or file.high is None:
-            yield Found(file.path, f"{file.path} has no bounds of its offsets: not of the harness")
+            yield Objection(file.path, f"{file.path} has no bounds of its offsets: not of the harness")
         elif not lowest <= file.low <= file.high < highest:
-            yield Found(
+            yield Objection(
                 file.path,
                 f"{file.path} holds offsets {file.low}..{file.high}, the batch view has [{lowest}, {highest})",
             )
 
 
 @rule("S28", "the batch view's snapshot says how far it reaches: to batch_hi of its version", "lake")
-def told_batch_hi(look: Look) -> Iterator[Found]:
+def told_batch_hi(look: Look) -> Iterator[Objection]:
     """An older version may pin a view that reaches further than it says, never one that holds less."""
     seen = look.views.get("batch")
     for version in look.books.retained if seen else ():
@@ -95,13 +95,13 @@ def told_batch_hi(look: Look) -> Iterator[Found]:
             reached = told.get(partition, cut.start)
             if reached < cut.batch_hi or (version is look.head and reached != cut.batch_hi):
                 where = f"version {version.version}, partition {partition}"
-                yield Found(
+                yield Objection(
                     where, f"{where}: batch_hi is {cut.batch_hi}, its snapshot of the batch view says {reached}"
                 )
 
 
 @rule("S6", "otree moves touch, up to batch_hi, without gap or overlap")
-def merges_tile(look: Look) -> Iterator[Found]:
+def merges_tile(look: Look) -> Iterator[Objection]:
     """From the first version on, or from the last one that reconcile took over. With `views: batch` tier's do."""
     first = look.merged_from
     if first is None or view_set_of(look.books.spec).mixed:
@@ -114,30 +114,30 @@ def merges_tile(look: Look) -> Iterator[Found]:
 
 
 @rule("S8", "at most one open move changes the batch view, whatever its shard")
-def one_open_merge(look: Look) -> Iterator[Found]:
+def one_open_merge(look: Look) -> Iterator[Objection]:
     opened = [m for m in look.books.moves if m.stage == "otree" and m.state == "PLANNED"]
     if len({m.shard for m in opened}) > 1:
-        yield Found("otree", f"{len(opened)} open moves of otree: {spelled(m.move_id for m in opened)}")
+        yield Objection("otree", f"{len(opened)} open moves of otree: {spelled(m.move_id for m in opened)}")
 
 
 @rule("S10", "the region tree that a retained version names is there, and is what its digest says")
-def layouts_there(look: Look) -> Iterator[Found]:
+def layouts_there(look: Look) -> Iterator[Objection]:
     known = {row.version: row for row in look.books.layouts}
     retained = [v for v in look.books.versions if v.version >= look.books.retained_from]
     wanted = Counter(v.layout for v in retained if v.layout is not None and v.layout not in known)
     for layout in sorted(wanted):
         named = spelled(v.version for v in retained if v.layout == layout)
-        yield Found(f"layout {layout}", f"no row {layout} in harness.layouts; version {named} names it")
+        yield Objection(f"layout {layout}", f"no row {layout} in harness.layouts; version {named} names it")
     for row in known.values():
         where = f"layout {row.version}"
         try:
             tree = RegionTree.from_json(row.tree)
         except TreeBroken as broken:
-            yield Found(where, f"{where}: {broken}")
+            yield Objection(where, f"{where}: {broken}")
             continue
         if tree.digest != row.digest:
-            yield Found(where, f"{where}: the tree has digest {tree.digest[:12]}, the row says {row.digest[:12]}")
+            yield Objection(where, f"{where}: the tree has digest {tree.digest[:12]}, the row says {row.digest[:12]}")
         if strange := sorted(set(row.clustered) - set(tree.paths())):
-            yield Found(
+            yield Objection(
                 where, f"{where}: {len(strange)} clustered regions, such as {strange[0]!r}, are not in its tree"
             )

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from harness_pipelines.audit.fsck.rule import Found, Look, ViewSeen, adopted_in, rule, spelled
+from harness_pipelines.audit.fsck.rule import Look, Objection, ViewSeen, adopted_in, rule, spelled
 from harness_pipelines.ports.files import FileSeen, MetadataSeen, SnapshotSeen
 from harness_pipelines.ports.table_state import SHOWN_MAX, Books, MoveRow, VersionRow, protocol_versions
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
@@ -41,7 +41,7 @@ def named_locations(books: Books, view: ViewName) -> list[str]:
 
 
 @rule("S10", "what retained versions, leases, open moves and foreign catalogs name exists and can be read", "lake")
-def reached_files(look: Look) -> Iterator[Found]:
+def reached_files(look: Look) -> Iterator[Objection]:
     who: defaultdict[tuple[str, str, str], set[int]] = defaultdict(set)
     for view in look.views.values():
         for number, version in named_versions(look.books).items():
@@ -51,15 +51,15 @@ def reached_files(look: Look) -> Iterator[Found]:
             who[kind, file.path, file.why].update()
     for (kind, path, why), versions in sorted(who.items()):
         needed = f"version {spelled(versions)}" if versions else "the catalog's present state"
-        yield Found(path, f"{kind} {path}: {why}; {needed} needs it")
+        yield Objection(path, f"{kind} {path}: {why}; {needed} needs it")
 
 
 @rule("S7", "the catalog names what the newest version published, and no other writer's snapshot", "lake")
-def pointer_is_the_heads(look: Look) -> Iterator[Found]:
+def pointer_is_the_heads(look: Look) -> Iterator[Objection]:
     for view in look.views.values():
         if view.pointer is None:
             way = f"`harness revert {look.books.name} --to HEAD --yes` restores it"
-            yield Found(f"pointer of {view.name}", f"the catalog has no view {view.title}; {way}")
+            yield Objection(f"pointer of {view.name}", f"the catalog has no view {view.title}; {way}")
             continue
         current = view.survey.metadata[view.pointer]
         if view.head is None or not isinstance(current, MetadataSeen) or current.snapshot == view.head.snapshot:
@@ -69,7 +69,7 @@ def pointer_is_the_heads(look: Look) -> Iterator[Found]:
         ]
         shown = "; ".join(map(_spelled, foreign[:SHOWN_MAX]))
         assert look.head is not None
-        yield Found(
+        yield Objection(
             f"pointer of {view.name}",
             f"main of {view.title} is at snapshot {current.snapshot}, version {look.head.version} published "
             f"{view.head.snapshot}" + (f"; not of the harness: {shown}" if shown else ""),
@@ -99,10 +99,10 @@ def _is_known(snapshot: SnapshotSeen, books: Books, view: ViewName) -> bool:
 
 
 @rule("S28", "every move that the newest metadata files name is in the ledger, by number and nonce", "lake")
-def history_is_whole(look: Look) -> Iterator[Found]:
+def history_is_whole(look: Look) -> Iterator[Objection]:
     if look.forgotten:
         shown = ", ".join(str(one.move_id) for one in look.forgotten[-SHOWN_MAX:])
-        yield Found(
+        yield Objection(
             "history",
             f"history lost: the lake names move {shown}, which this ledger does not have: it was restored from an "
             f"older backup, or a stand-by was promoted that lacked it; `harness reconcile {look.books.name} --yes` "
@@ -111,7 +111,7 @@ def history_is_whole(look: Look) -> Iterator[Found]:
 
 
 @rule("S28", "a version's snapshots say by their summaries which move, attempt and ranges made them", "lake")
-def summaries_agree(look: Look) -> Iterator[Found]:
+def summaries_agree(look: Look) -> Iterator[Objection]:
     moves = {m.move_id: m for m in look.books.moves}
     for view in look.views.values():
         for number, version in sorted(named_versions(look.books).items()):
@@ -122,7 +122,7 @@ def summaries_agree(look: Look) -> Iterator[Found]:
                 continue
             where = f"version {number}"
             if metadata.snapshot != pinned.snapshot or metadata.head is None:
-                yield Found(
+                yield Objection(
                     f"{where} of {view.title}",
                     f"in the {view.name} view {where} is snapshot {pinned.snapshot}, its metadata file has "
                     f"{metadata.snapshot}",
@@ -133,15 +133,15 @@ def summaries_agree(look: Look) -> Iterator[Found]:
 
 def _made_by(
     look: Look, view: ViewSeen, version: VersionRow, summary: Mapping[str, str], move: MoveRow
-) -> Iterator[Found]:
+) -> Iterator[Objection]:
     where = f"version {version.version}"
     if version.revert_of is not None:
         if (found := summary.get(MOVE)) != str(move.move_id):
-            yield Found(where, f"{where} is revert {move.move_id}, its snapshot was made by move {found}")
+            yield Objection(where, f"{where} is revert {move.move_id}, its snapshot was made by move {found}")
     elif version.version in look.books.begun and not move.ranges:
         return  # it begins a history with what the version before it had
     elif _writes(look, move, view.name) and (wrong := _differences(summary, move)):
-        yield Found(where, f"{where}, move {move.move_id}: {wrong}")
+        yield Objection(where, f"{where}, move {move.move_id}: {wrong}")
 
 
 def _writes(look: Look, move: MoveRow, view: ViewName) -> bool:
@@ -168,14 +168,14 @@ def _differences(summary: Mapping[str, str], move: MoveRow) -> str:
 
 
 @rule("S11", "only the harness removes files of its views", "lake")
-def nobody_else_removes(look: Look) -> Iterator[Found]:
+def nobody_else_removes(look: Look) -> Iterator[Objection]:
     for view in look.views.values():
         current = view.survey.metadata.get(view.pointer or "")
         if not isinstance(current, MetadataSeen):
             continue
         for word in ("gc.enabled", "write.metadata.delete-after-commit.enabled"):
             if (found := current.properties.get(word)) != "false":
-                yield Found(
+                yield Objection(
                     f"{word} of {view.name}",
                     f"the {view.name} view's property {word} is {found or 'not set'}: other engines may remove files",
                 )
@@ -186,7 +186,7 @@ def nobody_else_removes(look: Look) -> Iterator[Found]:
     "deletes are of positions, one file for a live data file, of a merge of keys or of rows decoded again",
     "lake",
 )
-def deletes_of_live_files(look: Look) -> Iterator[Found]:
+def deletes_of_live_files(look: Look) -> Iterator[Objection]:
     for view in look.views.values():
         replaced = any(one.hides for one in look.books.corrected)
         may_have = replaced or (bool(look.books.spec.key) and view.name == "batch")
@@ -196,26 +196,26 @@ def deletes_of_live_files(look: Look) -> Iterator[Found]:
                 continue
             told = f"{file.deletes} delete file {file.path} with {file.rows:,} rows"
             if not may_have or file.deletes_of is None:
-                yield Found(file.path, told)
+                yield Objection(file.path, told)
             elif file.deletes_of not in live:
-                yield Found(file.path, f"{told}: {file.deletes_of} is not live")
+                yield Objection(file.path, f"{told}: {file.deletes_of} is not live")
             elif file.deletes_of in seen:
-                yield Found(file.path, f"{told}: {file.deletes_of} has another one")
+                yield Objection(file.path, f"{told}: {file.deletes_of} has another one")
             elif file.rows > live[file.deletes_of]:
-                yield Found(file.path, f"{told}: {file.deletes_of} has {live[file.deletes_of]:,} rows")
+                yield Objection(file.path, f"{told}: {file.deletes_of} has {live[file.deletes_of]:,} rows")
             seen.add(file.deletes_of or "")
 
 
 @rule("S1", "no file is in the head twice", "lake")
-def files_once(look: Look) -> Iterator[Found]:
+def files_once(look: Look) -> Iterator[Objection]:
     for view in look.views.values():
         for path, count in Counter(file.path for file in view.data_files).items():
             if count > 1:
-                yield Found(path, f"{path} is live {count} times: its rows are doubled")
+                yield Objection(path, f"{path} is live {count} times: its rows are doubled")
 
 
 @rule("S20", "a compaction, a relayout, a recall or a release leaves as many rows in its view as there were", "lake")
-def rewrites_keep_rows(look: Look) -> Iterator[Found]:
+def rewrites_keep_rows(look: Look) -> Iterator[Objection]:
     """Counts alone, by manifest lists; which rows they are is the audit's, and that bounds stay is seen by S9.
 
     Rows of the batch view that lie in Postgres are rows of it.
@@ -229,7 +229,9 @@ def rewrites_keep_rows(look: Look) -> Iterator[Found]:
             had, has = (_rows(view, version) for version in (before, after))
             if had is not None and has is not None and had != has:
                 where = f"version {after.version}, {move.stage} move {move.move_id}"
-                yield Found(where, f"{where} has {has:,} rows in {view.title}, version {before.version} had {had:,}")
+                yield Objection(
+                    where, f"{where} has {has:,} rows in {view.title}, version {before.version} had {had:,}"
+                )
 
 
 def _rows(view: ViewSeen, version: VersionRow) -> int | None:
@@ -242,39 +244,39 @@ def _rows(view: ViewSeen, version: VersionRow) -> int | None:
 
 
 @rule("S29", "every live file lies inside what tier moved, of one partition, with its offsets", "lake")
-def files_inside_bounds(look: Look) -> Iterator[Found]:
+def files_inside_bounds(look: Look) -> Iterator[Objection]:
     head = {} if look.head is None else look.head.bounds
     for file in _stream_files(look):
         if file.partition is None or file.low is None or file.high is None:
-            yield Found(
+            yield Objection(
                 file.path, f"{file.path} has no Kafka partition or no bounds of its offsets: not of the harness"
             )
         elif file.partition < 0:  # rows of another writer that were accepted
             continue
         elif (cut := head.get(file.partition)) is None:
-            yield Found(file.path, f"{file.path} holds partition {file.partition}, which the table does not have")
+            yield Objection(file.path, f"{file.path} holds partition {file.partition}, which the table does not have")
         elif file.low < cut.start:
-            yield Found(
+            yield Objection(
                 file.path,
                 f"{file.path} holds offset {file.low} of partition {file.partition}, which starts at {cut.start}",
             )
 
 
 @rule("S37", "no live file of the stream head holds an offset at or above stream_hi", "lake")
-def files_below_stream_hi(look: Look) -> Iterator[Found]:
+def files_below_stream_hi(look: Look) -> Iterator[Objection]:
     for file in _stream_files(look):
         row = look.books.positions.get(-1 if file.partition is None else file.partition)
         if row is None or file.high is None or row.stream_hi is None:
             continue
         if file.high >= row.stream_hi:
-            yield Found(
+            yield Objection(
                 file.path,
                 f"{file.path} holds offset {file.high} of partition {file.partition}, stream_hi is {row.stream_hi}",
             )
 
 
 @rule("S31", "the files of a move hold the rows that the move counted", "lake")
-def move_rows(look: Look) -> Iterator[Found]:
+def move_rows(look: Look) -> Iterator[Objection]:
     """Moves whose rows compact has brought into one file are counted together."""
     if not _stream_known(look):
         return
@@ -294,7 +296,7 @@ def move_rows(look: Look) -> Iterator[Found]:
             together.join(found)
             held.append((found[0], file.rows))
         elif file.high >= look.origin.get(file.partition, 0):
-            yield Found(
+            yield Objection(
                 file.path,
                 f"{file.path} holds offsets {file.low}..{file.high} of partition {file.partition}; no committed move "
                 "brought them",
@@ -306,7 +308,7 @@ def move_rows(look: Look) -> Iterator[Found]:
         brought = sum((moves[m].rows or 0) + corrected[m] for m in members)
         if rows[first] != brought:
             one = len(members) == 1
-            yield Found(
+            yield Objection(
                 f"move {first}",
                 f"tier {'move' if one else 'moves'} {spelled(members)} brought {brought:,} rows, "
                 f"{'its' if one else 'their'} files in the head hold {rows[first]:,}",
@@ -314,7 +316,7 @@ def move_rows(look: Look) -> Iterator[Found]:
 
 
 @rule("S31", "no partition of the lake has more rows and refused records than offsets", "lake")
-def lake_rows_fit_offsets(look: Look) -> Iterator[Found]:
+def lake_rows_fit_offsets(look: Look) -> Iterator[Objection]:
     """Offsets without either are no fault as such (transactions, compaction leave gaps): a hint, and `audit` judges."""
     if not _stream_known(look):
         return
@@ -331,10 +333,10 @@ def lake_rows_fit_offsets(look: Look) -> Iterator[Found]:
         left_out = f"{filtered:,} left out by the filter, " if filtered else ""
         counts = f"{rows[partition]:,} rows, {refused:,} in quarantine, {left_out}{span:,} offsets"
         if rows[partition] + refused > span:
-            yield Found(f"lake {partition}", f"{where}: {counts}: more records than there can be")
+            yield Objection(f"lake {partition}", f"{where}: {counts}: more records than there can be")
         elif rows[partition] + refused + filtered < span:
             text = f"{where}: {counts}: gaps of the log, or records removed; `harness audit` tells which"
-            yield Found(f"lake {partition}", text, hint=True)
+            yield Objection(f"lake {partition}", text, hint=True)
 
 
 def _spans(moves: Iterable[MoveRow]) -> dict[int, list[tuple[int, int, int]]]:

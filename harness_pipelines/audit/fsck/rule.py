@@ -16,7 +16,7 @@ from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.table_state import Books, MoveRow, VersionRow
 from harness_pipelines.protocol.changes.reverts import in_effect
 from harness_pipelines.protocol.lake.history import NamedMove
-from harness_pipelines.protocol.lake.mirrors import Known, Seen
+from harness_pipelines.protocol.lake.mirrors import KnownSnapshot, Seen
 from harness_pipelines.protocol.versions import EFFECTS, View, ViewName
 
 PUBLISHING = frozenset(map(str, EFFECTS))  #: stages whose moves publish files, each as a version
@@ -24,7 +24,7 @@ RECONCILED = "reconcile"  #: trigger of the moves that reconcile took over from 
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Objection:
     """One thing that a rule objects to. Two looks saw the same thing if *subject* is the same."""
 
     subject: str  #: which row, file or partition; it holds no number that changes while a table is at work
@@ -84,7 +84,7 @@ class MirrorSeen:
     view: ViewName
     noted: MirrorState  #: before the catalog was asked
     seen: Seen | None
-    known: Known
+    known: KnownSnapshot
     holds: frozenset[int]  #: versions that the ledger noted as possible there, before or after
 
 
@@ -188,7 +188,7 @@ def _published(move: MoveRow) -> bool:
     return move.state == "COMMITTED"
 
 
-Check = Callable[[Look], Iterable[Found]]
+Check = Callable[[Look], Iterable[Objection]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

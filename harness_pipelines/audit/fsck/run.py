@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness_pipelines.audit.fsck import batch_view, buffer, lake, ledger, mirrors, overlays, source
-from harness_pipelines.audit.fsck.rule import RULES, Found, LogSeen, Look, MirrorSeen, Rule
+from harness_pipelines.audit.fsck.rule import RULES, LogSeen, Look, MirrorSeen, Objection, Rule
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
@@ -43,8 +43,8 @@ from harness_pipelines.spec.locations import folder_of
 __all__ = [
     "RULES",
     "Checked",
-    "Finding",
-    "Report",
+    "FsckReport",
+    "Violation",
     "batch_view",
     "buffer",
     "fsck",
@@ -76,7 +76,7 @@ class Ports(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Violation:
     """What breaks an invariant of a table."""
 
     invariant: str
@@ -98,11 +98,11 @@ class Checked:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class FsckReport:
     """All findings of a run."""
 
-    broken: list[Finding] = field(default_factory=list)
-    hints: list[Finding] = field(default_factory=list)
+    broken: list[Violation] = field(default_factory=list)
+    hints: list[Violation] = field(default_factory=list)
     checked: list[Checked] = field(default_factory=list)
 
     @property
@@ -125,7 +125,9 @@ class Report:
         }
 
 
-def fsck(stores: Ports, tables: Sequence[str] = (), *, progress: Progress | None = None, data: bool = True) -> Report:
+def fsck(
+    stores: Ports, tables: Sequence[str] = (), *, progress: Progress | None = None, data: bool = True
+) -> FsckReport:
     """Check the named tables, or all. Writes nothing but a lease on each while it is looked at.
 
     *data*: read the bytes of data files too, and compare them with their checksums.
@@ -136,7 +138,7 @@ def fsck(stores: Ports, tables: Sequence[str] = (), *, progress: Progress | None
     known = stores.table_states
     names = [name for wanted in tables for name in known.names(wanted)] or known.names()
     looks = _Looks(stores, progress, data=data)
-    report = Report()
+    report = FsckReport()
     for name in dict.fromkeys(names):
         try:
             _check(looks, name, report)
@@ -146,7 +148,7 @@ def fsck(stores: Ports, tables: Sequence[str] = (), *, progress: Progress | None
             why = str(error)
             report.checked += [Checked(invariant=r.invariant, table=name, title=r.title, why_not=why) for r in RULES]
         except (HarnessError, *_NOT_UNDERSTOOD) as error:  # one sick table never stops another
-            report.broken.append(Finding(invariant="S10", table=name, detail=_unreadable(error)))
+            report.broken.append(Violation(invariant="S10", table=name, detail=_unreadable(error)))
     return report
 
 
@@ -157,7 +159,7 @@ def _unreadable(error: Exception) -> str:
     return f"what the ledger says of the table cannot be understood, so the rest of it is not checked: {what}"
 
 
-def _check(looks: _Looks, name: str, report: Report) -> None:
+def _check(looks: _Looks, name: str, report: FsckReport) -> None:
     with looks.stores.table_states.held(name):
         look = looks.look(name)
         found = [(rule, one) for rule in RULES for one in _apply(rule, look)]
@@ -168,14 +170,14 @@ def _check(looks: _Looks, name: str, report: Report) -> None:
             found = [(rule, one) for rule, one in again if (rule.invariant, one.subject) in seen]
     for rule, one in found:
         where = report.hints if one.hint else report.broken
-        where.append(Finding(invariant=rule.invariant, table=name, detail=one.detail))
+        where.append(Violation(invariant=rule.invariant, table=name, detail=one.detail))
     for rule in RULES:
         missing = rule.missing(look)
         why_not = looks.trouble.get((name, missing)) if missing else None
         report.checked.append(Checked(invariant=rule.invariant, table=name, title=rule.title, why_not=why_not))
 
 
-def _apply(rule: Rule, look: Look) -> Iterable[Found]:
+def _apply(rule: Rule, look: Look) -> Iterable[Objection]:
     return () if rule.missing(look) else rule.check(look)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from harness_pipelines.audit.proof.contents import LakeSide, judged_view
 from harness_pipelines.audit.proof.folding import Versions, folded, key_digests, met_again
 from harness_pipelines.audit.proof.jobs import PartitionAudit
-from harness_pipelines.audit.proof.report import BatchAudit, Finding, Findings, Kind, Tier, TwoViews
+from harness_pipelines.audit.proof.report import BatchAudit, Discrepancy, Findings, Kind, Tier, TwoViews
 from harness_pipelines.audit.proof.verdicts import among, distinct
 from harness_pipelines.ports.lake import LakeReads, LakeView, judged
 from harness_pipelines.ports.ledger import TableRow
@@ -236,4 +236,4 @@ def differences(stream: Rows, batch: Rows) -> Iterator[tuple[Kind, list[int], st
 
 
 def _note(findings: Findings, kind: Kind, partition: int, offset: int, detail: str, *, to: int | None = None) -> None:
-    findings.add(Finding(kind=kind, partition=partition, offset=offset, to=to, tier=Tier.BATCH, detail=detail))
+    findings.add(Discrepancy(kind=kind, partition=partition, offset=offset, to=to, tier=Tier.BATCH, detail=detail))

@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from harness_pipelines.audit.proof.accounts import ACCEPT_LOSS, Accounts, settle
 from harness_pipelines.audit.proof.batch_view import BatchJob, judge_batch
-from harness_pipelines.audit.proof.contents import KafkaSide, LakeSide, QuarantineSide, Records, judged_view
-from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, Tally
+from harness_pipelines.audit.proof.contents import KafkaSide, LakeSide, LogContents, QuarantineSide, judged_view
+from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, RowTally
 from harness_pipelines.audit.proof.page_checksums import check_pages_of
 from harness_pipelines.audit.proof.report import (
     AuditReport,
-    Finding,
+    Discrepancy,
     Findings,
     Kind,
     RangeAudit,
@@ -40,7 +40,7 @@ from harness_pipelines.audit.proof.report import (
 )
 from harness_pipelines.audit.proof.signing import (
     Signature,
-    Standing,
+    SignedState,
     by_moves,
     compare,
     cut,
@@ -140,13 +140,13 @@ def audit_table(
         check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
         metadata, foreign = _judged_head(stores, table, plan, table.effects[Stage.TIER].view)
         moves, corrections = taken_moves(stores, table), corrections_of(stores, table)
-        standing = look(stores, table, judged_view(stores.lake_reads, table, metadata), plan.bounds, full=full)
-        standing = by_moves(standing, moves, plan.bounds, {p: mark.low for p, mark in marks.items()})
+        states = look(stores, table, judged_view(stores.lake_reads, table, metadata), plan.bounds, full=full)
+        states = by_moves(states, moves, plan.bounds, {p: mark.low for p, mark in marks.items()})
         if full:  # the views are compared up to there
-            standing = {p: replace(s, cuts=s.cuts | {plan.bounds[p].batch_hi}) for p, s in standing.items()}
+            states = {p: replace(s, cuts=s.cuts | {plan.bounds[p].batch_hi}) for p, s in states.items()}
         jobs = [
             replace(
-                _job(table, plan, metadata, mark=marks[p], moves=moves, partition=p, standing=standing[p]),
+                _job(table, plan, metadata, mark=marks[p], moves=moves, partition=p, state=states[p]),
                 corrected={o: one.digest for o, one in corrections.get(p, {}).items()},
             )
             for p in sorted(plan.bounds)
@@ -154,7 +154,7 @@ def audit_table(
         _check_unread(stores, table, metadata, jobs, step=_Beat(check, lambda *_: None, 0).step)
         done = _run(stores, jobs, check=check, progress=progress or (lambda *_: None), processes=processes)
         accounts = settle(moves, {job.partition: (job, part) for job, part in zip(jobs, done, strict=True)})
-        signed = _signed(jobs, done, standing, accounts=accounts, signature=signature)
+        signed = _signed(jobs, done, states, accounts=accounts, signature=signature)
         findings = Findings()
         for part in done:
             findings.merge(part.findings)
@@ -261,21 +261,21 @@ def _job(
     partition: int,
     mark: Watermark,
     moves: Sequence[TakenMove],
-    standing: Standing,
+    state: SignedState,
 ) -> Job:
     losses = [(m.lo[partition], m.hi[partition]) for m in moves if m.trigger == ACCEPT_LOSS and partition in m.lo]
     end = plan.tail.high.get(partition) if plan.tail else None
     bounds = plan.bounds[partition]
     inside = [m for m in moves if partition in m.lo and m.hi[partition] <= bounds.buffer_hi]
     edges = {o for m in inside for o in (m.lo[partition], m.hi[partition])}
-    edges |= {o for s in standing.taken for o in (s.low, s.high)}
+    edges |= {o for s in state.taken for o in (s.low, s.high)}
     return Job(
         table=table,
         plan=plan,
         metadata=metadata,
         partition=partition,
-        pieces=tuple(cut(split(bounds, end=end or bounds.buffer_hi, log_start=mark.low, losses=losses), standing)),
-        again=tuple(standing.again),
+        pieces=tuple(cut(split(bounds, end=end or bounds.buffer_hi, log_start=mark.low, losses=losses), state)),
+        again=tuple(state.again),
         edges=tuple(sorted(edges)),
         log_start=mark.low,
     )
@@ -366,7 +366,7 @@ def judge_partition(stores: Ports, job: Job, *, step: Callable[[int], None]) -> 
     )
     lake = LakeSide(table, judged_view(stores.lake_reads, table, job.metadata), partition, signed=job.signed)
     buffer = BufferSide(stores.buffer_reader, table, job.plan.buffer, partition)
-    result = PartitionAudit(partition=partition, tally=Tally(job.edges))
+    result = PartitionAudit(partition=partition, tally=RowTally(job.edges))
     result.files_read = len(lake.needed)
     result.bytes_read = sum(file.bytes for file in lake.needed)
     try:
@@ -406,7 +406,7 @@ class _Sides:
     held: QuarantineSide
     corrected: Mapping[int, int | None]
 
-    def records(self, low: int, high: int) -> Records:
+    def records(self, low: int, high: int) -> LogContents:
         """Return what Kafka has, and what replays made of it."""
         return self.kafka.window(low, high).corrected(self.corrected, below=high)
 
@@ -452,13 +452,15 @@ def _hidden(result: PartitionAudit, rows: Rows, where: str) -> None:
     for offset in np.unique(rows.offsets).tolist():
         detail = f"a row in a file of the stream view {where}: hidden from the table's reads, not from other engines"
         result.findings.add(
-            Finding(kind=Kind.UNEXPLAINED, partition=result.partition, offset=offset, tier=Tier.STREAM, detail=detail)
+            Discrepancy(
+                kind=Kind.UNEXPLAINED, partition=result.partition, offset=offset, tier=Tier.STREAM, detail=detail
+            )
         )
 
 
 def _lost(result: PartitionAudit, part: RangeAudit) -> None:
     result.findings.add(
-        Finding(
+        Discrepancy(
             kind=Kind.MISSING,
             partition=part.partition,
             offset=part.low,
@@ -506,13 +508,13 @@ def _strangers(stores: Ports, table: TableRow, plan: ReadPlan, metadata: str, fi
         if file.partition not in plan.bounds and file.high > accepted.get(file.partition, 0):
             detail = f"{file.stored} rows of a partition that the table does not have: {file.path}"
             findings.add(
-                Finding(
+                Discrepancy(
                     kind=Kind.UNEXPLAINED, partition=file.partition, offset=file.low, tier=Tier.STREAM, detail=detail
                 )
             )
     for row in stores.proof.quarantined_outside(table):
         findings.add(
-            Finding(
+            Discrepancy(
                 kind=Kind.UNEXPLAINED,
                 partition=row["partition"],
                 offset=row["offset"],
@@ -525,7 +527,7 @@ def _strangers(stores: Ports, table: TableRow, plan: ReadPlan, metadata: str, fi
 def _signed(
     jobs: Sequence[Job],
     done: Sequence[PartitionAudit],
-    standing: Mapping[int, Standing],
+    states: Mapping[int, SignedState],
     *,
     accounts: Accounts,
     signature: Signature,
@@ -538,7 +540,7 @@ def _signed(
             if silent and accounts.vouch_for(r.partition, r.low, r.high):
                 r.witness = Witness.INGEST
         same = compare(job, part)
-        found += signed_now(job, part, standing[part.partition], same=same, accounts=accounts, signature=signature)
+        found += signed_now(job, part, states[part.partition], same=same, accounts=accounts, signature=signature)
     return found
 
 

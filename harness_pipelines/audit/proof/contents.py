@@ -52,7 +52,7 @@ class AuditStalled(TryAgain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class QuarantinedRecord:
     """A record in quarantine: why, and the SHA-256 of its raw value and key (None for a null)."""
 
     reason: str
@@ -61,7 +61,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Records:
+class LogContents:
     """Read ``[known_from, high)`` from Kafka: the rows its records decode to, and the records that do not fit."""
 
     rows: Rows
@@ -69,7 +69,7 @@ class Records:
     raw: Mapping[int, tuple[bytes | None, bytes | None]]  #: SHA-256 of value and key, where quarantine may hold it
     known_from: int  #: Kafka dropped what is below while the audit read
 
-    def corrected(self, digests: Mapping[int, int | None], *, below: int) -> Records:
+    def corrected(self, digests: Mapping[int, int | None], *, below: int) -> LogContents:
         """The same with what replays made of records, whatever decoder they used: a row's digest, or None: no row."""
         mine = {offset: digest for offset, digest in digests.items() if self.known_from <= offset < below}
         if not mine:
@@ -95,11 +95,11 @@ class QuarantineSide:
     table: TableRow
     partition: int
 
-    def window(self, low: int, high: int) -> dict[int, Held]:
+    def window(self, low: int, high: int) -> dict[int, QuarantinedRecord]:
         """Records of ``[low, high)``; of bytes that are in the lake as the ledger knows them."""
         return self._held(self._rows(low, high))
 
-    def read(self, low: int, high: int) -> dict[int, Held]:
+    def read(self, low: int, high: int) -> dict[int, QuarantinedRecord]:
         """The same, with bytes that are in the lake read from there. Raises: as `LakeBytes`."""
         rows = self._rows(low, high)
         found = self._held(rows)
@@ -113,9 +113,10 @@ class QuarantineSide:
         return self.proof.quarantined(self.table, self.partition, low, high)
 
     @staticmethod
-    def _held(rows: Sequence[Mapping[str, Any]]) -> dict[int, Held]:
+    def _held(rows: Sequence[Mapping[str, Any]]) -> dict[int, QuarantinedRecord]:
         return {
-            row["offset"]: Held(reason=row["reason"], value=row["value_digest"], key=row["key_digest"]) for row in rows
+            row["offset"]: QuarantinedRecord(reason=row["reason"], value=row["value_digest"], key=row["key_digest"])
+            for row in rows
         }
 
 
@@ -140,7 +141,7 @@ class KafkaSide:
     _known_from: int = 0
     _decoders: dict[int, tuple[TableRow, RecordCodec]] = field(default_factory=dict)  #: by schema version
 
-    def window(self, low: int, high: int) -> Records:
+    def window(self, low: int, high: int) -> LogContents:
         """All records of ``[low, high)``; calls must ascend, and may leave gaps, which are not read.
 
         Raises: AuditStalled and what the log raises.
@@ -155,7 +156,7 @@ class KafkaSide:
                 self.close()
         below, above = Rows.of(self._pending).split(high)
         self._pending = [above]
-        return Records(
+        return LogContents(
             rows=below,
             refused=_popped(self._refused, high),
             raw=_popped(self._raw, high),

@@ -18,7 +18,7 @@ from harness_pipelines.read.digested import Offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class AuditJob:
     """A range of offsets that one tier answers and one method checks."""
 
     tier: Tier
@@ -37,7 +37,7 @@ class Job:
     plan: ReadPlan
     metadata: str  #: of the stream view to check
     partition: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[AuditJob, ...]
     again: tuple[SignOff, ...]  #: signed off once, read and compared now
     edges: tuple[int, ...]  #: where moves and signed ranges begin and end: rows are counted between them
     log_start: int
@@ -58,7 +58,7 @@ class Job:
         return sum(piece.high - piece.low for piece in self.pieces if piece.signed is None)
 
 
-class Tally:
+class RowTally:
     """Rows and their digests between neighbouring edges."""
 
     def __init__(self, edges: Sequence[int]) -> None:
@@ -100,7 +100,7 @@ class PartitionAudit:
     """What was found in one partition."""
 
     partition: int
-    tally: Tally
+    tally: RowTally
     ranges: list[RangeAudit] = field(default_factory=list)  #: one for each piece of the job
     findings: Findings = field(default_factory=Findings)
     holes: list[tuple[int, int]] = field(default_factory=list)  #: without a row or a held record, where Kafka is silent

@@ -52,7 +52,7 @@ class Witness(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Discrepancy:
     """One thing that is wrong, at one offset or, for lost ranges, at ``[offset, to)``."""
 
     kind: Kind
@@ -137,10 +137,10 @@ class RangeAudit:
 class Findings:
     """Findings as they come up: all counted, the first of each kind named."""
 
-    named: list[Finding] = field(default_factory=list)
+    named: list[Discrepancy] = field(default_factory=list)
     counts: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: Discrepancy) -> None:
         self.counts[finding.kind] += 1
         if self.counts[finding.kind] <= FINDINGS_MAX:
             self.named.append(finding)
@@ -271,7 +271,7 @@ class AuditReport:
     table: str
     version: int
     ranges: tuple[RangeAudit, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Discrepancy, ...]
     counts: dict[Kind, int]
     accounts: tuple[Account, ...]
     foreign: str | None  #: what another writer did to the catalog's head
@@ -300,7 +300,7 @@ class AuditReport:
     def rows(self) -> int:
         return sum(r.rows for r in self.ranges)
 
-    def of(self, kind: Kind) -> list[Finding]:
+    def of(self, kind: Kind) -> list[Discrepancy]:
         """The named findings of one kind, by partition and offset."""
         return sorted((f for f in self.findings if f.kind is kind), key=lambda f: (f.partition, f.offset))
 

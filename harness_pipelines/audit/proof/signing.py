@@ -10,8 +10,8 @@ from typing import Protocol
 
 from harness_pipelines.audit.proof.accounts import Accounts, torn
 from harness_pipelines.audit.proof.contents import QuarantineSide
-from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, Piece
-from harness_pipelines.audit.proof.report import Finding, Kind, RangeAudit, Status, Tier, Witness
+from harness_pipelines.audit.proof.jobs import AuditJob, Job, PartitionAudit
+from harness_pipelines.audit.proof.report import Discrepancy, Kind, RangeAudit, Status, Tier, Witness
 from harness_pipelines.ports.access import HasFiles, HasLakeBytes, HasProof, HasSignOffs
 from harness_pipelines.ports.errors import LakeUnreadable
 from harness_pipelines.ports.files import FileStore
@@ -19,7 +19,7 @@ from harness_pipelines.ports.lake import LakeView
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import added, parsed, shown
-from harness_pipelines.protocol.lake.signoff import Answering, Entry, Raw, SignOff, Stored, evidence, why_again
+from harness_pipelines.protocol.lake.signoff import Answering, Entry, Raw, SignOff, StoredSize, evidence, why_again
 from harness_pipelines.read.taken import TakenMove
 from harness_pipelines.spec.locations import local_path, normal
 
@@ -34,7 +34,7 @@ class Ports(HasFiles, HasLakeBytes, HasProof, HasSignOffs, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class SignedState:
     """What an audit of one partition skips, what it reads again and why, and the reference for the lake's part."""
 
     answering: Answering
@@ -45,7 +45,7 @@ class Standing:
 
 def look(
     stores: Ports, table: TableRow, view: LakeView, bounds: Mapping[int, Bounds], *, full: bool
-) -> dict[int, Standing]:
+) -> dict[int, SignedState]:
     """Compare what was signed off with what answers now. Raises: LakeUnreadable."""
     signed = stores.sign_offs.all(table)
     stored = stored_files(stores.files, view.folder) if signed and not full else {}
@@ -54,7 +54,7 @@ def look(
         answering = _answering(stores, table, view, p, limits)
         mine = [s for s in signed if s.partition == p and s.lies_in(limits.start, limits.stream_hi)]
         why = {s: "full audit" if full else why_again(s, answering, stored) for s in mine}
-        found[p] = Standing(
+        found[p] = SignedState(
             answering=answering,
             taken=tuple(s for s, reason in why.items() if reason is None),
             again={s: reason for s, reason in why.items() if reason is not None},
@@ -81,41 +81,41 @@ def _answering(stores: Ports, table: TableRow, view: LakeView, partition: int, b
 
 
 def by_moves(
-    standing: Mapping[int, Standing],
+    states: Mapping[int, SignedState],
     moves: Sequence[TakenMove],
     bounds: Mapping[int, Bounds],
     log_starts: Mapping[int, int],
-) -> dict[int, Standing]:
-    """*standing*, so that every move whose records Kafka has dropped can be counted as a whole."""
+) -> dict[int, SignedState]:
+    """*states*, so that every move whose records Kafka has dropped can be counted as a whole."""
     judged = [move for move in moves if move.ends_below(bounds)]
-    reread = torn(judged, {p: s.taken for p, s in standing.items()}, log_starts)
+    reread = torn(judged, {p: s.taken for p, s in states.items()}, log_starts)
     why = "a move continues outside of it, and Kafka has dropped the records"
     return {
-        p: Standing(
+        p: SignedState(
             answering=s.answering,
             taken=tuple(one for one in s.taken if one not in reread),
             again={**s.again, **{one: why for one in s.taken if one in reread}},
             cuts=frozenset(m.lo[p] for m in moves if p in m.lo and m.lo[p] < bounds[p].stream_hi <= m.hi[p]),
         )
-        for p, s in standing.items()
+        for p, s in states.items()
     }
 
 
-def cut(ranges: Sequence[tuple[Tier, int, int, Status]], standing: Standing) -> list[Piece]:
+def cut(ranges: Sequence[tuple[Tier, int, int, Status]], state: SignedState) -> list[AuditJob]:
     """*ranges* with the signed ones as they are, and the rest of the lake's cut where signed ranges shall end."""
-    again = standing.again
-    found = [Piece(tier=Tier.STREAM, low=s.low, high=s.high, status=Status(s.status), signed=s) for s in standing.taken]
-    ends = {*standing.cuts, *(o for s in again for o in (s.low, s.high))}
+    again = state.again
+    found = [AuditJob(tier=Tier.STREAM, low=s.low, high=s.high, status=Status(s.status), signed=s) for s in state.taken]
+    ends = {*state.cuts, *(o for s in again for o in (s.low, s.high))}
     for tier, low, high, status in ranges:
         if tier is not Tier.STREAM:
-            found.append(Piece(tier=tier, low=low, high=high, status=status))
+            found.append(AuditJob(tier=tier, low=low, high=high, status=status))
             continue
-        for first, last in _between(low, high, standing.taken):
+        for first, last in _between(low, high, state.taken):
             grid = range(first - first % SIGNED_OFFSETS_MAX + SIGNED_OFFSETS_MAX, last, SIGNED_OFFSETS_MAX)
             edges = sorted({first, last, *grid, *(o for o in ends if first < o < last)})
             for begin, to in pairwise(edges):
                 why = next((reason for s, reason in again.items() if s.low <= begin and to <= s.high), None)
-                found.append(Piece(tier=tier, low=begin, high=to, status=status, again=why))
+                found.append(AuditJob(tier=tier, low=begin, high=to, status=status, again=why))
     return sorted(found, key=lambda piece: piece.low)
 
 
@@ -132,7 +132,7 @@ def _between(low: int, high: int, taken: Sequence[SignOff]) -> Iterator[tuple[in
 # -- after judging ------------------------------------------------------------------------------------------
 
 
-def taken_over(piece: Piece, partition: int) -> RangeAudit:
+def taken_over(piece: AuditJob, partition: int) -> RangeAudit:
     """The account of a range that is not read."""
     signed = piece.signed
     assert signed is not None
@@ -173,7 +173,7 @@ def compare(job: Job, part: PartitionAudit) -> set[SignOff]:
                 f"{shown(content)} and {refused} now"
             )
             part.findings.add(
-                Finding(
+                Discrepancy(
                     kind=Kind.CHANGED,
                     partition=part.partition,
                     offset=signed.low,
@@ -198,7 +198,13 @@ class Signature:
 
 
 def signed_now(
-    job: Job, part: PartitionAudit, standing: Standing, *, same: set[SignOff], accounts: Accounts, signature: Signature
+    job: Job,
+    part: PartitionAudit,
+    state: SignedState,
+    *,
+    same: set[SignOff],
+    accounts: Accounts,
+    signature: Signature,
 ) -> Iterator[SignOff]:
     """Return what this audit signs off of *part*.
 
@@ -212,16 +218,16 @@ def signed_now(
         by_kafka = all(r.witness is Witness.KAFKA for r in inside)
         if signed in same and sound:
             how = (Status.VERIFIED, Witness.KAFKA) if by_kafka else (signed.status, signed.witness)
-            yield _sign(standing, signature, inside, how=(str(how[0]), str(how[1])))
+            yield _sign(state, signature, inside, how=(str(how[0]), str(how[1])))
         if signed in same or not (sound and by_kafka):
             kept |= {id(r) for r in inside}
     for r in part.ranges:
         new = r.tier is Tier.STREAM and r.signed_off is None and id(r) not in kept
         if new and r.status in SIGNABLE and not r.faults and not accounts.doubts(part.partition, r.low, r.high):
-            yield _sign(standing, signature, [r], how=(str(r.status), str(r.witness)))
+            yield _sign(state, signature, [r], how=(str(r.status), str(r.witness)))
 
 
-def _sign(standing: Standing, signature: Signature, ranges: Sequence[RangeAudit], *, how: tuple[str, str]) -> SignOff:
+def _sign(state: SignedState, signature: Signature, ranges: Sequence[RangeAudit], *, how: tuple[str, str]) -> SignOff:
     low, high, content = ranges[0].low, ranges[-1].high, 0
     for r in ranges:
         content = added(content, r.found)
@@ -232,7 +238,7 @@ def _sign(standing: Standing, signature: Signature, ranges: Sequence[RangeAudit]
         rows=sum(r.rows for r in ranges),
         refused=sum(r.quarantined for r in ranges),
         digest=shown(content),
-        evidence=evidence(standing.answering.within(low, high)),
+        evidence=evidence(state.answering.within(low, high)),
         status=how[0],
         witness=how[1],
         version=signature.version,
@@ -240,7 +246,7 @@ def _sign(standing: Standing, signature: Signature, ranges: Sequence[RangeAudit]
     )
 
 
-def stored_files(files: FileStore, location: str) -> Mapping[str, Stored]:
+def stored_files(files: FileStore, location: str) -> Mapping[str, StoredSize]:
     """Size and time of every file below *location* of a view, by its path, from one listing.
 
     Raises: LakeUnreadable.
@@ -251,4 +257,4 @@ def stored_files(files: FileStore, location: str) -> Mapping[str, Stored]:
         raise LakeUnreadable(f"{location} cannot be listed: {error}; nothing was judged") from error
     until = timedelta(0) if local_path(location) is not None else TICK
     latest = datetime.max.replace(tzinfo=UTC) - TICK
-    return {file.path: Stored(bytes=file.bytes, modified=(file.modified or latest) + until) for file in found}
+    return {file.path: StoredSize(bytes=file.bytes, modified=(file.modified or latest) + until) for file in found}

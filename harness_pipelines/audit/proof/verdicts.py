@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.proof.contents import Held, Records
-from harness_pipelines.audit.proof.report import Finding, Findings, Kind, RangeAudit, Status, Tier
+from harness_pipelines.audit.proof.contents import LogContents, QuarantinedRecord
+from harness_pipelines.audit.proof.report import Discrepancy, Findings, Kind, RangeAudit, Status, Tier
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.protocol.digest import added, total_digest
 from harness_pipelines.read.digested import Offsets, Rows
@@ -21,9 +21,9 @@ class Window:
 
     low: int
     high: int
-    records: Records | None
+    records: LogContents | None
     rows: Rows
-    held: Mapping[int, Held]
+    held: Mapping[int, QuarantinedRecord]
 
 
 def judge(
@@ -40,7 +40,7 @@ def judge(
     part.found = added(part.found, total_digest(window.rows.digests))
 
     def note(kind: Kind, offset: int, detail: str, tier: str = part.tier) -> None:
-        findings.add(Finding(kind=kind, partition=part.partition, offset=offset, tier=str(tier), detail=detail))
+        findings.add(Discrepancy(kind=kind, partition=part.partition, offset=offset, tier=str(tier), detail=detail))
 
     for offset, count in zip(found[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
         where = f" ({', '.join(files)})" if (files := names(offset)) else ""
@@ -59,7 +59,7 @@ Note = Callable[..., None]
 _BY_THE_SPEC_OF_THEN = (Reason.UNKNOWN_FIELD, Reason.CONTRACT)  #: it may have changed since, so the answer is unknown
 
 
-def _compare(part: RangeAudit, window: Window, records: Records, found: Offsets, note: Note) -> None:
+def _compare(part: RangeAudit, window: Window, records: LogContents, found: Offsets, note: Note) -> None:
     known = records.known_from
     if known > window.low:
         part.status = Status.PARTLY
@@ -93,7 +93,11 @@ def _contents(fits: Rows, rows: Rows, refused: Mapping[int, str], note: Note) ->
 
 
 def _quarantine(
-    records: Records, held: Mapping[int, Held], refused: Mapping[int, str], fitting: set[int], note: Note
+    records: LogContents,
+    held: Mapping[int, QuarantinedRecord],
+    refused: Mapping[int, str],
+    fitting: set[int],
+    note: Note,
 ) -> None:
     """Every record in quarantine must be one of Kafka's, with its bytes, and one that does not fit."""
     for offset, record in sorted(held.items()):

@@ -14,6 +14,7 @@ from harness_pipelines.audit.repair.lake import NothingToAdopt, plan_lake
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import (
     HasBufferRows,
+    HasGuard,
     HasLake,
     HasLakeHistories,
     HasLakeReads,
@@ -23,7 +24,6 @@ from harness_pipelines.ports.access import (
     HasProof,
     HasReconciler,
     HasSegments,
-    HasStanding,
     HasTables,
     HasWarehouse,
 )
@@ -49,7 +49,7 @@ class Ports(
     HasProof,
     HasReconciler,
     HasSegments,
-    HasStanding,
+    HasGuard,
     HasTables,
     HasWarehouse,
     Protocol,
@@ -110,7 +110,7 @@ def accept_loss(stores: Ports, table: TableRow, *, partition: int, to: int) -> L
     nothing was written.
     """
     loss = find_loss(stores, table, partition=partition, to=to)
-    _check_standing(stores, table)
+    _check_warehouse(stores, table)
     stage = table.intake.reader
     with claimed_once(stores.ledger, table, stage, lease=LEASE) as claim:
         if claim is None:
@@ -133,10 +133,10 @@ def accept_loss(stores: Ports, table: TableRow, *, partition: int, to: int) -> L
     )
 
 
-def _check_standing(stores: Ports, table: TableRow) -> None:
+def _check_warehouse(stores: Ports, table: TableRow) -> None:
     """What the lake has is not lost. Raises: WarehouseTaken, LedgerOlderThanLake."""
     try:
-        stores.standing.check(table, stores.ledger)
+        stores.guard.check(table, stores.ledger)
     except LedgerOlderThanLake:
         with suppress(NothingToAdopt, LakeHistoryMissing):  # it has none of these records: then this is the way on
             plan_lake(stores, table)

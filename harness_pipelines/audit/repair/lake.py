@@ -16,6 +16,7 @@ from harness_pipelines.audit.repair.batch_view import BatchPlan, made, overlays_
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import (
     HasBufferRows,
+    HasGuard,
     HasLake,
     HasLakeHistories,
     HasLakeReads,
@@ -23,7 +24,6 @@ from harness_pipelines.ports.access import (
     HasProof,
     HasReconciler,
     HasSegments,
-    HasStanding,
     HasTables,
     HasWarehouse,
 )
@@ -47,7 +47,7 @@ class Ports(
     HasProof,
     HasReconciler,
     HasSegments,
-    HasStanding,
+    HasGuard,
     HasTables,
     HasWarehouse,
     Protocol,
@@ -140,7 +140,7 @@ def plan_lake(stores: Ports, table: TableRow) -> LakePlan:
     """
     view = table.effects[Stage.TIER].view
     pointer = stores.tables.pointer(table, view)
-    forgotten = tuple(stores.standing.lost(table, stores.tables))
+    forgotten = tuple(stores.guard.lost(table, stores.tables))
     if not forgotten:
         return _without_recalled(stores, table)
     known = _read(stores, table, view, pointer, forgotten)

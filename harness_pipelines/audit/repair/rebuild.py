@@ -1,7 +1,7 @@
 """Rebuild a table after the database was lost: from its YAML file, the newest lake metadata, and Kafka.
 
 Two commits: the table as it was when it was created, then the lake adopted as its next version. Between the two no
-worker starts on it (`stores.standing`), and a rebuild that died there is finished by `harness reconcile TABLE`.
+worker starts on it (`stores.guard`), and a rebuild that died there is finished by `harness reconcile TABLE`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from harness_pipelines.audit.repair.lake import apply_plan, plan_lake
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import (
     HasBufferRows,
+    HasGuard,
     HasLake,
     HasLakeHistories,
     HasLakeReads,
@@ -24,7 +25,6 @@ from harness_pipelines.ports.access import (
     HasProof,
     HasReconciler,
     HasSegments,
-    HasStanding,
     HasTables,
     HasWarehouse,
 )
@@ -55,7 +55,7 @@ class Ports(
     HasProof,
     HasReconciler,
     HasSegments,
-    HasStanding,
+    HasGuard,
     HasTables,
     HasWarehouse,
     Protocol,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from harness_pipelines.audit.repair.lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.ports.access import (
     HasBufferRows,
+    HasGuard,
     HasLake,
     HasLakeHistories,
     HasLakeReads,
@@ -23,7 +24,6 @@ from harness_pipelines.ports.access import (
     HasProof,
     HasReconciler,
     HasSegments,
-    HasStanding,
     HasTables,
     HasUpkeep,
     HasWarehouse,
@@ -53,7 +53,7 @@ class Ports(
     HasProof,
     HasReconciler,
     HasSegments,
-    HasStanding,
+    HasGuard,
     HasTables,
     HasUpkeep,
     HasWarehouse,
@@ -63,7 +63,7 @@ class Ports(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Leftover:
     """One thing that was looked at: what it is, how it stands, and what settles it."""
 
     kind: str  #: owner, ledger, move, claim, lease or branch
@@ -76,11 +76,11 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReconcileReport:
     """How one table stands."""
 
     table: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Leftover, ...]
     lake: LakePlan
     abandon: tuple[Move, ...] = ()
     branches: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Report:
     settled: bool = field(default=False)
 
     @property
-    def acts(self) -> list[Verdict]:
+    def acts(self) -> list[Leftover]:
         return [v for v in self.verdicts if v.act is not None]
 
     def to_json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Report:
         }
 
 
-def look(stores: Ports, table: TableRow, *, take_over: bool = False) -> Report:
+def look(stores: Ports, table: TableRow, *, take_over: bool = False) -> ReconcileReport:
     """How *table* stands; changes nothing.
 
     Raises: WarehouseTaken unless *take_over*; LakeHistoryMissing, HistoryBroken when the ledger is older than the lake
@@ -113,7 +113,7 @@ def look(stores: Ports, table: TableRow, *, take_over: bool = False) -> Report:
     moves = [(one.move, _judged(table, lake, one)) for one in _open_moves(stores, table, claims)]
     over = stores.reconciler.leases_over(table)
     dead = _dead_branches(stores, table, lake, [m for m, _ in moves])
-    return Report(
+    return ReconcileReport(
         table=table.name,
         lake=lake,
         verdicts=(
@@ -123,7 +123,7 @@ def look(stores: Ports, table: TableRow, *, take_over: bool = False) -> Report:
             *(verdict for _, verdict in moves),
             *_claims(claims),
             *(_lease(row) for row in over),
-            *(Verdict(kind="branch", subject=b, verdict="its attempt is over", act="drop the branch") for b in dead),
+            *(Leftover(kind="branch", subject=b, verdict="its attempt is over", act="drop the branch") for b in dead),
         ),
         abandon=tuple(move for move, verdict in moves if verdict.act is not None),
         branches=tuple(dead),
@@ -131,7 +131,7 @@ def look(stores: Ports, table: TableRow, *, take_over: bool = False) -> Report:
     )
 
 
-def settle(stores: Ports, table: TableRow, report: Report, *, take_over: bool = False) -> Report:
+def settle(stores: Ports, table: TableRow, report: ReconcileReport, *, take_over: bool = False) -> ReconcileReport:
     """Carry out *report*. It skips, by name, what another worker has started on meanwhile.
 
     Raises: TableHeld, PointerMoved, FencedOut, HistoryBroken; an act is done wholly or not at all.
@@ -155,37 +155,37 @@ def settle(stores: Ports, table: TableRow, report: Report, *, take_over: bool = 
         if dead := stores.upkeep.dead_branches(table, view=view):
             _drop_branches(stores, table, dead, view=view)
     after = look(stores, stores.ledger.table(table.name))
-    return Report(table=table.name, verdicts=report.verdicts, lake=report.lake, settled=not after.acts)
+    return ReconcileReport(table=table.name, verdicts=report.verdicts, lake=report.lake, settled=not after.acts)
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------
 
 
-def _owner(stores: Ports, *, take_over: bool) -> list[Verdict]:
+def _owner(stores: Ports, *, take_over: bool) -> list[Leftover]:
     whose = stores.ownership.stranger()
     if not take_over:
         if whose is not None:
             stores.ownership.confirm()
         return []
     told = "no other ledger has it; a copy of this one loses it" if whose is None else f"it belongs to {whose}"
-    return [Verdict(kind="owner", subject=stores.warehouse, verdict=told, act="take the warehouse over")]
+    return [Leftover(kind="owner", subject=stores.warehouse, verdict=told, act="take the warehouse over")]
 
 
-def _columns(table: TableRow) -> list[Verdict]:
+def _columns(table: TableRow) -> list[Leftover]:
     version = table.schema_version
     try:
         check_columns(table.spec, fields=table.fields, schema_version=version)
     except SpecDisagrees as differ:
         act = f"give the spec the columns of schema {version}"
-        return [Verdict(kind="spec", subject="columns", verdict=str(differ), act=act)]
+        return [Leftover(kind="spec", subject="columns", verdict=str(differ), act=act)]
     return []
 
 
-def _ledger(lake: LakePlan) -> list[Verdict]:
+def _ledger(lake: LakePlan) -> list[Leftover]:
     if lake.way is Way.NONE:
         return []
     subject = "recalled rows" if lake.way is Way.BATCH else "older than the lake"
-    return [Verdict(kind="ledger", subject=subject, verdict=lake.why, act=lake.act)]
+    return [Leftover(kind="ledger", subject=subject, verdict=lake.why, act=lake.act)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ def _publishing(stores: Ports, table: TableRow) -> list[Mapping[str, Any]]:
     return [row for row in stores.overview.open_moves(table) if Stage(row["stage"]) in table.effects]
 
 
-def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
+def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Leftover:
     move, claim = found.move, found.claim
     shown = ", ".join(f"partition {r.partition} [{r.low}, {r.high})" for r in move.ranges) or "no new offsets"
     subject = f"{move.stage} move {move.move_id}, attempt {move.attempt}: {shown}"
@@ -232,19 +232,19 @@ def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
             f"failed in every attempt ({found.error}) and holds the stage; repair the cause, then `harness run "
             f"{table.name} --retry-stuck` plans it again"
         )
-        return Verdict(kind="move", subject=subject, verdict=why)
+        return Leftover(kind="move", subject=subject, verdict=why)
     if claim is not None and claim["alive"] and not claim["ahead"]:
         held = f"{claim['holder']} holds the claim until {_at(claim)} and works on it"
-        return Verdict(kind="move", subject=subject, verdict=held)
+        return Leftover(kind="move", subject=subject, verdict=held)
     if lake.way is Way.ADOPT and any(m.move_id == move.move_id for m in lake.adopted):
-        return Verdict(kind="move", subject=subject, verdict="the lake says that it was published")
+        return Leftover(kind="move", subject=subject, verdict="the lake says that it was published")
     if lake.way is not Way.ADOPT and found.staged:
         ready = (
             f"staged on branch {move.branch} and not published; the next worker takes it as attempt {move.attempt + 1}"
         )
-        return Verdict(kind="move", subject=subject, verdict=ready)
+        return Leftover(kind="move", subject=subject, verdict=ready)
     nobody = "nobody has a claim" if claim is None else f"its holder's lease ended {_at(claim)}"
-    return Verdict(
+    return Leftover(
         kind="move",
         subject=subject,
         verdict=f"nothing of it is staged or published, {nobody}",
@@ -252,27 +252,27 @@ def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
     )
 
 
-def _claims(claims: Claims) -> list[Verdict]:
+def _claims(claims: Claims) -> list[Leftover]:
     return [_claim(stage, shard, row) for (stage, shard), row in sorted(claims.items())]
 
 
-def _claim(stage: str, shard: int, row: Mapping[str, Any]) -> Verdict:
+def _claim(stage: str, shard: int, row: Mapping[str, Any]) -> Leftover:
     subject = f"{stage}, shard {shard}, epoch {row['epoch']}"
     if not row["alive"]:
-        return Verdict(kind="claim", subject=subject, verdict=f"ended at {_at(row)}; the next worker takes it")
+        return Leftover(kind="claim", subject=subject, verdict=f"ended at {_at(row)}; the next worker takes it")
     held = f"held by {row['holder']} until {_at(row)}"
     if not row["ahead"]:
-        return Verdict(kind="claim", subject=subject, verdict=held)
+        return Leftover(kind="claim", subject=subject, verdict=held)
     why = f"{held}, and it is {row['now']:{TIME}}: the database's clock has run ahead, nobody renews it"
-    return Verdict(kind="claim", subject=subject, verdict=why, act="end it")
+    return Leftover(kind="claim", subject=subject, verdict=why, act="end it")
 
 
 def _at(claim: Mapping[str, Any]) -> str:
     return f"{claim['lease_until']:{TIME}}"
 
 
-def _lease(row: Mapping[str, Any]) -> Verdict:
-    return Verdict(
+def _lease(row: Mapping[str, Any]) -> Leftover:
+    return Leftover(
         kind="lease",
         subject=f"{row['lease_id']} of {row['holder']} on version {row['version']}",
         verdict=f"ends at {row['until']:{TIME}}, later than any may"

@@ -22,7 +22,7 @@ from harness_pipelines.buffers.postgres.types import (
     segment_statistics,
     to_copy,
 )
-from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer, cursor_of
+from harness_pipelines.drivers.adbc import AdbcSessions, AdbcTimeout, cursor_of
 from harness_pipelines.drivers.postgres import Database, PostgresUnreachable, sql
 from harness_pipelines.ports.buffer import Written
 from harness_pipelines.ports.ledger import TableRow
@@ -84,7 +84,7 @@ class Overlays:
                         part = to_copy(rows.slice(first, COPY_ROWS), rest)
                         copy = partial(cursor.adbc_ingest, name, part, mode="append", db_schema_name=BUFFER_SCHEMA)
                         self._sessions.asked(connection, cursor, copy)
-            except NoAnswer:  # it is closed when an answer comes after all
+            except AdbcTimeout:  # it is closed when an answer comes after all
                 raise
             except BaseException:
                 self._sessions.end(connection)

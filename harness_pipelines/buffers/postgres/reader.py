@@ -14,7 +14,7 @@ from psycopg import sql
 
 from harness_pipelines.buffers.postgres.predicates import to_postgres
 from harness_pipelines.buffers.postgres.types import from_copy, segment_rows
-from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer
+from harness_pipelines.drivers.adbc import AdbcSessions, AdbcTimeout
 from harness_pipelines.drivers.postgres import READER, Asked, named
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
@@ -77,10 +77,10 @@ class BufferReader:
                 closed.enter_context(cursor)
                 try:
                     yield connection, cursor
-                except NoAnswer:
+                except AdbcTimeout:
                     closed.pop_all()
                     raise
-        except NoAnswer as late:
+        except AdbcTimeout as late:
             connection = None
             self._explain(late, query)
             raise
@@ -108,7 +108,7 @@ class BufferReader:
                 cursor = connection.cursor()
                 self._sessions.asked(connection, cursor, partial(cursor.execute, text))
                 return connection, cursor
-            except NoAnswer:  # the session is in use
+            except AdbcTimeout:  # the session is in use
                 raise
             except adbc_driver_manager.Error as error:
                 self._discard(connection)

@@ -28,7 +28,7 @@ from harness_pipelines.buffers.postgres.types import (
     segment_statistics,
     to_copy,
 )
-from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer, cursor_of
+from harness_pipelines.drivers.adbc import AdbcSessions, AdbcTimeout, cursor_of
 from harness_pipelines.drivers.postgres import (
     Asked,
     Connection,
@@ -154,10 +154,10 @@ class SegmentWriter:
         return int(batch.num_rows)
 
     def _asked(self, connection: Any, ask: Callable[[], T], cursor: Any = None) -> T:
-        """Return the result of *ask*. Raises: NoAnswer, after which this writer has given the session up."""
+        """Return the result of *ask*. Raises: AdbcTimeout, after which this writer has given the session up."""
         try:
             return self._sessions.asked(connection, cursor, ask)
-        except NoAnswer:
+        except AdbcTimeout:
             self._connection = None
             raise
 

@@ -12,7 +12,7 @@ from harness_pipelines.spec.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness_pipelines.app.doctor.check import Finding, Report
+    from harness_pipelines.app.doctor.check import DoctorReport, Finding
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim"}
 
@@ -45,7 +45,7 @@ def doctor(ctx: click.Context, json_target: str | None) -> None:
         ctx.exit(1)
 
 
-def _show(report: Report) -> None:
+def _show(report: DoctorReport) -> None:
     from rich.console import Console
 
     show_findings(report.findings)

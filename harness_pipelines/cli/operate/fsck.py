@@ -13,7 +13,7 @@ from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.audit.fsck.run import Report
+    from harness_pipelines.audit.fsck.run import FsckReport
 
 SHOWN_MAX = 50  #: findings that people see; --json has all
 
@@ -74,7 +74,7 @@ def _progress() -> _Bar | nullcontext[None]:
     return _Bar() if sys.stderr.isatty() else nullcontext()
 
 
-def _show(report: Report, *, seconds: float) -> None:
+def _show(report: FsckReport, *, seconds: float) -> None:
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False)

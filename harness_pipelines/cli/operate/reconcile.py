@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
     from harness_pipelines.audit.repair.foreign import ForeignRows
     from harness_pipelines.audit.repair.rebuild import Rebuild
-    from harness_pipelines.audit.repair.reconcile import Report
+    from harness_pipelines.audit.repair.reconcile import ReconcileReport
 
 
 @click.command()
@@ -86,7 +86,7 @@ def _settle(harness: Harness, name: str, options: dict[str, Any], json_target: s
     emit(report.to_json(), json_target, lambda: _show_end(report, done=options["yes"]))
 
 
-def _show(report: Report) -> None:
+def _show(report: ReconcileReport) -> None:
     for one in report.verdicts:
         act = f"; {one.act}" if one.act else ""
         click.echo(f"{one.kind:<7} {one.subject}: {one.verdict}{act}")
@@ -94,7 +94,7 @@ def _show(report: Report) -> None:
     _show_ranges("LOST: neither lake, buffer nor Kafka has it", report.lake.to_json()["lost"])
 
 
-def _show_end(report: Report, *, done: bool) -> None:
+def _show_end(report: ReconcileReport, *, done: bool) -> None:
     if not report.acts:
         click.echo(f"{report.table}: nothing to settle")
     elif done:

@@ -25,7 +25,7 @@ from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
-    from harness_pipelines.app.metrics import Registry
+    from harness_pipelines.app.metrics import MetricsRegistry
     from harness_pipelines.app.table import Table
     from harness_pipelines.stages.run.worker import Worker
 
@@ -158,7 +158,7 @@ def _check(wanted: RunOptions, *, dry_run: bool) -> None:
 
 
 @contextmanager
-def _serving(host: str | None, port: int | None, *, dry_run: bool) -> Iterator[Registry | None]:
+def _serving(host: str | None, port: int | None, *, dry_run: bool) -> Iterator[MetricsRegistry | None]:
     """Return the metrics endpoint, opened before any other work so that a used port fails first."""
     if port is None:
         if host is not None:
@@ -181,7 +181,7 @@ def _is_watched() -> bool:
 
 
 def _work(
-    harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live: bool, metrics: Registry | None
+    harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live: bool, metrics: MetricsRegistry | None
 ) -> tuple[dict[str, Any], bool]:
     """Run the worker to its end; return the summary and whether Ctrl-C ended it."""
     from harness_pipelines.show.progress import LineProgress, LiveProgress, Rates

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.cli.page.log_ends import LogEnds
 from harness_pipelines.cli.page.picture import Pictures
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.ledgers.postgres.views.status import Overview, Refusing
+from harness_pipelines.ledgers.postgres.views.status import Overview, RefusedShare
 from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.topics import label
 from harness_pipelines.secret import redact
@@ -45,7 +45,7 @@ class Facts:
         self._sick: list[SickTable] = []
         self._quarantined: Mapping[int, int] = {}
         self._stalled: set[str] = set()
-        self._refusing: Mapping[int, Refusing] = {}
+        self._refusing: Mapping[int, RefusedShare] = {}
         self._slow_at = float("-inf")
 
     def close(self) -> None:

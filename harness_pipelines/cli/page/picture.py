@@ -89,7 +89,7 @@ def picture(seen: LayoutSeen) -> dict[str, Any]:
     named = [axis for axis in every if axis.column != LAYER]
     axes, across = named[:2], [axis for axis in every if axis not in named[:2]]
     boxes = {region.path: region.box.spans for region in seen.tree.regions()}
-    cut = [r for r in seen.standing.regions if all(axis.holds(boxes[r.path][axis.axis]) for axis in across)]
+    cut = [r for r in seen.contents.regions if all(axis.holds(boxes[r.path][axis.axis]) for axis in across)]
     shown = sorted(cut, key=lambda region: -region.bytes)[:DRAWN_MAX]
     staged = [f for f in staged_files(seen) if all(axis.reaches(f.extents[axis.axis]) for axis in across)]
     slabs = [any(not boxes[r.path][axis.axis].values for r in shown) for axis in axes]
@@ -108,12 +108,12 @@ def picture(seen: LayoutSeen) -> dict[str, Any]:
             for r in shown
         ],
         "staged": [_rectangle([a.of_extent(f.extents[a.axis]) for a in axes]) for f in staged[:DRAWN_MAX]],
-        "regions_all": len(seen.standing.regions),
+        "regions_all": len(seen.contents.regions),
         "files": len(seen.files),
         "staged_files": len(staged),
         "bytes": size(seen.bytes),
         "target": size(seen.target_bytes),
-        "staged_share": seen.standing.staged_share,
+        "staged_share": seen.contents.staged_share,
         "due": len(seen.due),
         "score": asdict(seen.score),
     }

@@ -64,7 +64,7 @@ def layout(
 def _show(seen: LayoutSeen) -> None:
     from harness_pipelines.show.bars import size
 
-    score, sizes, regions = seen.score, seen.sizes, seen.standing.regions
+    score, sizes, regions = seen.score, seen.sizes, seen.contents.regions
     staged = sum(1 for r in regions if r.staged_bytes)
     columns = ", ".join(column.name for column in seen.tree.columns if column != LAYER)
     target = max(seen.target_bytes, 1)
@@ -75,8 +75,8 @@ def _show(seen: LayoutSeen) -> None:
         f"max {size(sizes['max'])} ({sizes['max'] / target:.2f} of the target {size(target)})"
     )
     click.echo(
-        f"  staged   {seen.standing.staged_share:.1%} of the bytes: in {staged:,} regions, "
-        f"{sum(len(files) for files in seen.standing.astray.values()):,} files span several"
+        f"  staged   {seen.contents.staged_share:.1%} of the bytes: in {staged:,} regions, "
+        f"{sum(len(files) for files in seen.contents.astray.values()):,} files span several"
     )
     if seen.layer is not None:
         click.echo(f"  sample   {seen.layer['files']:,} files, {size(seen.layer['bytes'])} in the sample layer")

@@ -15,7 +15,7 @@ from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.protocol.schema.evolution import Changes
+    from harness_pipelines.protocol.schema.evolution import ColumnChanges
     from harness_pipelines.spec.table import TableSpec
     from harness_pipelines.stages.table.evolve import EvolvePlan
 
@@ -108,9 +108,9 @@ def _spec(target: Path) -> TableSpec:
     return load_spec(target)
 
 
-def _changes(o: dict[str, Any]) -> Changes:
+def _changes(o: dict[str, Any]) -> ColumnChanges:
     """Raises: UsageError for a change with the wrong syntax."""
-    from harness_pipelines.protocol.schema.evolution import Changes
+    from harness_pipelines.protocol.schema.evolution import ColumnChanges
     from harness_pipelines.spec.columns import Column
     from harness_pipelines.spec.types import parse_type
 
@@ -127,7 +127,7 @@ def _changes(o: dict[str, Any]) -> Changes:
             raise UsageError(f"{text!r} is not a pair; write NAME=VALUE")
         return name.strip(), value.strip()
 
-    return Changes(
+    return ColumnChanges(
         rename=_each(o["rename"], pair),
         drop=tuple(o["drop"]),
         widen=tuple((name, parse_type(type_)) for name, type_ in _each(o["widen"], pair)),

@@ -40,7 +40,7 @@ def recall(settings: Settings, /, table: str, *, json_target: str | None, **o: A
       harness recall shop.orders --where "ordered_at >= '2026-11-01'"
       harness recall shop.orders --release
     """
-    from harness_pipelines.protocol.lake.overlays import Act
+    from harness_pipelines.protocol.lake.overlays import OverlayRequest
 
     _check(o)
     with opened(settings) as harness:
@@ -50,7 +50,7 @@ def recall(settings: Settings, /, table: str, *, json_target: str | None, **o: A
         elif o["dry_run"]:
             _plan(one, o["where"], json_target)
         else:
-            act = Act.RELEASE if o["release"] else Act.RECALL
+            act = OverlayRequest.RELEASE if o["release"] else OverlayRequest.RECALL
             _ask(one, act, o["where"], wait=not o["no_wait"], json_target=json_target)
 
 
@@ -84,10 +84,10 @@ def _plan(one: Table, where: str | None, json_target: str | None) -> None:
 
 
 def _show_plan(plan: RecallPlan) -> None:
-    from harness_pipelines.protocol.lake.overlays import Act
+    from harness_pipelines.protocol.lake.overlays import OverlayRequest
     from harness_pipelines.show.bars import size
 
-    if plan.act is Act.RELEASE:
+    if plan.act is OverlayRequest.RELEASE:
         click.echo(f"{plan.table}: would move {plan.rows:,} rows back into the lake, {size(plan.bytes)} in Postgres")
         return
     held = f"; {plan.held:,} are already recalled" if plan.held else ""
@@ -110,7 +110,7 @@ def _ask(one: Table, act: Any, where: str | None, *, wait: bool, json_target: st
 
 
 def _show(table: str, request: RecallRequest, held: int) -> None:
-    from harness_pipelines.protocol.lake.overlays import Act
+    from harness_pipelines.protocol.lake.overlays import OverlayRequest
     from harness_pipelines.show.bars import size
 
     if request.is_open:
@@ -120,8 +120,8 @@ def _show(table: str, request: RecallRequest, held: int) -> None:
         click.echo(f"{table}: request {request.recall_id} was {request.state}")
         return
     if not request.rows:
-        what = "nothing was recalled" if request.act is Act.RELEASE else "no row of the lake matches"
+        what = "nothing was recalled" if request.act is OverlayRequest.RELEASE else "no row of the lake matches"
         click.echo(f"{table}: nothing to do, {what}; {held:,} rows are recalled")
         return
-    done = "recalled" if request.act is Act.RECALL else "moved back into the lake"
+    done = "recalled" if request.act is OverlayRequest.RECALL else "moved back into the lake"
     click.echo(f"{table}: {request.rows:,} rows {done}, {size(request.bytes or 0)}; {held:,} rows are recalled now")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from harness_pipelines.formats.schema.registry import SchemaSource
 from harness_pipelines.layout.tree import indexed_columns
 from harness_pipelines.ports.buffer import SegmentScans
-from harness_pipelines.ports.engine import Changes, CheckCounts, LakeScans, Rows
+from harness_pipelines.ports.engine import CheckCounts, KeyChanges, LakeScans, Rows
 from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.ports.source import OpenLog
@@ -200,7 +200,7 @@ class _Arranging:
         return Rows(cluster.with_layer(rows, self.table.spec.layout.sample))
 
     @contextmanager
-    def newest(self, rows: Rows, *, recalled: Rows | None = None) -> Iterator[Changes]:
+    def newest(self, rows: Rows, *, recalled: Rows | None = None) -> Iterator[KeyChanges]:
         from harness_pipelines.engines.spark import merge
 
         apart = None if recalled is None else _frame(recalled)

@@ -167,11 +167,11 @@ def decoded_rows(records: DataFrame, table: TableRow, registry: SchemaSource) ->
     """Rows of the view from Kafka *records*; refused records appear with ``_refused = true`` and no values."""
     from pyspark.sql import functions as f
 
-    from harness_pipelines.engines.spark.executors.functions import standing
+    from harness_pipelines.engines.spark.executors.functions import in_any_folder
 
     schema = spark_schema(table.spec)
     narrow = records.select("partition", "offset", "timestamp", "key", "value", *_headers_of(table.spec))
-    decoder = standing(_row_decoder(dump_spec(table.spec), table.schema_version, registry))
+    decoder = in_any_folder(_row_decoder(dump_spec(table.spec), table.schema_version, registry))
     return narrow.mapInArrow(decoder, spark_struct(schema)).withColumn("_refused", f.col("_op").isNull())
 
 
@@ -199,10 +199,10 @@ def one_refused(records: DataFrame, table: TableRow, registry: SchemaSource) -> 
 
 
 def _judged(records: DataFrame, table: TableRow, registry: SchemaSource) -> DataFrame:
-    from harness_pipelines.engines.spark.executors.functions import standing
+    from harness_pipelines.engines.spark.executors.functions import in_any_folder
 
     narrow = records.select("partition", "offset", "timestamp", "key", "value", "headers")
-    decoder = standing(_refusal_decoder(dump_spec(table.spec), registry))
+    decoder = in_any_folder(_refusal_decoder(dump_spec(table.spec), registry))
     return narrow.mapInArrow(decoder, spark_struct(REFUSED))
 
 

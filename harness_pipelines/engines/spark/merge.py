@@ -37,7 +37,7 @@ POSITIONS_MAX = 1_000_000  #: changed keys, above which whole files are rewritte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class SparkKeyChanges:
     """The newest version of each key that a move has."""
 
     spec: TableSpec
@@ -103,7 +103,9 @@ class Changes:
 
 
 @contextmanager
-def newest_of(spec: TableSpec, rows: DataFrame, *, recalled: DataFrame | None = None, pins: Pins) -> Iterator[Changes]:
+def newest_of(
+    spec: TableSpec, rows: DataFrame, *, recalled: DataFrame | None = None, pins: Pins
+) -> Iterator[SparkKeyChanges]:
     """The newest version of each key of *rows*, the changelog, for as long as the context lasts.
 
     Keys of *recalled*, rows that lie in Postgres, are left out: their changes stay there.
@@ -134,7 +136,9 @@ def newest_of(spec: TableSpec, rows: DataFrame, *, recalled: DataFrame | None = 
             met = rows.groupBy(*map(quoted, spec.key)).agg(*ends)
             _stop(spec, met.where(f.col(_FIRST)[_PLACE[0]] < f.col(_LAST)[_PLACE[0]]))
         box = tuple(_extent(told, spec.key.index(c.name)) for c in key_columns(spec))
-        yield Changes(spec=spec, stream=rows, newest=newest, keys=told[_ROWS], puts=told[_PUT], box=box, pins=pins)
+        yield SparkKeyChanges(
+            spec=spec, stream=rows, newest=newest, keys=told[_ROWS], puts=told[_PUT], box=box, pins=pins
+        )
     finally:
         newest.unpersist()
 

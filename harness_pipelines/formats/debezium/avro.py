@@ -26,8 +26,8 @@ from harness_pipelines.formats.schema.codec import KNOWN_MAX, Readers
 from harness_pipelines.formats.schema.decode import Reader, RecordsCodec, unfit
 from harness_pipelines.formats.schema.policy import Policy
 from harness_pipelines.formats.schema.registry import Schemas, SchemaUnusable, WrittenSchema
-from harness_pipelines.formats.schema.wire import Named, grouped
-from harness_pipelines.formats.schema.writer_schema import NoFit, Written, field_of, found_by
+from harness_pipelines.formats.schema.wire import NamedSchema, grouped
+from harness_pipelines.formats.schema.writer_schema import NoFit, WriterType, field_of, found_by
 from harness_pipelines.formats.whole_record import Records, fields_of
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.arrow import arrow_type
@@ -75,7 +75,7 @@ class DebeziumAvroEvents:
         self._unavailable = Unavailable(spec.unavailable_value, self._columns)
         self._readers = Readers(spec.format, schemas)
         self._policy = Policy.of(spec, due=due)
-        self._known: dict[Named, _Events | Unfit] = {}
+        self._known: dict[NamedSchema, _Events | Unfit] = {}
         self._only: _Events | None = None
         if spec.value_schema is not None:
             try:
@@ -168,7 +168,7 @@ class DebeziumAvroEvents:
         else:
             refused[place] = Unfit(Reason.MISSING_KEY, NOTHING_TELLS)
 
-    def _of(self, named: Named) -> _Events | Unfit:
+    def _of(self, named: NamedSchema) -> _Events | Unfit:
         found = self._known.get(named)
         if found is None:
             reader = self._readers.of(named)
@@ -186,7 +186,7 @@ class DebeziumAvroEvents:
             self._known[named] = found
         return found
 
-    def _events(self, reader: Reader | WrittenSchema, named: Named | None = None) -> _Events:
+    def _events(self, reader: Reader | WrittenSchema, named: NamedSchema | None = None) -> _Events:
         """Raises: NoFit when the schema does not give the columns; SchemaDue."""
         assert not isinstance(reader, WrittenSchema), "Avro has readers"
         after = _block(reader.written, "after")
@@ -210,6 +210,6 @@ class DebeziumAvroEvents:
         )
 
 
-def _block(written: Written, name: str) -> Written | None:
+def _block(written: WriterType, name: str) -> WriterType | None:
     found = field_of(written.fields, name)
     return found.written if found is not None and found.written.kind == "struct" else None

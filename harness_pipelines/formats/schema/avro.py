@@ -21,7 +21,7 @@ from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.schema.avro_numbers import SUSPECT, Numbers, may_be_suspect
 from harness_pipelines.formats.schema.registry import WrittenSchema
-from harness_pipelines.formats.schema.writer_schema import Kind, NoFit, Unit, Written, WrittenField, malformed
+from harness_pipelines.formats.schema.writer_schema import Kind, NoFit, Unit, WriterType, WrittenField, malformed
 
 with needs("formats", "A format with a schema"):
     import fastavro
@@ -107,7 +107,7 @@ class AvroReader:
             raise _unusable(_words(error)) from error
         if self.written.kind != "struct":
             only = WrittenField(name=ANY_NAME, written=self.written, get=itemgetter(_VALUE))
-            self.written = Written(kind="struct", name=self.written.name, fields=(only,))
+            self.written = WriterType(kind="struct", name=self.written.name, fields=(only,))
 
     def read(self, payloads: Sequence[bytes]) -> tuple[list[Any], dict[int, Unfit]]:
         records, wrong = self._read(payloads)
@@ -199,7 +199,7 @@ def _unusable(why: str) -> NoFit:
     return NoFit(f"it is not a readable Avro schema: {why}", reason=Reason.UNUSABLE_SCHEMA)
 
 
-def _parsed(schema: WrittenSchema, *, is_debezium: bool) -> tuple[str, Written, Any]:
+def _parsed(schema: WrittenSchema, *, is_debezium: bool) -> tuple[str, WriterType, Any]:
     """The name of the schema, what it says of values, and the schema that bytes are read by. Raises: NoFit."""
     names: dict[str, Any] = {}
     try:
@@ -288,10 +288,10 @@ class _Walk:
 
     def __init__(self, names: Mapping[str, Any], *, is_debezium: bool) -> None:
         self._names, self._is_debezium = names, is_debezium
-        self._known: dict[str, Written] = {}  # or a few names that stand for each other twice would never end
+        self._known: dict[str, WriterType] = {}  # or a few names that stand for each other twice would never end
         self._weightless_of: dict[str, int] = {}  # by record
 
-    def written(self, schema: Any, inside: tuple[str, ...]) -> Written:
+    def written(self, schema: Any, inside: tuple[str, ...]) -> WriterType:
         """*inside*: the records around it. Raises: NoFit for a schema by which a few bytes can do harm."""
         if len(inside) > NESTING_MAX:
             raise _unusable(f"nested more than {NESTING_MAX} deep")
@@ -299,7 +299,7 @@ class _Walk:
             return self._union(schema, inside)
         if isinstance(schema, str):
             if schema not in self._names:
-                return Written(kind=_PRIMITIVES.get(schema, "none"), name=schema, trouble=f"{schema} is no column")
+                return WriterType(kind=_PRIMITIVES.get(schema, "none"), name=schema, trouble=f"{schema} is no column")
             if schema in inside:
                 raise NoFit(f"{schema} is within itself; recursive types are not read", reason=Reason.UNUSABLE_SCHEMA)
             schema = self._names[schema]
@@ -312,32 +312,32 @@ class _Walk:
                 if self._is_empty(schema["items"]):
                     raise _unusable("the elements of an array take no bytes, so a few could stand for any number")
                 self._check_weight(schema["items"], "an element of an array", at_most=WEIGHTLESS_ELEMENT_MAX)
-                return Written(kind="list", name="array", element=element)
+                return WriterType(kind="list", name="array", element=element)
             case "map":
                 values = self.written(schema["values"], (*inside, ""))
                 self._check_weight(schema["values"], "a value of a map", at_most=WEIGHTLESS_ELEMENT_MAX)
-                key = Written(kind="string", name="string")
-                return Written(kind="map", name="map", key=key, element=values)
+                key = WriterType(kind="string", name="string")
+                return WriterType(kind="map", name="map", key=key, element=values)
             case "enum":
-                return Written(kind="enum", name=f"enum {schema['name']}")
+                return WriterType(kind="enum", name=f"enum {schema['name']}")
             case str() if kind in _PRIMITIVES or kind == "fixed":
                 return _meant(kind, schema, is_debezium=self._is_debezium)
         return self.written(kind, inside)
 
-    def _union(self, schema: list[Any], inside: tuple[str, ...]) -> Written:
+    def _union(self, schema: list[Any], inside: tuple[str, ...]) -> WriterType:
         found = [self.written(one, inside) for one in schema if one not in _NULLS]
         if len(found) == 1:
             return found[0]
         names = ", ".join(one.name for one in found) or "null"
-        return Written(kind="none", name="union", trouble=f"a union of {names} is no column; one type or null is")
+        return WriterType(kind="none", name="union", trouble=f"a union of {names} is no column; one type or null is")
 
-    def _record(self, schema: Any, inside: tuple[str, ...]) -> Written:
+    def _record(self, schema: Any, inside: tuple[str, ...]) -> WriterType:
         if schema["name"] in inside:
             raise NoFit(
                 f"{schema['name']} is within itself; recursive types are not read", reason=Reason.UNUSABLE_SCHEMA
             )
         if schema.get(_CONNECT_NAME) == _SCALED and _is_scaled(schema):
-            return Written(kind="decimal", name=_SCALED)
+            return WriterType(kind="decimal", name=_SCALED)
         if (known := self._known.get(schema["name"])) is not None:
             return known
         names = [field["name"] for field in schema["fields"]]
@@ -346,7 +346,7 @@ class _Walk:
         deeper = (*inside, schema["name"])
         fields = tuple(self._field(one, deeper) for one in schema["fields"])
         self._check_weight(schema, schema["name"], at_most=WEIGHTLESS_MAX)
-        made = Written(kind="struct", name=f"record {schema['name']}", fields=fields)
+        made = WriterType(kind="struct", name=f"record {schema['name']}", fields=fields)
         self._known[schema["name"]] = made
         return made
 
@@ -405,7 +405,7 @@ def _aliases(told: Any) -> tuple[str, ...]:
     return tuple(name for name in told if isinstance(name, str)) if isinstance(told, list) else ()
 
 
-def _meant(kind: str, schema: Mapping[str, Any], *, is_debezium: bool) -> Written:
+def _meant(kind: str, schema: Mapping[str, Any], *, is_debezium: bool) -> WriterType:
     """A primitive or fixed type with its logical type; one that is unknown or does not go with it does not count."""
     logical, connect = (told if isinstance(told := schema.get(word), str) else None for word in (_MEANT, _CONNECT_NAME))
     name = f"{kind} ({logical or connect})" if logical or connect else kind
@@ -415,16 +415,16 @@ def _meant(kind: str, schema: Mapping[str, Any], *, is_debezium: bool) -> Writte
         # True is an int of Python's, and no number of JSON's. Kafka Connect's decimals have scales that Avro has not.
         is_told = type(digits) is type(scale) is int
         if is_told and digits > 0 and (0 <= scale <= digits or connect == _CONNECT_DECIMAL):
-            return Written(kind="decimal", name=f"decimal({digits}, {scale})", scale=scale, digits=digits)
+            return WriterType(kind="decimal", name=f"decimal({digits}, {scale})", scale=scale, digits=digits)
     column = COLUMNS.get(connect or "")
     if connect == _CONNECT_TIMESTAMP and is_debezium:
         column = "timestamp"  # what has a zone is text in its events
     told = _LOGICAL.get((kind, logical or "")) or (_CONNECT.get(connect or "") if kind in {"int", "long"} else None)
     if told is not None:
-        return Written(kind=told[0], name=name, unit=told[1], column=column)
+        return WriterType(kind=told[0], name=name, unit=told[1], column=column)
     if kind == "fixed":
         size = schema.get("size")
-        return Written(kind="uuid" if logical == "uuid" and size == 16 else "bytes", name=name)
+        return WriterType(kind="uuid" if logical == "uuid" and size == 16 else "bytes", name=name)
     if kind == "string":
-        return Written(kind="string", name=name, column=column)
-    return Written(kind=_PRIMITIVES[kind], name=name)
+        return WriterType(kind="string", name=name, column=column)
+    return WriterType(kind=_PRIMITIVES[kind], name=name)

@@ -20,8 +20,8 @@ from harness_pipelines.formats.schema.decode import Reader, Refusing, SchemaCode
 from harness_pipelines.formats.schema.policy import Policy
 from harness_pipelines.formats.schema.protobuf import ProtobufFile
 from harness_pipelines.formats.schema.registry import Schemas, SchemaUnusable, WrittenSchema
-from harness_pipelines.formats.schema.wire import Framed, Named
-from harness_pipelines.formats.schema.writer_schema import NoFit, Written, found_by
+from harness_pipelines.formats.schema.wire import Framed, NamedSchema
+from harness_pipelines.formats.schema.writer_schema import NoFit, WriterType, found_by
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.formats import GivenSchema
@@ -55,9 +55,9 @@ def codec_with_schema(
             path = f"`{why.path.removeprefix('.')}`: " if why.path else ""
             word = "schema" if wrap is None else "key_schema"
             raise SchemaUnusable(f"the `{word}` of the spec: {path}{why.why}").blaming(word) from why
-    readers, known = Readers(format_, schemas), dict[Named, Codec]()
+    readers, known = Readers(format_, schemas), dict[NamedSchema, Codec]()
 
-    def find(named: Named) -> Codec:
+    def find(named: NamedSchema) -> Codec:
         found = known.get(named)
         if found is None:
             reader = readers.of(named)
@@ -114,7 +114,7 @@ class _Codecs:
         return _Bare(schema, self.columns[0].name)
 
 
-def _is_bare(written: Written) -> bool:
+def _is_bare(written: WriterType) -> bool:
     return [field.name for field in written.fields] == [ANY_NAME]
 
 
@@ -141,7 +141,7 @@ class Readers:
             return ProtobufFile(written).named(schema.message)
         return self._read(written)
 
-    def of(self, named: Named) -> Reader | WrittenSchema | Unfit:
+    def of(self, named: NamedSchema) -> Reader | WrittenSchema | Unfit:
         """Return the reader of a schema's records, or the reason why there is none. Raises: as `Schemas.by_id`."""
         number = named.schema_id
         try:

@@ -14,7 +14,7 @@ from harness_pipelines.formats.columns.shapes import ABSENT, Cells, Convert, Mis
 from harness_pipelines.formats.refusals import VALUE_BYTES_MAX, refusal
 from harness_pipelines.formats.schema.writer_schema import (
     NoFit,
-    Written,
+    WriterType,
     WrittenField,
     absent,
     convert_of,
@@ -30,7 +30,7 @@ class Reader(Protocol):
     """Reads bytes that were written with one schema."""
 
     @property
-    def written(self) -> Written:
+    def written(self) -> WriterType:
         """What the schema says of them."""
         ...
 
@@ -72,7 +72,11 @@ class RecordsCodec(ColumnCodec):
     """Like a `Codec`, of records that a reader has read, or of a part of each."""
 
     def __init__(
-        self, columns: Sequence[Column], written: Written, *, unknown_fields: Literal["ignore", "quarantine"] = "ignore"
+        self,
+        columns: Sequence[Column],
+        written: WriterType,
+        *,
+        unknown_fields: Literal["ignore", "quarantine"] = "ignore",
     ) -> None:
         """Raises: NoFit when what is *written* does not give a column."""
         super().__init__(arrow_schema(columns), _makers(columns, written, strict=unknown_fields == "quarantine"))
@@ -92,7 +96,7 @@ def _trouble(value: bytes | None) -> Unfit | None:
     return None
 
 
-def _makers(columns: Sequence[Column], written: Written, *, strict: bool) -> list[Maker]:
+def _makers(columns: Sequence[Column], written: WriterType, *, strict: bool) -> list[Maker]:
     if written.kind == "none":
         raise NoFit(written.trouble, reason=Reason.UNUSABLE_SCHEMA)
     makers, taken = [], set()

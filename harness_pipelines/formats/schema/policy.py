@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from harness_pipelines.formats.base import Due, Reason
 from harness_pipelines.formats.contract.checks import judge_of
 from harness_pipelines.formats.contract.pandera import ContractUnusable
-from harness_pipelines.formats.schema.wire import Named
-from harness_pipelines.formats.schema.writer_schema import NoFit, Written, WrittenField, convert_of
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.formats.schema.wire import NamedSchema
+from harness_pipelines.formats.schema.writer_schema import NoFit, WriterType, WrittenField, convert_of
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.protocol.schema.policy import Offered, Refusal, tried, verdict
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.spec.columns import Column
@@ -30,7 +30,7 @@ WAY_ON = "The next such record that is ingested changes them; or `harness evolve
 class SchemaDue(SchemaMoved):
     """A record's schema has what the table lacks and, by its policy, takes: the columns change before it is a row."""
 
-    def __init__(self, table: str, *, named: Named, changes: Changes, told: Sequence[str]) -> None:
+    def __init__(self, table: str, *, named: NamedSchema, changes: ColumnChanges, told: Sequence[str]) -> None:
         self.named, self.changes = named, changes
         super().__init__(
             f"{table}: records of schema {named.schema_id} need other columns ({', '.join(told)}); nothing of them was "
@@ -49,7 +49,7 @@ class Policy:
     def of(cls, spec: TableSpec, *, due: Due) -> Policy | None:
         return None if spec.evolution == "manual" else cls(spec=spec, due=due)
 
-    def check(self, named: Named, written: Written) -> None:
+    def check(self, named: NamedSchema, written: WriterType) -> None:
         """Raises: NoFit (schema_not_taken), SchemaDue."""
         fields = {field.name: field for field in written.fields}
 
@@ -94,7 +94,7 @@ def offered(field: WrittenField) -> Offered:
     )
 
 
-def type_of(written: Written) -> Type:
+def type_of(written: WriterType) -> Type:
     """The type of a column that is made for what is *written*. Raises: NoFit."""
     word = written.name.partition(" ")[0]
     if written.column is not None:

@@ -17,7 +17,15 @@ from harness_pipelines.formats.columns.encodings import Scaled
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.schema.proto_text import MAIN, compiled
 from harness_pipelines.formats.schema.registry import WrittenSchema
-from harness_pipelines.formats.schema.writer_schema import Cut, Kind, NoFit, Unit, Written, WrittenField, malformed
+from harness_pipelines.formats.schema.writer_schema import (
+    Kind,
+    NoFit,
+    Truncated,
+    Unit,
+    WriterType,
+    WrittenField,
+    malformed,
+)
 
 with needs("formats", "A format with a schema"):
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -54,7 +62,7 @@ def _instant(message: Any) -> int:
 
 
 def _cut(microseconds: int, rest: int) -> int:
-    return Cut(microseconds) if rest else microseconds
+    return Truncated(microseconds) if rest else microseconds
 
 
 def _day(message: Any) -> int:
@@ -191,22 +199,22 @@ class _Walk:
     """What descriptors say of values."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Written] = {}
+        self._known: dict[str, WriterType] = {}
         self._reached: dict[str, frozenset[str]] = {}
         self._checked: dict[str, bool] = {}  # by file
 
-    def message(self, message: Descriptor) -> Written:
+    def message(self, message: Descriptor) -> WriterType:
         """Of a whole record: of its fields those that are recursive are no column."""
         name = message.full_name
         if name not in self._known:  # or a few messages that have each other twice would never end
             fields = tuple(self._field(field) for field in message.fields)
-            self._known[name] = Written(kind="struct", name=f"message {name}", fields=fields)
+            self._known[name] = WriterType(kind="struct", name=f"message {name}", fields=fields)
         return self._known[name]
 
-    def _part(self, message: Descriptor) -> Written:
+    def _part(self, message: Descriptor) -> WriterType:
         name = message.full_name
         if name in self._within(message):
-            return Written(kind="none", name=name, trouble=f"{name} is within itself; recursive types are no column")
+            return WriterType(kind="none", name=name, trouble=f"{name} is within itself; recursive types are no column")
         return self.message(message)
 
     def _within(self, message: Descriptor) -> frozenset[str]:
@@ -249,28 +257,28 @@ class _Walk:
         if message is not None and message.GetOptions().map_entry:
             key, _ = self._one(message.fields_by_name["key"])
             element, value = self._one(message.fields_by_name["value"])
-            written = Written(kind="map", name="map", key=key, element=element)
+            written = WriterType(kind="map", name="map", key=key, element=element)
             return WrittenField(name=name, written=written, get=_map_of(name, value), has=_is_written(name))
         element, value = self._one(field)
-        written = Written(kind="list", name=f"repeated {element.name}", element=element)
+        written = WriterType(kind="list", name=f"repeated {element.name}", element=element)
         return WrittenField(name=name, written=written, get=_list_of(name, value), has=_is_written(name))
 
-    def _one(self, field: FieldDescriptor) -> tuple[Written, Callable[[Any], Any] | None]:
+    def _one(self, field: FieldDescriptor) -> tuple[WriterType, Callable[[Any], Any] | None]:
         """A value of *field*, and what makes it of a message that stands for it."""
         message: Descriptor | None = field.message_type
         if message is not None:
             meaning = _MEANINGS.get(message.full_name)
             if meaning is None or not meaning.is_meant(message):
                 return self._part(message), None
-            return Written(kind=meaning.kind, name=message.full_name, unit=meaning.unit), meaning.value
+            return WriterType(kind=meaning.kind, name=message.full_name, unit=meaning.unit), meaning.value
         if field.enum_type is not None:
             names = _names(field.enum_type)
-            return Written(kind="enum", name=f"enum {field.enum_type.full_name}", names=names), None
+            return WriterType(kind="enum", name=f"enum {field.enum_type.full_name}", names=names), None
         if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             if field.type == FieldDescriptor.TYPE_BYTES:
-                return Written(kind="bytes", name="bytes"), None
-            return Written(kind="string", name="string", is_checked=self._is_checked(field.file)), None
-        return Written(kind=_KINDS[field.cpp_type], name=_TYPE_NAMES[field.type]), None
+                return WriterType(kind="bytes", name="bytes"), None
+            return WriterType(kind="string", name="string", is_checked=self._is_checked(field.file)), None
+        return WriterType(kind=_KINDS[field.cpp_type], name=_TYPE_NAMES[field.type]), None
 
 
 _TYPE_NAMES: Mapping[int, str] = {

@@ -22,14 +22,14 @@ _GUID_MAGIC = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedSchema:
     """The schema that a record names."""
 
     schema_id: int
     indexes: tuple[int, ...] = ()  #: Protobuf: of the message, the outermost first
 
 
-Find = Callable[[Named], Codec]  #: the codec of the schema's records, without their headers
+Find = Callable[[NamedSchema], Codec]  #: the codec of the schema's records, without their headers
 
 
 def header_trouble(value: bytes) -> Unfit | None:
@@ -49,19 +49,19 @@ def schema_id_of(value: bytes | None) -> int | None:
     return None if value is None or header_trouble(value) else int.from_bytes(value[1:HEADER_BYTES], "big")
 
 
-def opened(value: bytes, *, has_indexes: bool) -> tuple[Named, int] | Unfit:
+def opened(value: bytes, *, has_indexes: bool) -> tuple[NamedSchema, int] | Unfit:
     """The schema that *value* names, and how long its header is."""
     if (why := header_trouble(value)) is not None:
         return why
     schema_id = int.from_bytes(value[1:HEADER_BYTES], "big")
     if not has_indexes:
-        return Named(schema_id), HEADER_BYTES
+        return NamedSchema(schema_id), HEADER_BYTES
     cut = Unfit(Reason.TRUNCATED_HEADER, "it ends within the message's indexes")
     if (first := _varint(value, HEADER_BYTES)) is None:
         return cut
     count, end = first
     if count == 0:
-        return Named(schema_id, (0,)), end
+        return NamedSchema(schema_id, (0,)), end
     if not 0 < count <= INDEXES_MAX:
         return Unfit(Reason.MALFORMED, f"the header has {count} indexes of messages; at most {INDEXES_MAX} are read")
     indexes = []
@@ -70,7 +70,7 @@ def opened(value: bytes, *, has_indexes: bool) -> tuple[Named, int] | Unfit:
             return cut
         index, end = found
         indexes.append(index)
-    return Named(schema_id, tuple(indexes)), end
+    return NamedSchema(schema_id, tuple(indexes)), end
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int] | None:
@@ -99,20 +99,20 @@ class Framed:
 
 def grouped(
     values: Sequence[bytes | None], *, has_indexes: bool = False
-) -> tuple[list[tuple[Named, list[int], list[bytes]]], dict[int, Unfit]]:
+) -> tuple[list[tuple[NamedSchema, list[int], list[bytes]]], dict[int, Unfit]]:
     """The *values* by the schema that they name, without headers, each group with its positions; and the others."""
     known = HEADER_BYTES + has_indexes
     if (named := _only(values, known, has_indexes=has_indexes)) is not None:
         return [(named, list(range(len(values))), [value[known:] for value in values if value])], {}
-    headers: dict[bytes, tuple[Named, int]] = {}
-    groups: dict[Named, tuple[list[int], list[bytes]]] = {}
+    headers: dict[bytes, tuple[NamedSchema, int]] = {}
+    groups: dict[NamedSchema, tuple[list[int], list[bytes]]] = {}
     refused: dict[int, Unfit] = {}
     for i, value in enumerate(values):
         if not value:
             refused[i] = _no_value(value)
             continue
         front = value[:known]  # mostly the whole header; longer ones are read each time
-        header: tuple[Named, int] | Unfit | None = headers.get(front)
+        header: tuple[NamedSchema, int] | Unfit | None = headers.get(front)
         if header is None:
             header = opened(value, has_indexes=has_indexes)
             if not isinstance(header, Unfit) and header[1] == known:
@@ -127,7 +127,7 @@ def grouped(
     return [(named, places, parts) for named, (places, parts) in groups.items()], refused
 
 
-def _only(values: Sequence[bytes | None], known: int, *, has_indexes: bool) -> Named | None:
+def _only(values: Sequence[bytes | None], known: int, *, has_indexes: bool) -> NamedSchema | None:
     """The schema that all *values* name, by headers of *known* bytes; mostly there is one, and it is quickly seen."""
     fronts = [value[:known] for value in values if value is not None]
     if not fronts or fronts.count(fronts[0]) != len(values):

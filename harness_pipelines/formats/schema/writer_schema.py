@@ -60,12 +60,12 @@ _TIMES: Mapping[str, tuple[Kind, ...]] = {
 }
 
 
-class Cut(int):
+class Truncated(int):
     """Microseconds, of which something finer was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WriterType:
     """How values are written: what their library makes of them, and what is meant."""
 
     kind: Kind
@@ -74,8 +74,8 @@ class Written:
     scale: int = 0  #: of decimals that do not tell their own
     digits: int | None = None  #: of decimals, where the schema tells
     names: Mapping[int, str] | None = None  #: of an enum that comes as numbers; none: it comes as text
-    element: Written | None = None  #: of a list, or the values of a map
-    key: Written | None = None  #: of a map
+    element: WriterType | None = None  #: of a list, or the values of a map
+    key: WriterType | None = None  #: of a map
     fields: tuple[WrittenField, ...] = ()
     trouble: str = ""  #: kind ``none``: why no column can be had of it
     is_checked: bool = True  #: of text: what is not UTF-8 is refused where it is read; else it comes as bytes
@@ -87,7 +87,7 @@ class WrittenField:
     """A field of a record."""
 
     name: str
-    written: Written
+    written: WriterType
     get: Callable[[Any], Any]  #: its value in a record, None where it has none
     aliases: tuple[str, ...] = ()
     default: Any = None
@@ -141,7 +141,7 @@ def first_there(fields: Sequence[WrittenField], record: Any) -> int:
 
 
 def convert_of(
-    written: Written,
+    written: WriterType,
     type_: Type,
     source: Source | None = None,
     *,
@@ -177,14 +177,16 @@ def convert_of(
     return found if written.kind != "string" or written.is_checked else _of_text(found)
 
 
-def _no_match(written: Written, type_: Type) -> str:
+def _no_match(written: WriterType, type_: Type) -> str:
     hint = ""
     if written.kind == "int" and str(type_) in _TIMES:
         hint = "; say what the number counts, such as `from: epoch_ms`"
     return f"the schema's {written.name} cannot be read as {type_}{hint}"
 
 
-def _part(path: str, written: Written, type_: Type, source: Source | None, *, strict_fields: bool = False) -> Convert:
+def _part(
+    path: str, written: WriterType, type_: Type, source: Source | None, *, strict_fields: bool = False
+) -> Convert:
     try:
         return convert_of(written, type_, source, strict_fields=strict_fields)
     except NoFit as why:
@@ -206,7 +208,9 @@ def _of_text(convert: Convert) -> Convert:
     return run
 
 
-def _primitive(written: Written, name: str, kind: pa.DataType, source: Source | None, *, exact: bool) -> Convert | None:
+def _primitive(
+    written: WriterType, name: str, kind: pa.DataType, source: Source | None, *, exact: bool
+) -> Convert | None:
     if name in _TIMES:
         return _time(written, name, kind, source, exact=exact)
     match name, written.kind:
@@ -231,7 +235,7 @@ def _primitive(written: Written, name: str, kind: pa.DataType, source: Source | 
     return None
 
 
-def _time(written: Written, name: str, kind: pa.DataType, source: Source | None, *, exact: bool) -> Convert | None:
+def _time(written: WriterType, name: str, kind: pa.DataType, source: Source | None, *, exact: bool) -> Convert | None:
     meant, unit = written.kind, written.unit
     if meant == "int" and source is not None and source in _SAID:
         meant, unit = _SAID[source]
@@ -294,7 +298,7 @@ def _single(kind: pa.DataType) -> Convert:
     return leaf(convert, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} does not fit float"))
 
 
-def _enum(kind: pa.DataType, written: Written) -> Convert:
+def _enum(kind: pa.DataType, written: WriterType) -> Convert:
     names = written.names
     if names is None:
         return lambda cells: pa.array(cells, kind)
@@ -333,13 +337,13 @@ def _moment(kind: pa.DataType, unit: Unit, *, exact: bool) -> Convert:
 
 
 def _is_cut(cell: int) -> bool:
-    return type(cell) is Cut
+    return type(cell) is Truncated
 
 
 # Decimals
 
 
-def _decimal(written: Written, kind: pa.DataType) -> Convert | None:
+def _decimal(written: WriterType, kind: pa.DataType) -> Convert | None:
     if written.kind == "decimal":
         return _unscaled(kind, written.scale)
     if written.kind == "int":
@@ -374,7 +378,7 @@ def _scaled(cell: Mapping[str, Any]) -> Scaled:
 # Maps and structs
 
 
-def _keys(written: Written, type_: Type) -> Convert:
+def _keys(written: WriterType, type_: Type) -> Convert:
     """Raises: NoFit."""
     if written.kind == "string" and type_ in (Primitive("int"), Primitive("long")):
         found = int_keys(arrow_type(type_))
@@ -393,7 +397,7 @@ def _map(kind: pa.DataType, key: Type, keys: Convert, values: Convert) -> Conver
     return convert
 
 
-def _struct(kind: pa.DataType, type_: StructType, written: Written, *, strict_fields: bool) -> Convert:
+def _struct(kind: pa.DataType, type_: StructType, written: WriterType, *, strict_fields: bool) -> Convert:
     parts: list[tuple[str, pa.DataType, WrittenField | None, Convert | None]] = []
     taken: set[str] = set()
     for wanted in type_.fields:
@@ -422,7 +426,7 @@ def _struct(kind: pa.DataType, type_: StructType, written: Written, *, strict_fi
     return convert
 
 
-def refuse_unknown(written: Written, taken: set[str]) -> None:
+def refuse_unknown(written: WriterType, taken: set[str]) -> None:
     """Raises: NoFit when *written* has fields that are not *taken*."""
     for field in written.fields:
         if field.name not in taken:

@@ -19,7 +19,7 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
 
-from harness_pipelines.drivers.file_notes import Notes
+from harness_pipelines.drivers.file_notes import FileNotes
 from harness_pipelines.lakes.iceberg.checked_io import CheckedIO, StoreIO
 from harness_pipelines.lakes.iceberg.parquet import write_checksums
 from harness_pipelines.lakes.iceberg.private.catalogs import Staging
@@ -51,7 +51,7 @@ class StagingCatalog(Staging):
     database (`load_table`, `drop_table`, ...) is not implemented: where a view is says the ledger.
     """
 
-    def __init__(self, name: str, *, warehouse: str, digests: Notes | None = None) -> None:
+    def __init__(self, name: str, *, warehouse: str, digests: FileNotes | None = None) -> None:
         super().__init__(name, warehouse=warehouse)
         self.digests = digests  #: where it is noted what was written; None: nowhere
         write_checksums()

@@ -21,7 +21,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 
 from harness_pipelines.drivers.by_path import ByPath
-from harness_pipelines.drivers.file_notes import KNOWN, Notes
+from harness_pipelines.drivers.file_notes import KNOWN, FileNotes
 from harness_pipelines.drivers.files import opened
 from harness_pipelines.drivers.object_stores.clients import filesystem
 from harness_pipelines.drivers.object_stores.marks import absent, create_mark, read_end, read_mark
@@ -66,7 +66,7 @@ class CheckedIO(FileIO):
     *fresh*: a caller that judges what a file holds now reads it; nothing that is kept answers.
     """
 
-    def __init__(self, inner: FileIO, digests: Notes | None = None, *, fresh: bool = False) -> None:
+    def __init__(self, inner: FileIO, digests: FileNotes | None = None, *, fresh: bool = False) -> None:
         super().__init__(properties=inner.properties)
         self._inner, self.digests, self._fresh = inner, digests, fresh
 
@@ -197,7 +197,7 @@ class _Input(InputFile):
 
 
 class _Output(OutputFile):
-    def __init__(self, inner: OutputFile, digests: Notes) -> None:
+    def __init__(self, inner: OutputFile, digests: FileNotes) -> None:
         super().__init__(inner.location)
         self._inner, self._digests = inner, digests
 
@@ -258,7 +258,7 @@ class _Created(OutputStream):
 class _Writing(OutputStream):
     """Hands on what is written, and makes the digest of it."""
 
-    def __init__(self, path: str, inner: OutputStream, digests: Notes) -> None:
+    def __init__(self, path: str, inner: OutputStream, digests: FileNotes) -> None:
         self._path, self._inner, self._digests = path, inner, digests
         self._hash, self._bytes, self._is_open = blake2b(digest_size=DIGEST_BYTES), 0, True
 

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ledgers.postgres.notify import News
-from harness_pipelines.ledgers.postgres.states import Held, StateCommit
+from harness_pipelines.ledgers.postgres.states import StateClaim, StateCommit
 from harness_pipelines.ports.events import Event
 from harness_pipelines.ports.ledger import TableRow
 
@@ -31,7 +31,7 @@ class Outbox:
 
     @contextmanager
     def subscription(
-        self, held: Held, table: TableRow, *, last: StateCommit | None, after: int, follow: bool
+        self, held: StateClaim, table: TableRow, *, last: StateCommit | None, after: int, follow: bool
     ) -> Iterator[Subscription]:
         """The events that the subscriber with state *held* has not processed; a new one starts behind *after*.
 
@@ -68,7 +68,7 @@ class Subscription:
     order always.
     """
 
-    def __init__(self, held: Held, table: TableRow, events: Iterator[Event | None]) -> None:
+    def __init__(self, held: StateClaim, table: TableRow, events: Iterator[Event | None]) -> None:
         self._held, self._events = held, events
         self._subscribed = {"events_of": table.name, "table_id": table.table_id}
 

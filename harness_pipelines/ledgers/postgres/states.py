@@ -129,8 +129,8 @@ class States:
             raise _unknown(name)
         return [_commit(row) for row in found]
 
-    def hold(self, name: str, *, lease: timedelta = LEASE) -> Held:
-        """Hold the state for commits during the block: ``with states.hold(...) as held``. Or `Held.take` it.
+    def hold(self, name: str, *, lease: timedelta = LEASE) -> StateClaim:
+        """Hold the state for commits during the block: ``with states.hold(...) as held``. Or `StateClaim.take` it.
 
         The block raises: StateHeld while another one holds it. Raises: UsageError.
         """
@@ -138,7 +138,7 @@ class States:
             raise UsageError(
                 f"{name!r} names no state; write a-z, 0-9, `_`, `-` and `.`, beginning with a letter, 63 at most"
             )
-        return Held(self, name=name, holder=str(uuid4()), lease=lease)
+        return StateClaim(self, name=name, holder=str(uuid4()), lease=lease)
 
     def epoch(self, name: str) -> int:
         """The number of its newest hold. Raises: StateUnknown."""
@@ -163,7 +163,7 @@ class States:
 
 
 def commit_within(connection: Connection, draft: StateDraft) -> None:
-    """Commit *draft* in the caller's transaction. Raises: as `Held.commit`."""
+    """Commit *draft* in the caller's transaction. Raises: as `StateClaim.commit`."""
     _called(connection, "states/commit", draft.parameters)
 
 
@@ -179,7 +179,7 @@ def _called(connection: Connection, statement: str, parameters: Mapping[str, Any
     return row
 
 
-class Held:
+class StateClaim:
     """The right to commit to a state until the lease ends; every commit lengthens it."""
 
     def __init__(self, states: States, *, name: str, holder: str, lease: timedelta) -> None:

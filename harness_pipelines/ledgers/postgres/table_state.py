@@ -23,14 +23,14 @@ from harness_pipelines.ports.table_state import (
     SHOWN_MAX,
     Books,
     Buffered,
-    Corrected,
-    Cut,
+    CorrectionRow,
     LayoutRow,
-    Moved,
     MoveRow,
     OverlayRow,
     PositionRow,
+    QuarantineInLake,
     SegmentRow,
+    StoredBounds,
     VersionRow,
     kept_from,
 )
@@ -126,7 +126,7 @@ class TableStates:
                 quarantined={r["partition"]: (r["lake"], r["buffer"]) for r in _all(connection, "quarantined", key)},
                 filtered={row["partition"]: row["records"] for row in _all(connection, "filtered", key)},
                 moved=_moved(connection, table, spec, key, catalog=self.catalog),
-                corrected=[Corrected(**row) for row in _all(connection, "corrected", key)],
+                corrected=[CorrectionRow(**row) for row in _all(connection, "corrected", key)],
                 unsettled=[
                     (row["partition"], row["offset"], row["state"]) for row in _all(connection, "unsettled", key)
                 ],
@@ -209,12 +209,12 @@ def _rows_of(segments: Sequence[str]) -> compose.Composable | None:
 
 def _moved(
     connection: Connection, table: Mapping[str, Any], spec: TableSpec, key: Mapping[str, Any], *, catalog: str
-) -> Moved:
+) -> QuarantineInLake:
     name = f"{spec.name}{QUARANTINE_SUFFIX}"
     wanted = {"catalog": catalog, "namespace": table["namespace"], "view": name}
     pointer = connection.execute(sql("reads/pointer"), wanted).fetchone()
     place = connection.execute(sql("quarantine/place"), key).fetchone()
-    return Moved(
+    return QuarantineInLake(
         title=f"{table['namespace']}.{name}",
         metadata=place["metadata"] if place else None,
         pointer=pointer["metadata_location"] if pointer else None,
@@ -237,7 +237,9 @@ def _version(row: Mapping[str, Any]) -> VersionRow:
         overlays=overlays_from_json(row["overlays"]),
         schema_version=row["schema_version"],
         bounds={
-            int(p): Cut(**{word: cut.get(word, -1) for word in ("start", "batch_hi", "stream_hi", "buffer_hi")})
+            int(p): StoredBounds(
+                **{word: cut.get(word, -1) for word in ("start", "batch_hi", "stream_hi", "buffer_hi")}
+            )
             for p, cut in row["bounds"].items()
         },
         revert_of=row["revert_of"],

@@ -35,7 +35,7 @@ class RevertWaits(TryAgain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Retained:
     """What the tiers still hold, as read under the trim lock."""
 
     retained_from: int  #: files of versions below it may be gone
@@ -52,7 +52,7 @@ class Limit:
     detail: str
 
 
-def limit_of(head: Version, target: Version, held: Held, *, starts: Vector) -> Limit | None:
+def limit_of(head: Version, target: Version, held: Retained, *, starts: Vector) -> Limit | None:
     """What keeps *head* from going back to *target*; ``None`` when nothing does.
 
     *starts* has every partition of the table; one that joined after *target* goes back to its start.
@@ -83,7 +83,7 @@ def going_back(head: Version, target: Version, *, starts: Vector) -> tuple[Offse
     return tuple(OffsetRange(partition=p, low=after[p], high=before[p]) for p in sorted(starts) if after[p] < before[p])
 
 
-def rollback_floor(head: Version, versions: Iterable[Version], held: Held, *, starts: Vector) -> int:
+def rollback_floor(head: Version, versions: Iterable[Version], held: Retained, *, starts: Vector) -> int:
     """The oldest version that a revert can reach now; the head itself always can be."""
     reachable = [v.version for v in versions if limit_of(head, v, held, starts=starts) is None]
     return min(reachable, default=head.version)
@@ -107,7 +107,7 @@ def plan_revert(
     head: Version,
     target: Version,
     versions: Iterable[Version],
-    held: Held,
+    held: Retained,
     *,
     starts: Vector,
     moves: Iterable[Move],

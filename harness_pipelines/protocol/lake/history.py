@@ -50,7 +50,7 @@ class NamedMove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class LiveRows:
     """The live rows of one partition: their count and the run of offsets ``[low, high)`` that they lie in."""
 
     rows: int
@@ -77,7 +77,7 @@ def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
         raise HistoryBroken(f"a snapshot's {RANGES_PROPERTY} is {text!r}, which are no ranges") from error
 
 
-def continue_from(stream_hi: Vector, moves: Sequence[PastMove], extents: Mapping[int, Extent]) -> Continued:
+def continue_from(stream_hi: Vector, moves: Sequence[PastMove], extents: Mapping[int, LiveRows]) -> Continued:
     """Return what follows the ledger's *stream_hi* in a lake whose main branch *moves* made (oldest first).
 
     A partition of which no kept snapshot tells ends behind its last row: what lies above it up to the true position

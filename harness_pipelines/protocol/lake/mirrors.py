@@ -34,7 +34,7 @@ class MirrorNameTaken(HarnessError):
     recovery = Recovery.REFRESH
 
 
-class Act(StrEnum):
+class MirrorStep(StrEnum):
     """What brings a view of a mirror to its target."""
 
     REGISTER = "register"  #: it is not there
@@ -54,21 +54,23 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownSnapshot:
     """What the ledger has of the snapshot that was seen."""
 
     newest: int | None  #: the newest version whose view has it; None: no version ever had
     is_of_version: bool  #: whether the version that the view names is one with it
 
 
-def judge(where: str, seen: Seen | None, known: Known, *, uuids: Collection[str], snapshot: int, version: int) -> Act:
+def judge(
+    where: str, seen: Seen | None, known: KnownSnapshot, *, uuids: Collection[str], snapshot: int, version: int
+) -> MirrorStep:
     """What to do about *seen* so that it shows *snapshot*, that of the *version* to be mirrored.
 
     *where* names table, view and catalog; *uuids* are those of our own view and of the table as it was registered.
     Raises: MirrorNameTaken, ForeignInMirror.
     """
     if seen is None:
-        return Act.REGISTER
+        return MirrorStep.REGISTER
     if known.newest is None and seen.uuid not in uuids:
         raise MirrorNameTaken(
             f"{where}: a table is there that this ledger never registered (uuid {seen.uuid}); it was left alone"
@@ -84,8 +86,8 @@ def judge(where: str, seen: Seen | None, known: Known, *, uuids: Collection[str]
             "another writer set it back. The mirror stops here, the table itself continues"
         )
     if seen.snapshot == snapshot and seen.version is not None:
-        return Act.NOTHING
-    return Act.OVERTAKEN if seen.snapshot != snapshot and known.newest > version else Act.FOLLOW
+        return MirrorStep.NOTHING
+    return MirrorStep.OVERTAKEN if seen.snapshot != snapshot and known.newest > version else MirrorStep.FOLLOW
 
 
 def went_back(seen: Seen, noted: int | None) -> bool:

@@ -17,7 +17,7 @@ from harness_pipelines.errors import HarnessError, Recovery, UsageError
 Key = TypeVar("Key")
 
 
-class Act(StrEnum):
+class OverlayRequest(StrEnum):
     """Requests of an operator for rows of a keyed table."""
 
     RECALL = "recall"  #: from the lake to Postgres

@@ -43,7 +43,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredSize:
     """A file as the storage lists it."""
 
     bytes: int
@@ -88,7 +88,7 @@ def _hex(value: bytes | None) -> str:
     return "null" if value is None else value.hex()
 
 
-def why_again(signed: SignOff, answering: Answering, stored: Mapping[str, Stored]) -> str | None:
+def why_again(signed: SignOff, answering: Answering, stored: Mapping[str, StoredSize]) -> str | None:
     """Why the range of *signed* must be read again, or None when it stands.
 
     Files of the lake are immutable: the same paths, counts and sizes are the same rows, as long as the storage still

@@ -43,7 +43,7 @@ class EvolutionRefused(UsageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class ColumnChanges:
     """The requested changes, applied in this order; a renamed column has its new name from then on.
 
     A field inside of a column is named by its path, as `protocol.nested` says.
@@ -72,7 +72,7 @@ class Evolved:
     schema_id: int | None = None  #: in the registry, that asked for them; none: a person did
 
 
-def evolved(spec: TableSpec, known: Fields, changes: Changes, *, next_id: int) -> Evolved:
+def evolved(spec: TableSpec, known: Fields, changes: ColumnChanges, *, next_id: int) -> Evolved:
     """*spec* and its fields, the *known*, after *changes*; new fields get ids from *next_id* on.
 
     Raises: EvolutionRefused, with the reason and what would be taken.
@@ -106,7 +106,7 @@ def evolved(spec: TableSpec, known: Fields, changes: Changes, *, next_id: int) -
     )
 
 
-def changes_between(old: TableSpec, new: TableSpec) -> Changes:
+def changes_between(old: TableSpec, new: TableSpec) -> ColumnChanges:
     """The changes that make the columns of *old* those of *new*; a new name with the old one as alias is a rename.
 
     Raises: EvolutionRefused for what no change does.
@@ -141,7 +141,7 @@ def changes_between(old: TableSpec, new: TableSpec) -> Changes:
     order = [c.name for c in new.columns]
     gone = [name for name in before if name not in after and name not in renamed]
     outer = [] if [*kept, *added] == order else order
-    return Changes(
+    return ColumnChanges(
         rename=tuple(renamed.items()),
         drop=(*gone, *(path for path, _ in inside["drop"])),
         widen=tuple(widen),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from harness_pipelines.protocol.schema.schemas import Layout, Slot
+from harness_pipelines.protocol.schema.schemas import DigestLayout, Slot
 
 UUID_BYTES = 16
 _UUID_DASHES = (8, 13, 18, 23)
@@ -26,7 +26,7 @@ for _value, _digit in enumerate(b"0123456789abcdef"):
 _NEEDS_ESCAPE = '[\\x00-\\x1f"\\\\]'
 
 
-def encode_json(column: pa.Array, layout: Layout | None = None) -> pa.StringArray:
+def encode_json(column: pa.Array, layout: DigestLayout | None = None) -> pa.StringArray:
     """The JSON text of each value of *column*; null stays null. *layout*: as digests want it."""
     return _encode(unsliced(column), layout)
 
@@ -66,7 +66,7 @@ def wire_type(target: pa.DataType) -> pa.DataType:
     return pa.string()
 
 
-def _encode(array: pa.Array, layout: Layout | None = None) -> pa.StringArray:
+def _encode(array: pa.Array, layout: DigestLayout | None = None) -> pa.StringArray:
     kind = array.type
     inside = layout.element if layout is not None else None
     if pa.types.is_map(kind):

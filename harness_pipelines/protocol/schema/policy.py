@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from harness_pipelines.protocol.schema.evolution import (
     WIDER,
-    Changes,
+    ColumnChanges,
     EvolutionRefused,
     Evolved,
     changes_between,
@@ -58,13 +58,13 @@ class Refusal:
 Gives = Callable[[Offered, Column], str | None]  #: why a field's values do not become a column's; None: they do
 
 
-def verdict(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> Changes | Refusal:
+def verdict(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> ColumnChanges | Refusal:
     """What the table must become before records of a schema with the fields *offered* are rows; no changes: nothing."""
     try:
         if spec.evolution == "strict":
             _check_exact(spec, offered, gives)
         if spec.evolution != "compatible":
-            return Changes()
+            return ColumnChanges()
         changes = _asked(spec, offered, gives)
         if changes and _asked(tried(spec, changes).spec, offered, gives):
             raise EvolutionRefused("with all that it asks for the table would not have its columns")
@@ -73,12 +73,12 @@ def verdict(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> Change
         return Refusal(why=str(refused).removeprefix(f"{spec.table}: "))
 
 
-def tried(spec: TableSpec, changes: Changes) -> Evolved:
+def tried(spec: TableSpec, changes: ColumnChanges) -> Evolved:
     """Return *spec* after *changes*, with field ids of a trial. Raises: EvolutionRefused."""
     return evolved(spec, iceberg_fields(spec.stored), changes, next_id=_FRESH_ID)
 
 
-def _asked(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> Changes:
+def _asked(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> ColumnChanges:
     """Raises: EvolutionRefused."""
     columns: list[Column] = []
     known: set[str] = set()

@@ -158,18 +158,18 @@ class Slot:
 
     place: int | None  #: in the struct as it is now; None: it was dropped
     always: bool  #: it was there from the first; others are in the text only where they have a value
-    inside: Layout | None
+    inside: DigestLayout | None
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DigestLayout:
     """How a struct is written for digests, or what the elements of a list, or the values of a map, are."""
 
     slots: tuple[Slot, ...] = ()  #: in the order in which the fields came
-    element: Layout | None = None
+    element: DigestLayout | None = None
 
 
-def first_layouts(history: Sequence[SchemaRow]) -> dict[int, Layout]:
+def first_layouts(history: Sequence[SchemaRow]) -> dict[int, DigestLayout]:
     """By field id, how a column whose struct was changed is digested: in its first form.
 
     A field that came later adds nothing where it is null, and one that was dropped is null. *history* from the first
@@ -198,14 +198,14 @@ def _note(type_: Any, owner: int, known: dict[int, dict[int, bool]]) -> None:
         _note(field["type"], field["id"], known)
 
 
-def _layout(type_: Any, owner: int, known: Mapping[int, Mapping[int, bool]]) -> Layout | None:
+def _layout(type_: Any, owner: int, known: Mapping[int, Mapping[int, bool]]) -> DigestLayout | None:
     """None: it is written as it is."""
     if isinstance(type_, str):
         return None
     if type_["type"] != "struct":
         word = "element" if type_["type"] == "list" else "value"
         inside = _layout(type_[word], type_[f"{word}-id"], known)
-        return None if inside is None else Layout(element=inside)
+        return None if inside is None else DigestLayout(element=inside)
     there = {f["id"]: (place, f) for place, f in enumerate(type_["fields"])}
     slots = []
     for id_, always in known[owner].items():
@@ -213,4 +213,4 @@ def _layout(type_: Any, owner: int, known: Mapping[int, Mapping[int, bool]]) -> 
         inside = None if field is None else _layout(field["type"], id_, known)
         slots.append(Slot(place, always, inside))
     plain = all(slot == Slot(at, always=True, inside=None) for at, slot in enumerate(slots))
-    return None if plain else Layout(slots=tuple(slots))
+    return None if plain else DigestLayout(slots=tuple(slots))

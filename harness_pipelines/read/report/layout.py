@@ -15,8 +15,8 @@ from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.labels import span_label
 from harness_pipelines.layout.outline import outline
 from harness_pipelines.layout.queries import synthetic
-from harness_pipelines.layout.region_contents import Standing, standing
-from harness_pipelines.layout.rewrites import Due, due
+from harness_pipelines.layout.region_contents import RegionContents, contents_of
+from harness_pipelines.layout.rewrites import Rewrite, due
 from harness_pipelines.layout.scores import Score, Workload, score
 from harness_pipelines.layout.tree import LAYER, SIDES, RegionTree, is_layered
 from harness_pipelines.ports.access import HasLake, HasTables
@@ -62,8 +62,8 @@ class LayoutSeen:
     version: int
     tree: RegionTree
     files: Sequence[FileStats]
-    standing: Standing
-    due: Sequence[Due]
+    contents: RegionContents
+    due: Sequence[Rewrite]
     target_bytes: int
     cubes: Sequence[Block]  #: the regions as blocks of the published OTree format
     history: Sequence[Scored]  #: oldest first, the last one is this version
@@ -87,7 +87,7 @@ class LayoutSeen:
         """Files and bytes in regions of the sample layer; None for a view without one."""
         if not is_layered(self.tree.columns):
             return None
-        inside = [region for region in self.standing.regions if region.path.startswith(SIDES[1])]
+        inside = [region for region in self.contents.regions if region.path.startswith(SIDES[1])]
         return {"files": sum(region.files for region in inside), "bytes": sum(region.bytes for region in inside)}
 
     def to_json(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class LayoutSeen:
                 **{name: round(size) for name, size in self.sizes.items()},
             },
             "sample_layer": self.layer,
-            "staged_share": self.standing.staged_share,
+            "staged_share": self.contents.staged_share,
             "score": asdict(self.score),
             "regions": [
                 {
@@ -118,11 +118,11 @@ class LayoutSeen:
                     "bytes": region.bytes,
                     "staged_bytes": region.staged_bytes,
                 }
-                for region in self.standing.regions
+                for region in self.contents.regions
             ],
             "astray": {
                 path or ROOT: {"files": len(found), "bytes": sum(file.bytes for file in found)}
-                for path, found in self.standing.astray.items()
+                for path, found in self.contents.astray.items()
             },
             "due": [
                 {
@@ -172,7 +172,7 @@ def look(stores: Ports, table: TableRow, *, at: int | None = None, history_max: 
         version=chosen.version,
         tree=tree,
         files=files,
-        standing=standing(tree, files, found.clustered),
+        contents=contents_of(tree, files, found.clustered),
         due=due(
             tree,
             files,
@@ -207,7 +207,7 @@ def _scored(stores: Ports, table: TableRow, version: Version, workload: Workload
     state, found = stores.tables.layout(table, version), layout_of(stores, table, version)
     assert found is not None and version.batch is not None
     files = stores.lake.region_files(table, version.batch.metadata)
-    share = standing(found.tree, files, found.clustered).staged_share
+    share = contents_of(found.tree, files, found.clustered).staged_share
     relaid = version.layout == version.version
     return Scored(
         version=version.version,

@@ -20,7 +20,7 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.policy import SchemaDue
 from harness_pipelines.formats.schema.registry import Schemas
-from harness_pipelines.formats.schema.wire import Named, opened
+from harness_pipelines.formats.schema.wire import NamedSchema, opened
 from harness_pipelines.ports.buffer import BufferSegments, BufferWriter
 from harness_pipelines.ports.decoded import (
     DecodedRange,
@@ -163,7 +163,7 @@ def _decoded(
     return taken, decoded, due
 
 
-def _first_of(named: Named, batch: PartitionBatch, *, has_indexes: bool) -> int:
+def _first_of(named: NamedSchema, batch: PartitionBatch, *, has_indexes: bool) -> int:
     """The offset of the first record that names its schema so."""
     for offset, value in zip(batch.offsets.tolist(), batch.values, strict=True):
         header = opened(value or b"", has_indexes=has_indexes)

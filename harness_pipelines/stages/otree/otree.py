@@ -23,7 +23,7 @@ import structlog
 from harness_pipelines.layout.balance import balanced
 from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
-from harness_pipelines.layout.rewrites import Due, due, has_all_of, not_all_of, not_grown, taken_along
+from harness_pipelines.layout.rewrites import Rewrite, due, has_all_of, not_all_of, not_grown, taken_along
 from harness_pipelines.layout.sampling import Sample, is_one_piece, is_telling, share_to_draw
 from harness_pipelines.layout.tree import RegionTree, indexed_columns
 from harness_pipelines.ports.access import (
@@ -37,7 +37,7 @@ from harness_pipelines.ports.access import (
     HasSignOffs,
     HasTables,
 )
-from harness_pipelines.ports.engine import Arranging, Changes, Met, Rows
+from harness_pipelines.ports.engine import Arranging, KeyChanges, Met, Rows
 from harness_pipelines.ports.errors import BaseGone
 from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.lake_writes import Hidden, Replacement
@@ -45,10 +45,10 @@ from harness_pipelines.ports.ledger import Boundary, LayoutState, MoveDraft, Swa
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.files import check_merged_into
-from harness_pipelines.protocol.lake.overlays import Act, OverlayChange, next_generation
+from harness_pipelines.protocol.lake.overlays import OverlayChange, OverlayRequest, next_generation
 from harness_pipelines.protocol.moves import Move, MoveState, budget_of, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
-from harness_pipelines.read.clustering import BUDGET_BYTES, Layout, layout_of, target_bytes, target_rows_of
+from harness_pipelines.read.clustering import BUDGET_BYTES, Clustering, layout_of, target_bytes, target_rows_of
 from harness_pipelines.stages.otree import recalled
 from harness_pipelines.stages.run.moving import FAILURES_MAX, Moving, Pointless, Tally, base_of, make_branch
 
@@ -83,7 +83,7 @@ class Attempt:
     """What one attempt staged."""
 
     staged: Staged
-    layout: Layout | None = None  #: where it changes
+    layout: Clustering | None = None  #: where it changes
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     fresh: tuple[str, ...] = ()  #: the regions that a merge clustered
     change: Replacement | None = None  #: what goes for it; None: it is appended
@@ -188,7 +188,7 @@ def plan(
     """Record a merge of what the stream view has more, or a move without ranges: a recall, a relayout that is due."""
     head = stores.ledger.head(table)
     lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=MOVE_OFFSETS_MAX)
-    parts: list[Due] = []
+    parts: list[Rewrite] = []
     recall: int | None = None
     if below is not None:
         lo, hi = {p: lo[p] for p in below}, dict(below)
@@ -230,7 +230,7 @@ def _may_relayout(stores: Ports, table: TableRow, *, merge: bool) -> bool:
     return may_relayout(rows_wait=merge, last_merged=last is not None and bool(last["lo"]))
 
 
-def _requested(stores: Ports, table: TableRow, head: Version) -> list[Due]:
+def _requested(stores: Ports, table: TableRow, head: Version) -> list[Rewrite]:
     """What one move takes of the oldest request of a person; requests of which nothing is left are ended."""
     for request in stores.reclusters.open(table):
         failed = [one.files for one in stores.reclusters.left_out(table)]
@@ -242,7 +242,7 @@ def _requested(stores: Ports, table: TableRow, head: Version) -> list[Due]:
     return []
 
 
-def left_of_request(stores: Ports, table: TableRow, head: Version, request: Request) -> list[Due]:
+def left_of_request(stores: Ports, table: TableRow, head: Version, request: Request) -> list[Rewrite]:
     """The parts of the batch view of *head* that *request* still means, each within the byte budget of a move."""
     layout = layout_of(stores, table, head)
     if layout is None or head.batch is None:
@@ -251,7 +251,7 @@ def left_of_request(stores: Ports, table: TableRow, head: Version, request: Requ
     return left_of(request, layout.tree, files, layout.clustered, budget_bytes=BUDGET_BYTES)
 
 
-def _due(stores: Ports, table: TableRow, head: Version, *, budget_bytes: int) -> list[Due]:
+def _due(stores: Ports, table: TableRow, head: Version, *, budget_bytes: int) -> list[Rewrite]:
     layout = layout_of(stores, table, head)
     if layout is None or head.batch is None or _was_dropped(stores, table, head):
         return []
@@ -284,7 +284,7 @@ def stage(stores: Ports, table: TableRow, move: Move) -> Attempt:
     base = make_branch(stores, table, move)
     layout = layout_of(stores, table, base)
     if move.recall is not None:
-        if stores.recalls.find(table, move.recall).act is Act.RECALL:
+        if stores.recalls.find(table, move.recall).act is OverlayRequest.RECALL:
             return _stage_recall(stores, table, move, base=base)
         return _stage_release(stores, table, move, base=base, layout=layout)
     if move.ranges:
@@ -305,7 +305,7 @@ class _Incoming:
     regions: tuple[str, ...] = ()  #: that have all their rows among those written
 
 
-def _stage_merge(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
+def _stage_merge(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Clustering | None) -> Attempt:
     """New rows go to the smallest parts of the tree that give them files of some size; the first rows make the tree."""
     ranges = {r.partition: (r.low, r.high) for r in move.ranges}
     there = stores.lake_reads.stored_in(base.stream.metadata, ranges)
@@ -344,7 +344,7 @@ def _stage_recall(stores: Ports, table: TableRow, move: Move, *, base: Version) 
     )
 
 
-def _stage_release(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
+def _stage_release(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Clustering | None) -> Attempt:
     """Everything that is recalled goes back to the lake, as the puts of a merge do."""
     assert base.batch is not None
     recalled.check_release(stores, table, move, base=base)
@@ -388,7 +388,7 @@ def _with_layout(
     judge = cut.sample.judge(target_bytes=target_bytes(table, files), of_bytes=sum(f.bytes for f in files))
     return replace(
         attempt,
-        layout=Layout(tree=tree, clustered={}),
+        layout=Clustering(tree=tree, clustered={}),
         scores={"after": asdict(judge.score_of_regions(files, tree))},
         fresh=tuple(tree.paths()),
     )
@@ -413,7 +413,7 @@ class _View:
 
     version: Version
     files: Sequence[FileStats]
-    layout: Layout | None
+    layout: Clustering | None
 
     @property
     def pinned(self) -> View | None:
@@ -445,7 +445,7 @@ def _folded(stores: Ports, table: TableRow, new: _Incoming, engine: Arranging, *
 
 
 def _rewriting(
-    stores: Ports, table: TableRow, puts: _Incoming, changes: Changes, engine: Arranging, *, on: _View
+    stores: Ports, table: TableRow, puts: _Incoming, changes: KeyChanges, engine: Arranging, *, on: _View
 ) -> _Incoming:
     """*puts*, and what becomes of the files in which older versions of the keys are: hidden there, or rewritten.
 
@@ -481,7 +481,7 @@ def is_worn(file: FileStats, met: Met) -> bool:
     return met.positions is None or file.hidden + met.rows > HIDDEN_SHARE_MAX * file.rows
 
 
-def _stage_relayout(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Layout) -> Attempt:
+def _stage_relayout(stores: Ports, table: TableRow, move: Move, *, base: Version, layout: Clustering) -> Attempt:
     """What is due, rewritten: parts cut again where they grew, one file per region; or files that only waited.
 
     `due` gives either parts or files that wait, never both.
@@ -524,7 +524,7 @@ def _stage_relayout(stores: Ports, table: TableRow, move: Move, *, base: Version
         tree, clustered = balanced(tree, [*(f for f in files if f.path not in gone), *brought], clustered)
     return Attempt(
         staged=staged,
-        layout=Layout(tree=tree, clustered=clustered),
+        layout=Clustering(tree=tree, clustered=clustered),
         scores={"before": asdict(before), "predicted": asdict(predicted), "after": asdict(after)},
         change=Replacement(
             removed={f.path: f.deletes for f in taken},
@@ -536,7 +536,7 @@ def _stage_relayout(stores: Ports, table: TableRow, move: Move, *, base: Version
     )
 
 
-def _taken(stores: Ports, table: TableRow, move: Move, base: Version, files: Sequence[FileStats]) -> list[Due]:
+def _taken(stores: Ports, table: TableRow, move: Move, base: Version, files: Sequence[FileStats]) -> list[Rewrite]:
     """The part of its base that a relayout takes: the requested or the due regions; less after many attempts."""
     layout, budget = layout_of(stores, table, base), budget_of(move, bytes_max=BUDGET_BYTES)
     assert layout is not None, "a relayout is planned only where there is a tree"

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.ports.access import HasStanding
+from harness_pipelines.ports.access import HasGuard
 from harness_pipelines.ports.ledger import TableStopped
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.overlays import Act, RecallTooLarge, check_size
+from harness_pipelines.protocol.lake.overlays import OverlayRequest, RecallTooLarge, check_size
 from harness_pipelines.stages.otree import recalled
 from harness_pipelines.stages.otree.otree import Ports as OtreePorts
 from harness_pipelines.stages.otree.otree import otree_once
@@ -35,7 +35,7 @@ LOOK_S = 0.2
 LEASE = timedelta(seconds=30)
 
 
-class Ports(OtreePorts, HasStanding, Protocol):
+class Ports(OtreePorts, HasGuard, Protocol):
     """The ports that it uses."""
 
 
@@ -44,7 +44,7 @@ class RecallPlan:
     """What a recall or a release would move now."""
 
     table: str
-    act: Act
+    act: OverlayRequest
     where: str | None
     rows: int
     bytes: int  #: of the rows in memory; of a release, in Postgres
@@ -77,7 +77,7 @@ def plan_recall(stores: Ports, table: TableRow, where: str) -> RecallPlan:
     check_size(table.name, rows=found.rows, held=held, rows_max=table.spec.recall.max_rows)
     return RecallPlan(
         table=table.name,
-        act=Act.RECALL,
+        act=OverlayRequest.RECALL,
         where=where,
         rows=found.rows,
         bytes=found.bytes,
@@ -91,13 +91,15 @@ def plan_release(stores: Ports, table: TableRow) -> RecallPlan:
     recalled.check_recallable(table)
     overlays = stores.tables.head(table).overlays
     rows, size = sum(one.rows for one in overlays), sum(one.bytes for one in overlays)
-    return RecallPlan(table=table.name, act=Act.RELEASE, where=None, rows=rows, bytes=size, files=0, held=rows)
+    return RecallPlan(
+        table=table.name, act=OverlayRequest.RELEASE, where=None, rows=rows, bytes=size, files=0, held=rows
+    )
 
 
-def ask(stores: Ports, table: TableRow, act: Act, *, where: str | None = None) -> RecallRequest:
+def ask(stores: Ports, table: TableRow, act: OverlayRequest, *, where: str | None = None) -> RecallRequest:
     """Record a request; an open one that wants the same is gone on with. Raises: NotRecallable, WhereError."""
     recalled.check_recallable(table)
-    if act is Act.RECALL:
+    if act is OverlayRequest.RECALL:
         if where is None:
             raise UsageError(f"{table.name}: which rows? A recall has a `where`")
         recalled.predicate_of(table, where)
@@ -112,7 +114,7 @@ def run(stores: Ports, table: TableRow, request: RecallRequest) -> Iterator[Reca
     """
     if table.stopped:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was moved")
-    stores.standing.check(table, stores.ledger)
+    stores.guard.check(table, stores.ledger)
     give_up = partial(stores.engine.give_up, table, Stage.OTREE)
     keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE, give_up=give_up)
     pause = threading.Event()

@@ -17,12 +17,12 @@ from uuid import uuid4
 from harness_pipelines.errors import UsageError
 from harness_pipelines.layout.files import classify
 from harness_pipelines.layout.requested import Request, at_once, parts_with
-from harness_pipelines.layout.rewrites import Due
-from harness_pipelines.ports.access import HasStanding
+from harness_pipelines.layout.rewrites import Rewrite
+from harness_pipelines.ports.access import HasGuard
 from harness_pipelines.ports.ledger import TableStopped
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.read.clustering import BUDGET_BYTES, Layout, layout_of
+from harness_pipelines.read.clustering import BUDGET_BYTES, Clustering, layout_of
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines.stages.otree.otree import Ports as OtreePorts
 from harness_pipelines.stages.otree.otree import left_of_request, otree_once
@@ -37,7 +37,7 @@ LEASE = timedelta(seconds=30)
 MOVES_SEEN = 20  #: of which the rate is worked out
 
 
-class Ports(OtreePorts, HasStanding, Protocol):
+class Ports(OtreePorts, HasGuard, Protocol):
     """The ports that it uses."""
 
 
@@ -51,7 +51,7 @@ class Reclustering:
 
     table: str
     request: Request  #: with id 0 before it is recorded
-    parts: Sequence[Due]
+    parts: Sequence[Rewrite]
     files: int
     bytes_per_s: float | None  #: of earlier rewrites; None: there were none
 
@@ -81,7 +81,7 @@ def plan_recluster(
     Without *rebuild* only parts with files that are not clustered yet. Changes nothing.
     Raises: NothingToRecluster, WhereError, LakeAway.
     """
-    head, layout = _standing(stores, table)
+    head, layout = _head_and_layout(stores, table)
     assert head.batch is not None
     paths = _chosen(stores, table, head, layout, regions=regions, where=where)
     upto = stores.lake.sequence_of(table, head.batch.metadata)
@@ -109,7 +109,7 @@ def run(stores: Ports, table: TableRow, request: Request, *, run_id: str | None 
     pause = threading.Event()
     try:
         while any(one.request_id == request.request_id for one in stores.reclusters.open(table)):
-            stores.standing.check(table, stores.ledger)
+            stores.guard.check(table, stores.ledger)
             if keeper.acquire():
                 otree_once(stores, table, keeper.current(), trigger="request", run_id=run_id)
             else:
@@ -119,7 +119,7 @@ def run(stores: Ports, table: TableRow, request: Request, *, run_id: str | None 
         keeper.release()
 
 
-def _standing(stores: Ports, table: TableRow) -> tuple[Version, Layout]:
+def _head_and_layout(stores: Ports, table: TableRow) -> tuple[Version, Clustering]:
     head = stores.ledger.head(table)
     layout = layout_of(stores, table, head)
     if head.batch is None:
@@ -132,7 +132,7 @@ def _standing(stores: Ports, table: TableRow) -> tuple[Version, Layout]:
 
 
 def _chosen(
-    stores: Ports, table: TableRow, head: Version, layout: Layout, *, regions: Sequence[str], where: str | None
+    stores: Ports, table: TableRow, head: Version, layout: Clustering, *, regions: Sequence[str], where: str | None
 ) -> tuple[str, ...]:
     """Paths of parts, none inside of another."""
     known = layout.tree.paths()
@@ -149,7 +149,7 @@ def _chosen(
     return tuple(sorted(p for p in set(chosen) if not any(p.startswith(q) for q in chosen if q != p)))
 
 
-def _matching(stores: Ports, table: TableRow, head: Version, layout: Layout, where: str) -> list[str]:
+def _matching(stores: Ports, table: TableRow, head: Version, layout: Clustering, where: str) -> list[str]:
     """The smallest parts with a file that may hold a row for which *where* is true: regions, and what files span."""
     assert head.batch is not None
     predicate = parse_where(where, {column.name: column.type for column in table.spec.columns})

@@ -25,6 +25,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import (
     HasBufferReader,
     HasCorrections,
+    HasGuard,
     HasLake,
     HasLakeReads,
     HasLakeRepairs,
@@ -34,7 +35,6 @@ from harness_pipelines.ports.access import (
     HasReaders,
     HasSchemas,
     HasSegments,
-    HasStanding,
     HasTables,
 )
 from harness_pipelines.ports.corrections import Correction
@@ -73,7 +73,7 @@ class Ports(
     HasReaders,
     HasSchemas,
     HasSegments,
-    HasStanding,
+    HasGuard,
     HasTables,
     Protocol,
 ):
@@ -128,7 +128,7 @@ def repair_file(stores: Ports, table: TableRow, path: str, *, dry_run: bool = Fa
     Raises: RepairRefused; TableStopped; CorrectionsMoved, FilesGone, ForeignCommit; TryAgain when a store is away.
     """
     if not dry_run:
-        stores.standing.check(table, stores.ledger)
+        stores.guard.check(table, stores.ledger)
     head = stores.tables.head(table)
     if (view := _metadata_of(stores, table, head, path)) is not None:
         return _metadata_again(stores, table, head, view, dry_run=dry_run)

@@ -21,7 +21,7 @@ import structlog
 
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.ports.access import HasCorrections, HasLake, HasLakeReads, HasLedger, HasSchemas, HasStanding
+from harness_pipelines.ports.access import HasCorrections, HasGuard, HasLake, HasLakeReads, HasLedger, HasSchemas
 from harness_pipelines.ports.corrections import HELD, Correction, HeldRecord
 from harness_pipelines.ports.decoded import with_coordinates
 from harness_pipelines.ports.ledger import Swap, TableRow, TableStopped
@@ -37,7 +37,7 @@ from harness_pipelines.protocol.digest import as_first, lake_digests, shown
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stages.replay.asked import check_wanted, fitting
-from harness_pipelines.stages.replay.views import Shown, shown_in_batch
+from harness_pipelines.stages.replay.views import RestoredRows, shown_in_batch
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
@@ -49,7 +49,7 @@ SHOWN_MAX = 20
 ONLY_A_HEAD = "only its first bytes are kept; while Kafka has the record, `harness replay` of its range decodes it"
 
 
-class Ports(HasCorrections, HasLake, HasLakeReads, HasLedger, HasSchemas, HasStanding, Protocol):
+class Ports(HasCorrections, HasLake, HasLakeReads, HasLedger, HasSchemas, HasGuard, Protocol):
     """The ports that it uses."""
 
 
@@ -107,7 +107,7 @@ def replay(
     check_replayable(table)
     spec = table.spec if decoder is None else fitting(table, decoder)
     if not dry_run:
-        stores.standing.check(table, stores.ledger)
+        stores.guard.check(table, stores.ledger)
     done = Replayed(table=table.name, dry_run=dry_run)
     codec = RecordCodec(spec, stores.schemas, due="refuse")
     told = None if decoder is None else hashlib.sha256(orjson.dumps(dump_spec(spec))).hexdigest()[:16]
@@ -167,8 +167,8 @@ def _replay_batch(
             partition, offset = one.at
             done.shown.append({"partition": partition, "offset": offset, "reason": reason, "detail": detail})
     for _ in range(TRIES):
-        standing = stores.corrections(table).look(_coordinates(rows))
-        ready = [at for at in _coordinates(rows) if at in standing.held and at not in standing.waits]
+        locked = stores.corrections(table).look(_coordinates(rows))
+        ready = [at for at in _coordinates(rows) if at in locked.held and at not in locked.waits]
         if not ready or done.dry_run:
             break
         chosen = _only(rows, ready)
@@ -185,8 +185,8 @@ def _replay_batch(
     else:
         raise CorrectionsMoved(f"{table.name}: others settle the same records; nothing of this batch was put back")
     done.replayed += len(ready)
-    for at, waits in standing.waits.items():
-        if at in standing.held:
+    for at, waits in locked.waits.items():
+        if at in locked.held:
             done.waiting[waits.why] += 1
             done.way_on = waits.way_on
 
@@ -244,7 +244,7 @@ def _publish(stores: Ports, table: TableRow, rows: pa.Table, *, decoder: str | N
     correction = Correction(changes=changes, states=dict.fromkeys(changes, HELD), bytes=rows.nbytes, decoder=decoder)
 
     def build(head: Version, pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
-        shown = dict.fromkeys(pointers, Shown(rows=rows))
+        shown = dict.fromkeys(pointers, RestoredRows(rows=rows))
         if table.spec.key and "batch" in pointers:
             shown["batch"] = shown_in_batch(stores.lake_reads, table, head, pointers, rows)
         return {

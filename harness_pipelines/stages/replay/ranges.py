@@ -23,15 +23,15 @@ from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import (
     HasCorrections,
+    HasGuard,
     HasLake,
     HasLakeReads,
     HasLedger,
     HasLog,
     HasSchemas,
-    HasStanding,
     HasTables,
 )
-from harness_pipelines.ports.corrections import Correction, Standing
+from harness_pipelines.ports.corrections import Correction, LockedState
 from harness_pipelines.ports.decoded import with_coordinates
 from harness_pipelines.ports.lake import LakeReads
 from harness_pipelines.ports.ledger import RefusedRecord, Swap, TableRow
@@ -51,7 +51,7 @@ from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stages.replay.asked import fitting
 from harness_pipelines.stages.replay.quarantine import TRIES, check_replayable, who
 from harness_pipelines.stages.replay.source import Records, records_of
-from harness_pipelines.stages.replay.views import Rewritten, Shown, shown_rewritten, stored_rows
+from harness_pipelines.stages.replay.views import RestoredRows, Rewritten, shown_rewritten, stored_rows
 
 if TYPE_CHECKING:
     from harness_pipelines.protocol.versions import Version, ViewName
@@ -62,7 +62,7 @@ DECODED_TOGETHER = 16_384
 SHOWN_MAX = 10
 
 
-class Ports(HasCorrections, HasLake, HasLakeReads, HasLedger, HasLog, HasSchemas, HasStanding, HasTables, Protocol):
+class Ports(HasCorrections, HasLake, HasLakeReads, HasLedger, HasLog, HasSchemas, HasGuard, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -123,7 +123,7 @@ def replay_range(
     check_replayable(table)
     spec = table.spec if decoder is None else fitting(table, decoder)
     if not dry_run:
-        stores.standing.check(table, stores.ledger)
+        stores.guard.check(table, stores.ledger)
     check_range(table, stores.tables.head(table), wanted)
     records = records_of(stores, table, wanted)
     made = _decoded(stores, table, records, spec)
@@ -236,10 +236,10 @@ def _planned(
 ) -> tuple[RangeReplayed, Correction, RangeWaits | None]:
     """The plan of a replay."""
     partition = wanted.partition
-    standing = stores.corrections(table).look([(partition, int(o)) for o in made.records.offsets])
-    there = _there(stores.lake_reads, table, standing.pointers, wanted)
+    locked = stores.corrections(table).look([(partition, int(o)) for o in made.records.offsets])
+    there = _there(stores.lake_reads, table, locked.pointers, wanted)
     done = RangeReplayed(table=table.name, wanted=wanted, records=len(made.records))
-    states = {offset: state for (_, offset), state in standing.states.items()}
+    states = {offset: state for (_, offset), state in locked.states.items()}
     changes: dict[int, Change] = {}
     for offset in made.records.offsets.tolist():
         if states.get(offset) == "dropped":
@@ -258,7 +258,7 @@ def _planned(
         bytes=made.rows.nbytes,
         decoder=decoder,
     )
-    return done, correction, _waits(table, correction, standing)
+    return done, correction, _waits(table, correction, locked)
 
 
 def _change(made: _Made, offset: int, there: _There, state: str | None) -> Change | None:
@@ -269,8 +269,8 @@ def _change(made: _Made, offset: int, there: _There, state: str | None) -> Chang
     return change_of(was, made.digests.get(offset), refused=is_new)
 
 
-def _waits(table: TableRow, correction: Correction, standing: Standing) -> RangeWaits | None:
-    for at, waits in standing.waits.items():
+def _waits(table: TableRow, correction: Correction, locked: LockedState) -> RangeWaits | None:
+    for at, waits in locked.waits.items():
         if at in correction.changes:
             return RangeWaits(f"{table.name}: offset {at[1]}: {waits.why}; `{waits.way_on}`, then repeat this")
     return None
@@ -364,10 +364,10 @@ def _in_view(
     change: Rewritten,
     *,
     view: ViewName,
-) -> Shown:
+) -> RestoredRows:
     if table.spec.key and view == "batch":
         return shown_rewritten(lake, table, head, pointers, change)
-    return Shown(rows=change.new, hidden=change.hidden(lake, table, pointers[view]))
+    return RestoredRows(rows=change.new, hidden=change.hidden(lake, table, pointers[view]))
 
 
 def check_unmoved(table: TableRow, changes: Mapping[Coordinate, Change], there: Mapping[Coordinate, str]) -> None:

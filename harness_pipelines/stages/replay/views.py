@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class RestoredRows:
     """The batch view's rows of the records that are restored."""
 
     rows: pa.Table
@@ -54,7 +54,7 @@ class Shown:
 
 def shown_in_batch(
     lake: LakeReads, table: TableRow, head: Version, pointers: Mapping[ViewName, str], rows: pa.Table
-) -> Shown:
+) -> RestoredRows:
     """What becomes of *rows* (puts and deletes, with coordinates) in the batch view of *head*, read at *pointers*.
 
     Raises: ReplayRefused where rows are recalled; KeyInTwoPartitions; LakeFileMissing, LakeUnreadable.
@@ -131,7 +131,7 @@ class Rewritten:
 
 def shown_rewritten(
     lake: LakeReads, table: TableRow, head: Version, pointers: Mapping[ViewName, str], change: Rewritten
-) -> Shown:
+) -> RestoredRows:
     """What becomes of *change* in the batch view of *head*, read at *pointers*.
 
     Raises: ReplayRefused where rows are recalled; KeyInTwoPartitions; LakeFileMissing, LakeUnreadable.
@@ -158,14 +158,14 @@ class _Look:
         known = schema_of(table.spec)
         self._schema = pa.schema([known.field(column.name) for column in self._columns])
 
-    def shown(self, pointers: Mapping[ViewName, str]) -> Shown:
+    def shown(self, pointers: Mapping[ViewName, str]) -> RestoredRows:
         newest = self._newest.offsets >= self._latest(pointers["stream"])
         hidden = self._older(pointers["batch"], newest)
         of_row = self._keys.of([self._newest.rows.column(name) for name in self._key])
         puts = pc.equal(self._newest.rows.column(OPERATION), PUT)
-        return Shown(rows=self._newest.rows.filter(pc.and_(pa.array(newest[of_row]), puts)), hidden=hidden)
+        return RestoredRows(rows=self._newest.rows.filter(pc.and_(pa.array(newest[of_row]), puts)), hidden=hidden)
 
-    def rewritten(self, pointers: Mapping[ViewName, str], change: Rewritten) -> Shown:
+    def rewritten(self, pointers: Mapping[ViewName, str], change: Rewritten) -> RestoredRows:
         """The rows after *change* in the changelog: its keys are folded again."""
         latest, is_put = self._folded(pointers["stream"], change)
         fresh = np.isin(latest, change.new[OFFSET].to_numpy())  # the newest version is one that was made now
@@ -182,7 +182,7 @@ class _Look:
         back = self._back(pointers["stream"], change.wanted.partition, latest[~fresh & is_put & ~stays])
         constant = pa.repeat(pa.scalar(self._table.schema_version, pa.int32()), made.num_rows)
         made = made.append_column(VERSION, constant).select(back.column_names).cast(back.schema)
-        return Shown(rows=pa.concat_tables([back, made]).sort_by(OFFSET), hidden=hidden)
+        return RestoredRows(rows=pa.concat_tables([back, made]).sort_by(OFFSET), hidden=hidden)
 
     def _folded(self, stream: str, change: Rewritten) -> tuple[Numbers, NDArray[np.bool_]]:
         """By the number of a key: the offset of its newest version below batch_hi, else -1; is it a put?"""

@@ -47,14 +47,14 @@ class Tally:
     bytes: int = 0  #: of these files
 
 
-class Staging(Protocol):
+class StagedAttempt(Protocol):
     """What an attempt leaves behind."""
 
     @property
     def staged(self) -> Staged: ...
 
 
-Attempt = TypeVar("Attempt", bound=Staging)
+Attempt = TypeVar("Attempt", bound=StagedAttempt)
 
 
 class Mover(Protocol[Attempt]):

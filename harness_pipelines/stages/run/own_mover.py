@@ -21,12 +21,12 @@ from harness_pipelines.ports.access import (
     HasBufferReader,
     HasBufferRows,
     HasEngine,
+    HasGuard,
     HasLake,
     HasLakeReads,
     HasLedger,
     HasLog,
     HasSegments,
-    HasStanding,
     HasTables,
 )
 from harness_pipelines.ports.lake import NOTHING_STAGED, LakeView, Staged, judged
@@ -59,7 +59,7 @@ class Ports(
     HasLedger,
     HasLog,
     HasSegments,
-    HasStanding,
+    HasGuard,
     HasTables,
     Protocol,
 ):
@@ -162,7 +162,7 @@ class OwnMover:
         self._table = table = stores.ledger.table(self._table.name)  # its schema may have changed since
         if table.stopped:
             raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was moved")
-        stores.standing.check(table, stores.ledger)
+        stores.guard.check(table, stores.ledger)
         if not self._keeper.acquire():
             raise StageHeld(
                 f"{table.name}: a worker holds tier; nothing was moved. Run workers without it (`harness run "

@@ -25,6 +25,7 @@ from harness_pipelines.ports.access import (
     HasBufferWriter,
     HasClose,
     HasEvolutions,
+    HasGuard,
     HasLakeSchemas,
     HasLog,
     HasMirrors,
@@ -37,7 +38,6 @@ from harness_pipelines.ports.access import (
     HasSettings,
     HasSignOffs,
     HasStalls,
-    HasStanding,
     HasUpkeep,
     HasWatch,
 )
@@ -98,7 +98,7 @@ class Ports(
     HasSettings,
     HasSignOffs,
     HasStalls,
-    HasStanding,
+    HasGuard,
     HasUpkeep,
     HasWatch,
     Protocol,
@@ -450,7 +450,7 @@ class _TableWorker:
         if stage is Stage.INGEST and self.stores.settings.warehouse is None:
             return
         try:
-            self.stores.standing.check(self.table, self.stores.ledger, resting=resting)
+            self.stores.guard.check(self.table, self.stores.ledger, resting=resting)
         except HarnessError as error:
             if stage is not Stage.INGEST or isinstance(error, WarehouseTaken | LedgerOlderThanLake):
                 raise

@@ -18,9 +18,9 @@ import structlog
 
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.policy import SchemaDue
-from harness_pipelines.ports.access import HasEvolutions, HasLakeSchemas, HasLedger, HasSchemas, HasStanding
+from harness_pipelines.ports.access import HasEvolutions, HasGuard, HasLakeSchemas, HasLedger, HasSchemas
 from harness_pipelines.ports.ledger import TableStopped
-from harness_pipelines.protocol.schema.evolution import Changes, Evolved, check_none_recalled, evolved
+from harness_pipelines.protocol.schema.evolution import ColumnChanges, Evolved, check_none_recalled, evolved
 from harness_pipelines.protocol.schema.schemas import SpecMoved, check_schema
 from harness_pipelines.protocol.versions import Version, ViewName
 
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 PLANS_MAX = 4  #: plans of one change, where settings are applied beside it each time
 
 
-class Ports(HasEvolutions, HasLakeSchemas, HasLedger, HasSchemas, HasStanding, Protocol):
+class Ports(HasEvolutions, HasLakeSchemas, HasLedger, HasSchemas, HasGuard, Protocol):
     """The ports that it uses."""
 
 
@@ -53,7 +53,7 @@ class EvolvePlan:
         }
 
 
-def plan(stores: Ports, table: TableRow, changes: Changes) -> tuple[EvolvePlan, Evolved]:
+def plan(stores: Ports, table: TableRow, changes: ColumnChanges) -> tuple[EvolvePlan, Evolved]:
     """Check *changes*; nothing is written. Raises: EvolutionRefused, ContractUnusable, SchemaUnusable."""
     found = evolved(table.spec, table.fields, changes, next_id=stores.lake_schemas.next_field_id(table))
     if found.narrows:
@@ -68,7 +68,7 @@ def plan(stores: Ports, table: TableRow, changes: Changes) -> tuple[EvolvePlan, 
     return told, found
 
 
-def evolve(stores: Ports, table: TableRow, changes: Changes) -> Version:
+def evolve(stores: Ports, table: TableRow, changes: ColumnChanges) -> Version:
     """Publish *changes*: from the version that is returned on, the table has the new columns in all tiers.
 
     Raises: EvolutionRefused, TableStopped, SchemaMoved (another change came first), SpecMoved (settings are applied
@@ -100,8 +100,10 @@ def follow(stores: Ports, table: TableRow, due: SchemaDue) -> None:
     _publish(stores, now, due.changes, by=f"schema {schema_id} of the registry", schema_id=schema_id)
 
 
-def _publish(stores: Ports, table: TableRow, changes: Changes, *, by: str, schema_id: int | None = None) -> Version:
-    stores.standing.check(table, stores.ledger)
+def _publish(
+    stores: Ports, table: TableRow, changes: ColumnChanges, *, by: str, schema_id: int | None = None
+) -> Version:
+    stores.guard.check(table, stores.ledger)
     told, found = plan(stores, table, changes)
 
     def build(pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:

@@ -16,11 +16,11 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports.access import HasLake, HasLedger, HasRawBytes, HasStanding, HasUpkeep
+from harness_pipelines.ports.access import HasGuard, HasLake, HasLedger, HasRawBytes, HasUpkeep
 from harness_pipelines.ports.errors import FilesKept, LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.upkeep import Moved, StoredFile
+from harness_pipelines.ports.upkeep import BytesMoved, StoredFile
 from harness_pipelines.protocol.claims import Claim
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ LOOK_EVERY_S_MAX = 600.0
 RETIRED_FOR_MIN = timedelta(seconds=30)  #: a statement of a reader may last so long after its lease was looked up
 
 
-class Ports(HasLake, HasLedger, HasRawBytes, HasStanding, HasUpkeep, Protocol):
+class Ports(HasLake, HasLedger, HasRawBytes, HasGuard, HasUpkeep, Protocol):
     """The ports that it uses."""
 
 
@@ -42,7 +42,9 @@ class Expired:
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     retained_from: int = 0
-    quarantined: Moved = field(default_factory=Moved)  #: records that were quarantined, whose bytes went to the lake
+    quarantined: BytesMoved = field(
+        default_factory=BytesMoved
+    )  #: records that were quarantined, whose bytes went to the lake
     uploads: int = 0  #: that were cut off long ago, and are aborted
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def expire_once(
     grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
     dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
     deleted: list[str] = []
-    moved = Moved()
+    moved = BytesMoved()
     with _going_on(held_up), reachable(table.name, "expire"):
         if admitted:
             deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
@@ -144,7 +146,7 @@ def _may_write(stores: Ports, table: TableRow, held_up: list[HarnessError], *, l
     """
     if look or stores.upkeep.has_ripe(table) or stores.raw_bytes.is_due(table):
         try:
-            stores.standing.check(table, stores.ledger)
+            stores.guard.check(table, stores.ledger)
         except (WarehouseTaken, LedgerOlderThanLake):
             raise
         except HarnessError as error:

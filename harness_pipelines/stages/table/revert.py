@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasStanding, HasTables
+from harness_pipelines.ports.access import HasGuard, HasLake, HasLedger, HasLog, HasTables
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.ports.source import check_source
 from harness_pipelines.protocol.bounds import Vector
@@ -20,7 +20,7 @@ from harness_pipelines.protocol.versions import Version, ViewName
 log = structlog.get_logger(__name__)
 
 
-class Ports(HasLake, HasLedger, HasLog, HasStanding, HasTables, Protocol):
+class Ports(HasLake, HasLedger, HasLog, HasGuard, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -39,7 +39,7 @@ def revert_table(stores: Ports, table: TableRow, *, to: int | None) -> Version:
     Raises: RevertRefused, RevertWaits, VersionGone; MetadataMissing; WarehouseTaken, LedgerOlderThanLake; LakeAway,
     CommitLost; OutcomeUnknown.
     """
-    stores.standing.check(table, stores.ledger)
+    stores.guard.check(table, stores.ledger)
 
     def build(view: ViewName, base: str, head: Version, target: Version, move_id: int) -> Swap:
         keep = table.spec.retention.snapshots

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.audit.fsck.run import RULES, Report
+from harness_pipelines.audit.fsck.run import RULES, FsckReport
 from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines.cli.main import cli
 from harness_pipelines.protocol.claims import Stage
@@ -181,7 +181,7 @@ def test_without_kafka_the_rest_is_checked_and_it_is_said(sound: Rig, monkeypatc
         raise KafkaUnreachable("nowhere:1", waited_s=1, doing="asking")
 
     monkeypatch.setattr(sound.harness.stores.log, "describe", away)
-    report: Report = check(sound.harness.stores, [sound.table.name])
+    report: FsckReport = check(sound.harness.stores, [sound.table.name])
 
     assert report.ok
     assert [(c.invariant, "nowhere:1" in str(c.why_not)) for c in report.unchecked] == [("S12", True)]

@@ -15,7 +15,7 @@ from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.repair.accept_loss import accept_loss
 from harness_pipelines.audit.repair.lake import NothingToAdopt, Way
 from harness_pipelines.audit.repair.rebuild import plan_rebuild
-from harness_pipelines.audit.repair.reconcile import Report, look, settle
+from harness_pipelines.audit.repair.reconcile import ReconcileReport, look, settle
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.history import number_of
 from harness_pipelines.ports.errors import LakeAway, LedgerOlderThanLake, RecordsLost, WarehouseTaken
@@ -29,15 +29,15 @@ from harness_pipelines_tests.rig import INGEST, TIER, TableRig, await_trouble
 from .scratch import Scratch, assert_sound, forget, work
 
 
-def looked(rig: TableRig) -> Report:
+def looked(rig: TableRig) -> ReconcileReport:
     return look(rig.stores, rig.table.row)
 
 
-def settled(rig: TableRig) -> Report:
+def settled(rig: TableRig) -> ReconcileReport:
     return settle(rig.stores, rig.table.row, looked(rig))
 
 
-def verdicts(report: Report, kind: str) -> list[str]:
+def verdicts(report: ReconcileReport, kind: str) -> list[str]:
     return [v.verdict for v in report.verdicts if v.kind == kind]
 
 
@@ -206,7 +206,7 @@ def test_a_lake_that_is_not_mounted_is_away_and_not_empty(place: Scratch):
     place.reopen(rig)
 
     with pytest.raises(LakeAway, match="holds no file, and the catalog names one there"):
-        rig.stores.standing.check(rig.table.row, rig.stores.ledger)
+        rig.stores.guard.check(rig.table.row, rig.stores.ledger)
 
     aside.rename(metadata)
     work(rig)

@@ -109,7 +109,7 @@ def test_a_rebuild_in_a_warehouse_of_another_ledger_is_refused_until_it_is_taken
         with pytest.raises(WarehouseTaken, match=f"in database {place.database}"):
             other.stores.ownership.confirm()
         with pytest.raises(WarehouseTaken):
-            other.stores.standing.check(other.table(rig.name).row, other.stores.ledger)
+            other.stores.guard.check(other.table(rig.name).row, other.stores.ledger)
     place.resume(rig)
     work(rig)
     rig.assert_exact()
@@ -264,7 +264,7 @@ def test_files_of_a_take_over_that_did_not_happen_name_a_move_that_the_ledger_kn
     assert metadata_of(rig) > files, "files were written"
 
     place.reopen(rig)
-    rig.stores.standing.check(rig.table.row, rig.stores.ledger)
+    rig.stores.guard.check(rig.table.row, rig.stores.ledger)
     accept_foreign(rig.stores, rig.table.row, find_foreign(rig.stores, rig.table.row))
 
     assert [row for row in seen_by_others(place, rig) if row[0] < 0] == [(-1, 0, 3)]

@@ -20,7 +20,7 @@ from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.foreign import ForeignRefused, find_foreign
 from harness_pipelines.audit.repair.lake import Way
 from harness_pipelines.audit.repair.rebuild import plan_rebuild, rebuild
-from harness_pipelines.audit.repair.reconcile import Report, look, settle
+from harness_pipelines.audit.repair.reconcile import ReconcileReport, look, settle
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
@@ -288,7 +288,7 @@ def test_branches_of_dead_attempts_leave_both_views(place: Scratch):
 # -- reconcile ----------------------------------------------------------------------------------------------
 
 
-def settled(rig: TableRig) -> Report:
+def settled(rig: TableRig) -> ReconcileReport:
     return settle(rig.stores, rig.table.row, look(rig.stores, rig.table.row))
 
 

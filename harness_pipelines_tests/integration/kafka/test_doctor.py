@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # not in __all__
 
 import harness_pipelines as hp
-from harness_pipelines.app.doctor.check import Report, Verdict, examine
+from harness_pipelines.app.doctor.check import DoctorReport, Verdict, examine
 from harness_pipelines.app.doctor.kafka import kafka
 from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Endpoints
@@ -38,12 +38,12 @@ def table(settings: Settings, private_broker: PrivateBroker, private_rig: KafkaR
         made.stores.ledger.drop_table(made.stores.ledger.droppable(made.name), purge=[])
 
 
-def look(settings: Settings, broker: PrivateBroker, properties: dict[str, str]) -> Report:
+def look(settings: Settings, broker: PrivateBroker, properties: dict[str, str]) -> DoctorReport:
     looked = Settings(home=settings.home, dsn=settings.dsn, kafka=broker.login, kafka_properties=properties)
     return examine(kafka(looked))
 
 
-def failed(report: Report) -> dict[str, str]:
+def failed(report: DoctorReport) -> dict[str, str]:
     return {one.name: one.found for one in report.findings if one.verdict is Verdict.FAIL}
 
 

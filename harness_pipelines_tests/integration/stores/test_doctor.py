@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
 from harness_pipelines.app.doctor.all import warehouse_report
-from harness_pipelines.app.doctor.check import Check, Finding, Report, Verdict, examine
+from harness_pipelines.app.doctor.check import Check, DoctorReport, Finding, Verdict, examine
 from harness_pipelines.app.doctor.kafka import kafka as of_kafka
 from harness_pipelines.app.doctor.postgres import postgres
 from harness_pipelines.app.doctor.spark import spark
@@ -43,12 +43,12 @@ def patient(checks: list[Check]) -> list[Check]:
     return [replace(one, deadline_s=PATIENCE_S) for one in checks]
 
 
-def named(report: Report, name: str) -> Finding:
+def named(report: DoctorReport, name: str) -> Finding:
     [finding] = [one for one in report.findings if one.name == name]
     return finding
 
 
-def failures(report: Report) -> dict[str, str]:
+def failures(report: DoctorReport) -> dict[str, str]:
     return {one.name: one.found for one in report.findings if one.verdict is FAIL}
 
 
@@ -166,7 +166,7 @@ def store(endpoints: Endpoints) -> Iterator[StoreProxy]:
         yield made
 
 
-def probe(settings: Settings, store: StoreProxy) -> Report:
+def probe(settings: Settings, store: StoreProxy) -> DoctorReport:
     place = f"s3://harness/{uuid.uuid4().hex[:10]}"
     return warehouse_report(replace(settings, warehouse=place, s3=store.settings))
 

@@ -14,7 +14,7 @@ from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.ports.ledger import Ledger, TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.guard import Standing
+from harness_pipelines.stages.guard import WarehouseGuard
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.hastened import hastened, whole_periods
 from harness_pipelines_tests.producer import wait_until
@@ -47,13 +47,13 @@ def settled(rig: TableRig) -> bool:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Each time that a stage asked whether it may write: whether it was at rest."""
     seen: list[bool] = []
-    check = Standing.check
+    check = WarehouseGuard.check
 
-    def noted(self: Standing, table: TableRow, ledger: Ledger, *, resting: bool = False) -> None:
+    def noted(self: WarehouseGuard, table: TableRow, ledger: Ledger, *, resting: bool = False) -> None:
         seen.append(resting)
         check(self, table, ledger, resting=resting)
 
-    monkeypatch.setattr(Standing, "check", noted)
+    monkeypatch.setattr(WarehouseGuard, "check", noted)
     return seen
 
 

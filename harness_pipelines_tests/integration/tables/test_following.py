@@ -11,7 +11,7 @@ import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.integration.tables.test_formats import with_registry
@@ -104,7 +104,7 @@ def test_a_table_of_protobuf_follows_beside_a_change_by_hand(
     both = [proto_field(1, number) + proto_field(2, number) for number in (1, 2, 3)]
     values = [framed(both[0], old, indexes=(0,)), framed(both[1] + proto_field(3, "x"), new, indexes=(0,))]
     kafka.produce(rig.topic, 0, [*values, framed(both[2], old, indexes=(0,))])
-    by_hand = Changes(add=(Column(name="hand", type=parse_type("int")),))
+    by_hand = ColumnChanges(add=(Column(name="hand", type=parse_type("int")),))
 
     def somebody() -> None:
         rig.harness.table(rig.name).evolve(by_hand)

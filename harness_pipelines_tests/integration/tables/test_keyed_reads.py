@@ -20,7 +20,7 @@ from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.reading.queries import HotQuery
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.read.point import KeyUnfit
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.spec.columns import Column
@@ -149,7 +149,7 @@ def test_what_a_get_remembers_of_the_table_is_only_where_it_looks_first(make_key
     rig.put_numbers({8: 81})
     rig.ingest()
     assert rig.table.get(8) == {"id": 8, "n": 81}
-    rig.harness.table(rig.name).evolve(Changes(add=(Column(name="more", type=parse_type("int")),)))
+    rig.harness.table(rig.name).evolve(ColumnChanges(add=(Column(name="more", type=parse_type("int")),)))
     rig.send([((8,), {"id": 8, "n": 82, "more": 1})])  # to another segment, while the older row is hot too
     rig.ingest()
     assert rig.table.get(8) == {"id": 8, "n": 82, "more": 1}

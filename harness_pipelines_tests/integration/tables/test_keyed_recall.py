@@ -11,8 +11,8 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.overlays import Act, NotRecallable, OverlayWrong
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.lake.overlays import NotRecallable, OverlayRequest, OverlayWrong
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
@@ -169,14 +169,16 @@ def test_every_type_comes_back_from_postgres_as_it_was(harness: hp.Harness, kafk
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("act", list(Act))
+@pytest.mark.parametrize("act", list(OverlayRequest))
 @pytest.mark.parametrize("point", POINTS)
-def test_a_worker_that_dies_in_a_recall_or_a_release_is_followed_without_harm(rig: KeyedRig, act: Act, point: str):
-    if act is Act.RELEASE:
+def test_a_worker_that_dies_in_a_recall_or_a_release_is_followed_without_harm(
+    rig: KeyedRig, act: OverlayRequest, point: str
+):
+    if act is OverlayRequest.RELEASE:
         rig.recall("id < 50")
     rig.put(*(row(i, n=9000 + i) for i in range(40, 60)))
     rig.to_stream()
-    rig.stores.recalls.ask(rig.table.row, act, where="id < 50" if act is Act.RECALL else None, by="test")
+    rig.stores.recalls.ask(rig.table.row, act, where="id < 50" if act is OverlayRequest.RECALL else None, by="test")
     claim = rig.claim(Stage.OTREE)
     faults.arm_from({"HARNESS_FAULT": f"otree.{point}=raise"})
     try:
@@ -190,7 +192,7 @@ def test_a_worker_that_dies_in_a_recall_or_a_release_is_followed_without_harm(ri
     rig.merge_all()
     rig.merge()
     assert rig.stores.recalls.open(rig.table.row) == []
-    assert bool(rig.head.overlays) == (act is Act.RECALL)
+    assert bool(rig.head.overlays) == (act is OverlayRequest.RECALL)
     rig.assert_merged()
     rig.assert_exact()
     assert_sound(rig)
@@ -261,7 +263,7 @@ def test_what_goes_back_is_compared_with_what_was_recalled(rig: KeyedRig):
     assert rig.harness.settings.dsn is not None
     with psycopg.connect(rig.harness.settings.dsn, autocommit=True) as owner:
         owner.execute(f"UPDATE harness_buffer.{overlay.segment} SET n = -1 WHERE id = 3".encode())
-    rig.stores.recalls.ask(rig.table.row, Act.RELEASE, where=None, by="test")
+    rig.stores.recalls.ask(rig.table.row, OverlayRequest.RELEASE, where=None, by="test")
     claim = rig.claim(Stage.OTREE)
 
     with pytest.raises(OverlayWrong, match="rows that go back to the lake: expected 10 rows .* nothing was published"):
@@ -311,7 +313,7 @@ def test_a_table_without_a_buffer_recalls_too(harness: hp.Harness, kafka: KafkaR
 
 @pytest.mark.long
 def test_rows_of_several_schemas_are_recalled_changed_and_released(rig: KeyedRig):
-    renamed = Changes(rename=(("s", "text"),), add=(Column(name="more", type=Primitive("int")),))
+    renamed = ColumnChanges(rename=(("s", "text"),), add=(Column(name="more", type=Primitive("int")),))
     rig.table.evolve(renamed)
     rig.table = rig.harness.table(rig.name)
     rig.put(*({"id": i, "region": "eu", "n": i, "text": "new", "more": i} for i in range(30, 50)))

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 import harness_pipelines as hp
 from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.overlays import Act
+from harness_pipelines.protocol.lake.overlays import OverlayRequest
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines.stages.table.revert import revert_table
@@ -86,13 +86,13 @@ class KeyedMachine(RuleBasedStateMachine):
     def recall(self, low: int, count: int, crash: str | None) -> None:
         """Rows of the lake go to Postgres, or begin to: what crashed is gone on with by the next move."""
         where = f"id >= {low} and id < {low + count}"
-        self.rig.stores.recalls.ask(self.rig.table.row, Act.RECALL, where=where, by="test")
+        self.rig.stores.recalls.ask(self.rig.table.row, OverlayRequest.RECALL, where=where, by="test")
         self.move(Stage.OTREE, crash)
 
     @precondition(lambda self: not self.is_open)
     @rule(crash=st.none() | st.sampled_from(POINTS))
     def release(self, crash: str | None) -> None:
-        self.rig.stores.recalls.ask(self.rig.table.row, Act.RELEASE, where=None, by="test")
+        self.rig.stores.recalls.ask(self.rig.table.row, OverlayRequest.RELEASE, where=None, by="test")
         self.move(Stage.OTREE, crash)
 
     @rule(back=st.integers(1, 6))

@@ -31,7 +31,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.reading.selection import Selection
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.read.clustering import Layout, layout_of
+from harness_pipelines.read.clustering import Clustering, layout_of
 from harness_pipelines.read.report.explain import explain
 from harness_pipelines.read.union import read_arrow
 from harness_pipelines.stages.otree import otree, recluster
@@ -77,7 +77,7 @@ def files(rig: TableRig) -> list[FileStats]:
     return rig.stores.lake.region_files(rig.table.row, batch.metadata)
 
 
-def layout(rig: TableRig) -> Layout:
+def layout(rig: TableRig) -> Clustering:
     found = layout_of(rig.stores, rig.table.row, head(rig))
     assert found is not None
     return found

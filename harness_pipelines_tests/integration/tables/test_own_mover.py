@@ -15,7 +15,7 @@ from harness_pipelines import faults
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.errors import UsageError
 from harness_pipelines.lakes.iceberg import parquet
-from harness_pipelines.ledgers.postgres.states import Held
+from harness_pipelines.ledgers.postgres.states import StateClaim
 from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.protocol.claims import FencedOut, StageHeld
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, MoveStuck
@@ -350,7 +350,7 @@ def test_tables_that_have_no_such_move_say_so(make_rig: MakeRig):
 # -- with a state -------------------------------------------------------------------------------------------
 
 
-def with_state(move: OwnMove, held: Held) -> hp.Moved:
+def with_state(move: OwnMove, held: StateClaim) -> hp.Moved:
     move.append(rows_of(move))
     offsets = {p: high for p, (_, high) in move.ranges.items()}
     draft = held.draft({move.table: offsets}, checkpoint=move.branch, payload={"rows": move.rows})

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.ledgers.postgres.states import Held
+from harness_pipelines.ledgers.postgres.states import StateClaim
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.run.own_mover import OwnMove
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
@@ -91,16 +91,16 @@ def test_the_service_counts_each_record_once_whatever_ends_it(shop: Shop, monkey
         "states.md", "python-service", {'"shop.orders"': f'"{shop.table.name}"', '"totals"': f'"{shop.state}"'}
     )
     shop.sell(10)
-    commit, ended = Held.commit, KeyboardInterrupt()
+    commit, ended = StateClaim.commit, KeyboardInterrupt()
 
-    def end_after_the_second(held: Held, *args: Any, **words: Any) -> int:
+    def end_after_the_second(held: StateClaim, *args: Any, **words: Any) -> int:
         made = commit(held, *args, **words)
         if made == 2:
             raise ended
         return made
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Held, "commit", end_after_the_second)
+        patched.setattr(StateClaim, "commit", end_after_the_second)
         run(shop.harness, once=True)
     run(shop.harness, once=True)
     shop.sell(7)
@@ -140,7 +140,7 @@ def test_the_spark_job_has_each_record_once_and_names_the_snapshot_that_has_it(
     assert totals(first.sink["snapshot"]) == after_first
     shop.sell(5)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Held, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patched.setattr(StateClaim, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
         run(shop.harness, spark, str(tmp_path))
     assert totals(shop.last.sink["snapshot"]) == after_first == shop.amounts_at_state()  # they still agree
     run(shop.harness, spark, str(tmp_path))

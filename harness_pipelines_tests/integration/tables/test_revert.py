@@ -332,7 +332,7 @@ def test_a_revert_that_died_has_happened_or_has_not(rig: TableRig, settings: Set
     else:
         wait_until(lambda: ledger_rows(rig, begun_reverts=False) == before, "Postgres has rolled it back")
         with hp.connect(settings) as another:  # the files that it left name a move that the ledger knows
-            another.stores.standing.check(rig.table.row, another.stores.ledger)
+            another.stores.guard.check(rig.table.row, another.stores.ledger)
         revert(rig, to=2)
     rig.tier()
     assert stream_hi(rig) == {0: 40, 1: 40}

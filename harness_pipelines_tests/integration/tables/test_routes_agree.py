@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from harness_pipelines.engines.spark.stage_session import SessionUnfit
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Type, parse_type
 from harness_pipelines_tests.integration.read.test_union_spark import in_sparks_words
@@ -301,7 +301,7 @@ def test_every_route_gives_the_same_values_across_evolutions(make_rig: MakeRig, 
     for i, changes in enumerate(EVOLUTIONS):
         if rig.table.spec.buffer == "none":
             rig.tier()
-        rig.harness.table(rig.name).evolve(Changes(**changes))
+        rig.harness.table(rig.name).evolve(ColumnChanges(**changes))
         rig.table = rig.harness.table(rig.name)
         row = {**nested(MOST), "more": {"x": i, "ts": LEAST["ts"]}, "s": i, "bytes": "/w=="}
         produce(rig, [row])

@@ -15,7 +15,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from harness_pipelines.app.spark_source import OpenTables
 from harness_pipelines.engines.spark.data_source import source_class
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.rig import TableRig
@@ -37,7 +37,7 @@ def produce(rig: TableRig, *numbers: int) -> None:
 
 
 def evolve(rig: TableRig, **changes: Any) -> None:
-    rig.harness.table(rig.name).evolve(Changes(**changes))
+    rig.harness.table(rig.name).evolve(ColumnChanges(**changes))
 
 
 def column(name: str, kind: str) -> Column:

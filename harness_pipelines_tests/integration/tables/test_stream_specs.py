@@ -11,7 +11,7 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.protocol.reading.streams import StreamToken
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.read.stream import stream as live
 from harness_pipelines.read.stream.stream import NotJudged, Stream
 from harness_pipelines.spec.columns import Column
@@ -85,7 +85,7 @@ def relax(rig: TableRig) -> None:
 
 def add_column(rig: TableRig) -> None:
     more = Column(name="more", type=parse_type("int"))
-    rig.harness.table(rig.name).evolve(Changes(add=(more,)))
+    rig.harness.table(rig.name).evolve(ColumnChanges(add=(more,)))
 
 
 STRICT = {"unknown_fields": "quarantine"}

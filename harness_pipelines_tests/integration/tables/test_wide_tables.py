@@ -14,7 +14,7 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.buffers.postgres.types import rest_of
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import COLUMNS_MAX, Column
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.integration.tables.test_routes_agree import (
@@ -107,7 +107,7 @@ def test_every_route_gives_the_same_values_of_a_wide_table_across_evolutions(
         stepped(rig, tier)
     routes.assert_agree(SESSIONS)
     for i, changes in enumerate(EVOLUTIONS):
-        rig.harness.table(rig.name).evolve(Changes(**changes))
+        rig.harness.table(rig.name).evolve(ColumnChanges(**changes))
         rig.table = rig.harness.table(rig.name)
         row = {**nested(MOST), "more": {"x": i, "ts": LEAST["ts"]}, "s": i, "bytes": "/w=="}
         produce(rig, [row])
@@ -136,7 +136,7 @@ def test_a_narrow_table_grows_wide_and_narrow_again_and_old_segments_are_read_be
     ]
     widths = []
     for i, changes in enumerate(steps):
-        rig.harness.table(rig.name).evolve(Changes(**changes))
+        rig.harness.table(rig.name).evolve(ColumnChanges(**changes))
         rig.table = rig.harness.table(rig.name)
         widths.append(len(rest_of(rig.table.spec)))
         produce(rig, [{**full, "id": i + 2, "last": PART + "!"}])

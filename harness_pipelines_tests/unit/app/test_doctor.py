@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from harness_pipelines.app.doctor import machine as machine_checks
 from harness_pipelines.app.doctor.all import diagnose
-from harness_pipelines.app.doctor.check import Check, Finding, Notes, Report, Verdict, examine
+from harness_pipelines.app.doctor.check import Check, DoctorReport, Finding, Notes, Verdict, examine
 from harness_pipelines.app.doctor.dagster import dagster
 from harness_pipelines.app.doctor.machine import machine
 from harness_pipelines.app.doctor.postgres import about_server
@@ -48,12 +48,12 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
 
 
-def found(report: Report, name: str) -> Finding:
+def found(report: DoctorReport, name: str) -> Finding:
     [finding] = [one for one in report.findings if one.name == name]
     return finding
 
 
-def look(settings: Settings) -> Report:
+def look(settings: Settings) -> DoctorReport:
     return examine(machine(settings, Services.from_settings(settings)))
 
 
@@ -102,7 +102,7 @@ def test_what_was_found_before_a_server_hung_is_kept_and_others_do_not_wait():
 @pytest.mark.parametrize(("verdict", "ok"), [(OK, True), (WARN, True), (SKIPPED, True), (FAIL, False)])
 def test_only_a_failure_is_one(verdict: Verdict, ok: bool):
     finding = Finding(system="a", name="b", verdict=verdict, found="c")
-    assert Report(findings=(finding,), took_s=0).ok is ok
+    assert DoctorReport(findings=(finding,), took_s=0).ok is ok
 
 
 # -- this machine --------------------------------------------------------------------------------------------

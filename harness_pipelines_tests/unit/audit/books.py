@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from harness_pipelines.audit.fsck.rule import Look
 from harness_pipelines.ports.files import FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen, Survey
-from harness_pipelines.ports.table_state import Books, Buffered, Cut, MoveRow, PositionRow, VersionRow
+from harness_pipelines.ports.table_state import Books, Buffered, MoveRow, PositionRow, StoredBounds, VersionRow
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 
@@ -40,7 +40,7 @@ def version(number, stream_hi, *, move_id=None, revert_of=None, buffer_hi=30):
         version=number,
         stream=View(metadata=f"file:///t/metadata/{number}.json", snapshot=100 + number),
         schema_version=1,
-        bounds={0: Cut(start=0, batch_hi=0, stream_hi=stream_hi, buffer_hi=buffer_hi)},
+        bounds={0: StoredBounds(start=0, batch_hi=0, stream_hi=stream_hi, buffer_hi=buffer_hi)},
         revert_of=revert_of,
         move_id=move_id,
         committed_at=NOW,

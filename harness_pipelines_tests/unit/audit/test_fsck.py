@@ -14,7 +14,7 @@ import pytest
 
 from harness_pipelines.audit.fsck import buffer, lake, ledger, source
 from harness_pipelines.audit.fsck import run as module
-from harness_pipelines.audit.fsck.rule import RULES, Found, LogSeen, Look, Rule, rule, spelled
+from harness_pipelines.audit.fsck.rule import RULES, LogSeen, Look, Objection, Rule, rule, spelled
 from harness_pipelines.drivers.postgres import PostgresUnreachable
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.ports.files import Unreadable
@@ -297,11 +297,11 @@ def test_only_what_two_looks_saw_is_reported(monkeypatch, second, reported):
 
         def look(self, _name: str) -> Look:
             subjects = next(seen)
-            only = Rule(invariant="S1", title="t", check=lambda _: [Found(subject=s, detail=s) for s in subjects])
+            only = Rule(invariant="S1", title="t", check=lambda _: [Objection(subject=s, detail=s) for s in subjects])
             module.RULES[:] = [only]
             return Look(books=books(), surveys=None, log=None)
 
-    report = module.Report()
+    report = module.FsckReport()
     module._check(Looks(), "shop.orders", report)  # type: ignore[arg-type]
 
     assert [f.detail for f in report.broken] == reported
@@ -353,7 +353,7 @@ def _of(*names: str) -> Any:
 def test_one_sick_table_never_keeps_the_others_from_being_checked(monkeypatch, error):
     seen: list[str] = []
 
-    def check(_looks: object, name: str, _report: module.Report) -> None:
+    def check(_looks: object, name: str, _report: module.FsckReport) -> None:
         seen.append(name)
         if name == "a.sick":
             raise error

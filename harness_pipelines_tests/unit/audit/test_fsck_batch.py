@@ -11,7 +11,7 @@ from harness_pipelines.audit.fsck.rule import RULES, Look
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.ports.files import ManifestSeen, MetadataSeen, SnapshotSeen, Survey, Unreadable
-from harness_pipelines.ports.table_state import Books, Cut, LayoutRow
+from harness_pipelines.ports.table_state import Books, LayoutRow, StoredBounds
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.unit.audit.books import books, file, move, position, surveyed, version
@@ -32,7 +32,7 @@ def two_views(*, batch_hi=15, **changes) -> Books:
         *(
             replace(
                 version(number, 20, move_id=move_id),
-                bounds={0: Cut(start=0, batch_hi=high, stream_hi=20, buffer_hi=30)},
+                bounds={0: StoredBounds(start=0, batch_hi=high, stream_hi=20, buffer_hi=30)},
                 batch=View(metadata="file:///b/metadata/6.json", snapshot=106),
                 layout=6 if number == 6 else None,
             )
@@ -240,9 +240,11 @@ def test_a_batch_view_that_reconcile_began_anew_is_merged_again_from_the_start()
         version=7,
         move_id=30,
         layout=None,
-        bounds={0: Cut(start=0, batch_hi=0, stream_hi=20, buffer_hi=30)},
+        bounds={0: StoredBounds(start=0, batch_hi=0, stream_hi=20, buffer_hi=30)},
     )
-    again = replace(begun, version=8, move_id=31, bounds={0: Cut(start=0, batch_hi=20, stream_hi=20, buffer_hi=30)})
+    again = replace(
+        begun, version=8, move_id=31, bounds={0: StoredBounds(start=0, batch_hi=20, stream_hi=20, buffer_hi=30)}
+    )
     look = batch_look(
         (),
         two_views(

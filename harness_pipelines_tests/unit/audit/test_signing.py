@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from harness_pipelines.audit.proof import signing
 from harness_pipelines.audit.proof.accounts import torn
 from harness_pipelines.audit.proof.complete import split
-from harness_pipelines.audit.proof.jobs import Tally
+from harness_pipelines.audit.proof.jobs import RowTally
 from harness_pipelines.audit.proof.report import RangeAudit, Status, Tier, Witness, joined
-from harness_pipelines.audit.proof.signing import Standing, cut
+from harness_pipelines.audit.proof.signing import SignedState, cut
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import lake_digests, parsed, row_digests, shown
 from harness_pipelines.protocol.lake.signoff import Answering
@@ -44,23 +44,23 @@ def test_pieces_tile_the_ranges_whatever_was_signed_off(ends, log_start, signed,
     known = [a_signoff(a, b) for a, b in zip(signed[:-1:2], signed[1::2], strict=False)]
     known = [s for s in known if s.lies_in(start, stream_hi)]
     again = {s: "why" for i, s in enumerate(known) if i in read_again}
-    standing = Standing(answering=NOTHING, taken=tuple(s for s in known if s not in again), again=again, cuts=cuts)
+    state = SignedState(answering=NOTHING, taken=tuple(s for s in known if s not in again), again=again, cuts=cuts)
 
-    pieces = cut(split(bounds, end=end, log_start=log_start, losses=[]), standing)
+    pieces = cut(split(bounds, end=end, log_start=log_start, losses=[]), state)
 
     assert [o for piece in pieces for o in range(piece.low, piece.high)] == [*range(start, end)]
-    assert [piece.signed for piece in pieces if piece.signed] == list(standing.taken)
+    assert [piece.signed for piece in pieces if piece.signed] == list(state.taken)
     for piece in pieces:
         is_again = any(s.low <= piece.low and piece.high <= s.high for s in again)
         assert (piece.again is not None) == is_again
-        assert all(s.lies_in(piece.low, piece.high) or not s.overlaps(piece.low, piece.high) for s in standing.taken)
+        assert all(s.lies_in(piece.low, piece.high) or not s.overlaps(piece.low, piece.high) for s in state.taken)
 
 
 def test_a_long_range_is_signed_in_pieces_that_start_anywhere_and_end_on_a_grid(monkeypatch):
     monkeypatch.setattr(signing, "SIGNED_OFFSETS_MAX", 10)
-    standing = Standing(answering=NOTHING, taken=(a_signoff(0, 7),))
+    state = SignedState(answering=NOTHING, taken=(a_signoff(0, 7),))
 
-    pieces = cut([(Tier.STREAM, 0, 25, Status.VERIFIED), (Tier.BUFFER, 25, 60, Status.VERIFIED)], standing)
+    pieces = cut([(Tier.STREAM, 0, 25, Status.VERIFIED), (Tier.BUFFER, 25, 60, Status.VERIFIED)], state)
 
     assert [(p.low, p.high) for p in pieces] == [(0, 7), (7, 10), (10, 20), (20, 25), (25, 60)]
 
@@ -98,7 +98,7 @@ def test_what_is_torn_tears_what_its_other_moves_reach_into():
     windows=st.sets(OFFSETS, max_size=4),
 )
 def test_a_tally_knows_rows_and_digest_between_any_two_edges(rows, edges, windows):
-    tally = Tally(edges)
+    tally = RowTally(edges)
     limits = sorted({0, 41, *windows})
     for low, high in pairwise(limits):
         inside = sorted((o, d) for o, d in rows if low <= o < high)
@@ -111,7 +111,7 @@ def test_a_tally_knows_rows_and_digest_between_any_two_edges(rows, edges, window
 
 
 def test_a_signed_range_counts_as_a_whole():
-    tally = Tally([0, 5, 10, 20])
+    tally = RowTally([0, 5, 10, 20])
     tally.add_signed(0, rows=9, digest=2**64 - 1)
     tally.add(np.array([12, 13]), np.array([5, 6], np.uint64))
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.audit.proof.complete import split
-from harness_pipelines.audit.proof.contents import Held, Records
+from harness_pipelines.audit.proof.contents import LogContents, QuarantinedRecord
 from harness_pipelines.audit.proof.report import Findings, Kind, RangeAudit, Status, Tier
 from harness_pipelines.audit.proof.verdicts import Window, judge
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.read.digested import Rows
-from harness_pipelines.read.taken import Corrected, TakenMove, with_corrections
+from harness_pipelines.read.taken import ReplayEffect, TakenMove, with_corrections
 
 RAW = (b"value", b"key")
 
@@ -25,13 +25,13 @@ def rows_of(pairs):
 def judged(*, kafka, rows, refused=(), held=(), raw=None, low=0, high=10, known_from=0, status=Status.VERIFIED):
     part = RangeAudit(partition=3, tier=Tier.BUFFER, low=low, high=high, status=status)
     findings = Findings()
-    records = Records(
+    records = LogContents(
         rows=rows_of(kafka),
         refused=dict.fromkeys(refused, "malformed: x"),
         raw=dict.fromkeys((*refused, *held), RAW) if raw is None else raw,
         known_from=known_from,
     )
-    quarantine = {o: Held(reason="malformed", value=RAW[0], key=RAW[1]) for o in held}
+    quarantine = {o: QuarantinedRecord(reason="malformed", value=RAW[0], key=RAW[1]) for o in held}
     window = Window(
         low=low, high=high, records=records if kafka is not None else None, rows=rows_of(rows), held=quarantine
     )
@@ -134,7 +134,7 @@ def test_all_findings_are_counted_even_where_not_all_are_named(monkeypatch):
         window = Window(
             low=0,
             high=9,
-            records=Records(rows=rows_of(FITS), refused={}, raw={}, known_from=0),
+            records=LogContents(rows=rows_of(FITS), refused={}, raw={}, known_from=0),
             rows=rows_of([]),
             held={},
         )
@@ -145,8 +145,8 @@ def test_all_findings_are_counted_even_where_not_all_are_named(monkeypatch):
 
 
 def test_what_a_replay_made_of_records_is_what_they_are_whatever_they_decode_to():
-    def records() -> Records:
-        return Records(rows=rows_of(FITS), refused={4: "malformed: x"}, raw={}, known_from=1)
+    def records() -> LogContents:
+        return LogContents(rows=rows_of(FITS), refused={4: "malformed: x"}, raw={}, known_from=1)
 
     found = records().corrected({0: 99, 2: 32, 4: 34, 5: None, 20: 50}, below=10)
     rows = dict(zip(found.rows.offsets.tolist(), found.rows.digests.tolist(), strict=True))
@@ -169,7 +169,7 @@ def test_the_account_of_a_move_is_that_of_its_rows_after_all_corrections(
             move_id=low, stage="ingest", trigger="log", lo={0: low}, hi={0: high}, rows=len(inside), digests=digests
         )
 
-    changed = {o: Corrected(was.get(o), now.get(o)) for o in was.keys() | now.keys() if was.get(o) != now.get(o)}
+    changed = {o: ReplayEffect(was.get(o), now.get(o)) for o in was.keys() | now.keys() if was.get(o) != now.get(o)}
     ranges = [(0, cut), (cut, 10)]
     found = with_corrections([move(was, *ends) for ends in ranges], {0: changed})
     assert found == [move(now, *ends) for ends in ranges]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.ledgers.postgres.views.status import Apart
+from harness_pipelines.ledgers.postgres.views.status import RowlessOffsets
 from harness_pipelines.ports.ledger import PartitionStatus
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.show import bars
@@ -45,7 +45,7 @@ def test_a_table_with_a_batch_view_has_four_parts_with_a_mark_each():
 def test_refused_and_filtered_offsets_are_no_rows_of_any_tier():
     bounds = Bounds(start=0, batch_hi=40, stream_hi=60, buffer_hi=100)
     positions = [PartitionStatus(partition=p, bounds=bounds, trim_floor=0) for p in (0, 1)]
-    apart = {0: Apart(batch=10, stream=20, buffer=5, filtered=13)}
+    apart = {0: RowlessOffsets(batch=10, stream=20, buffer=5, filtered=13)}
 
     spans = bars.spans_of(positions, {0: 100, 1: 100}, apart=apart)
     first, second = (line.plain for line in bars.bars(spans, width=10))
@@ -60,7 +60,7 @@ def test_refused_and_filtered_offsets_are_no_rows_of_any_tier():
 def test_what_is_filtered_is_taken_from_the_tiers_and_no_more_than_they_have(sizes: list[int], filtered: int):
     batch_hi, stream_hi, buffer_hi = sizes[0], sizes[0] + sizes[1], sum(sizes)
     bounds = Bounds(start=0, batch_hi=batch_hi, stream_hi=stream_hi, buffer_hi=buffer_hi)
-    apart = {0: Apart(batch=0, stream=0, buffer=0, filtered=filtered)}
+    apart = {0: RowlessOffsets(batch=0, stream=0, buffer=0, filtered=filtered)}
 
     [found] = bars.spans_of([PartitionStatus(partition=0, bounds=bounds, trim_floor=0)], {}, batch=True, apart=apart)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.demo.changelog import DELETES, INSERTS, STATUSES, Event, changelog, ends_of
+from harness_pipelines.demo.changelog import DELETES, INSERTS, STATUSES, OrderEvent, changelog, ends_of
 from harness_pipelines.demo.final_state import differences, replay
 from harness_pipelines.demo.orders import COLUMNS, EVENT, KEY, PRICE, STATUS, Orders, changed, partition_of
 from harness_pipelines.demo.scenario import PARTITIONS, Log
@@ -107,12 +107,12 @@ def test_each_order_lives_by_the_rules():
     lives = changelog(20_000)
     state: dict[int, str] = {}
     for order, code, status in zip(lives.orders.tolist(), lives.events.tolist(), lives.statuses.tolist(), strict=True):
-        event, before = Event(code), state.get(order)
+        event, before = OrderEvent(code), state.get(order)
         allowed = {
-            Event.INSERTED: before is None,
-            Event.INSERTED_AGAIN: before == "deleted",
-            Event.PENDING: before == "O",
-            Event.FULFILLED: before in {"O", "P"},
+            OrderEvent.INSERTED: before is None,
+            OrderEvent.INSERTED_AGAIN: before == "deleted",
+            OrderEvent.PENDING: before == "O",
+            OrderEvent.FULFILLED: before in {"O", "P"},
         }
         assert allowed.get(event, before in {"O", "P", "F"}), f"order {order}: {event.name} after {before}"
         assert event in DELETES or status == STATUSES.get(event, before)
@@ -121,10 +121,10 @@ def test_each_order_lives_by_the_rules():
 
 def test_a_changelog_has_everything_in_it():
     lives = changelog(20_000)
-    events = Counter(Event(code) for code in lives.events.tolist())
+    events = Counter(OrderEvent(code) for code in lives.events.tolist())
     versions = np.bincount(lives.orders)
 
-    assert set(events) == set(Event)
+    assert set(events) == set(OrderEvent)
     assert all(count > 50 for count in events.values()), events
     assert versions.max() > 100 * np.median(versions), "some keys are hot"
 
@@ -132,7 +132,7 @@ def test_a_changelog_has_everything_in_it():
 def test_some_orders_are_corrected_long_after_they_were_new():
     lives = changelog(20_000)
     born = np.unique(lives.orders, return_index=True)[1]
-    corrected = lives.events == Event.CORRECTED
+    corrected = lives.events == OrderEvent.CORRECTED
     ages = (np.arange(len(lives)) - born[lives.orders])[corrected]
 
     late = set(lives.orders[corrected][ages > len(lives) / 2].tolist())
@@ -143,10 +143,10 @@ def test_prices_are_corrected_and_kept_until_the_next_correction(log):
     prices = dict.fromkeys(log.rows.column(KEY).to_pylist(), None)
     corrected = 0
     for row in log.rows.select([KEY, PRICE, EVENT]).to_pylist():
-        event, before = Event[row[EVENT]], prices[row[KEY]]
-        if event not in INSERTS and event is not Event.CORRECTED:
+        event, before = OrderEvent[row[EVENT]], prices[row[KEY]]
+        if event not in INSERTS and event is not OrderEvent.CORRECTED:
             assert row[PRICE] == before, row
-        corrected += event is Event.CORRECTED and row[PRICE] != before
+        corrected += event is OrderEvent.CORRECTED and row[PRICE] != before
         prices[row[KEY]] = row[PRICE]
     assert corrected > 100
 

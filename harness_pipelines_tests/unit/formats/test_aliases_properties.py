@@ -16,7 +16,7 @@ from harness_pipelines.formats.columns import chunked as codec_module
 from harness_pipelines.formats.json.objects import JsonCodec
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.decode import RecordsCodec
-from harness_pipelines.formats.schema.writer_schema import Written, WrittenField
+from harness_pipelines.formats.schema.writer_schema import WriterType, WrittenField
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Primitive
@@ -139,7 +139,7 @@ def proto_like(name: str, kind: str) -> WrittenField:
     """A field that a record may be without, as Protobuf's."""
     meant: Any = kind
     return WrittenField(
-        name=name, written=Written(kind=meant, name=kind), get=lambda r: r.get(name), has=lambda r: name in r
+        name=name, written=WriterType(kind=meant, name=kind), get=lambda r: r.get(name), has=lambda r: name in r
     )
 
 
@@ -160,7 +160,7 @@ def test_fields_of_one_column_that_are_written_in_several_ways_are_each_read_by_
         replace(fields[1], written=replace(fields[1].written, names={n: str(n) for n in names})),
         fields[2],
     )
-    found = RecordsCodec([column], Written(kind="struct", name="R", fields=fields)).decode(records)  # type: ignore[arg-type]
+    found = RecordsCodec([column], WriterType(kind="struct", name="R", fields=fields)).decode(records)  # type: ignore[arg-type]
 
     rows = dict(zip(found.accepted.tolist(), found.rows.column("x").to_pylist(), strict=True))
     refused = {r.index: r.reason for r in found.refused}

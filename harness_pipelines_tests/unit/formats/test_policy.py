@@ -11,7 +11,7 @@ from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.policy import SchemaDue
 from harness_pipelines.formats.schema.registry import WrittenSchema
-from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.protocol.schema.policy import tried
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
@@ -34,7 +34,7 @@ def spec(**words: Any) -> TableSpec:
     return TableSpec.model_validate({**found, **words})
 
 
-def asked(table: TableSpec, schemas: GivenSchemas, value: bytes, key: bytes | None = None) -> Changes:
+def asked(table: TableSpec, schemas: GivenSchemas, value: bytes, key: bytes | None = None) -> ColumnChanges:
     """What the record's schema asks of *table*."""
     with pytest.raises(SchemaDue, match="schema 1 need other columns .*; nothing of them was written") as caught:
         RecordCodec(table, schemas, due="raise").decode([value], [key])
@@ -68,7 +68,7 @@ def test_a_new_field_of_avro_becomes_a_column_of_its_type(avro: Any, type_: str,
 
     changes = asked(table, schemas, sent)
 
-    assert changes == Changes(add=(Column(name="more", type=parse_type(type_)),))
+    assert changes == ColumnChanges(add=(Column(name="more", type=parse_type(type_)),))
     found = RecordCodec(tried(table, changes).spec, schemas, due="raise").decode([sent], [None])
     assert found.rows.to_pylist() == [{"id": 1, "n": 2, "more": value}]
 
@@ -184,4 +184,4 @@ def test_strict_refuses_the_records_of_another_schema_until_the_columns_are_its_
 
 def test_a_value_that_is_no_record_is_followed_as_the_only_column():
     schemas, table = GivenSchemas.avro("long"), spec(columns={"v": "int"})
-    assert asked(table, schemas, framed(avro_bytes("long", 2**40))) == Changes(widen=(("v", parse_type("long")),))
+    assert asked(table, schemas, framed(avro_bytes("long", 2**40))) == ColumnChanges(widen=(("v", parse_type("long")),))

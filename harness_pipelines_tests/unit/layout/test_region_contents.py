@@ -6,7 +6,7 @@ import pytest
 
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
-from harness_pipelines.layout.region_contents import standing
+from harness_pipelines.layout.region_contents import contents_of
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines_tests.unit.layout.given import file_of
 
@@ -22,7 +22,7 @@ def test_files_since_the_last_rewrite_are_staged_and_files_across_are_astray():
         file_of("foreign", [(12,), (25,)], [LONG], sequence=9),
     ]
 
-    found = standing(tree, files, {"0": 3})
+    found = contents_of(tree, files, {"0": 3})
 
     low, empty, high = found.regions
     assert (low.clustered_rows, low.staged_rows, low.files, low.clustered_sequence) == (2, 1, 2, 3)
@@ -30,4 +30,4 @@ def test_files_since_the_last_rewrite_are_staged_and_files_across_are_astray():
     assert (high.clustered_bytes, high.staged_bytes, high.bytes) == (0, 40, 40)
     assert {path: [f.path for f in some] for path, some in found.astray.items()} == {"1": ["foreign"]}
     assert found.staged_share == pytest.approx(70 / 90)
-    assert standing(tree, [], {}).staged_share == 0.0
+    assert contents_of(tree, [], {}).staged_share == 0.0

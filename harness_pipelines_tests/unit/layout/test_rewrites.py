@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats
-from harness_pipelines.layout.rewrites import WAITING_MAX, Due, due, not_grown, pieces, taken_along
+from harness_pipelines.layout.rewrites import WAITING_MAX, Rewrite, due, not_grown, pieces, taken_along
 from harness_pipelines.layout.tree import RegionTree
 
 TARGET, PLENTY = 1000, 10**9
@@ -36,7 +36,7 @@ def file(low: int, high: int, *, size: int = TARGET, staged: bool = False) -> Fi
 
 def found(
     *files: FileStats, ratio: float = 0.5, budget: int = PLENTY, left_out: Sequence[frozenset[str]] = ()
-) -> list[Due]:
+) -> list[Rewrite]:
     return due(TREE, files, CLUSTERED, target_bytes=TARGET, staged_ratio=ratio, budget_bytes=budget, left_out=left_out)
 
 

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.protocol.schema.evolution import Changes, EvolutionRefused, Evolved, changes_between, evolved
+from harness_pipelines.protocol.schema.evolution import (
+    ColumnChanges,
+    EvolutionRefused,
+    Evolved,
+    changes_between,
+    evolved,
+)
 from harness_pipelines.protocol.schema.schemas import (
-    Layout,
+    DigestLayout,
     Other,
     SchemaRow,
     Slot,
@@ -41,7 +47,7 @@ def spec(**words: Any) -> TableSpec:
 
 
 def change(table: TableSpec, **changes: Any) -> Evolved:
-    return evolved(table, iceberg_fields(table.stored), Changes(**changes), next_id=100)
+    return evolved(table, iceberg_fields(table.stored), ColumnChanges(**changes), next_id=100)
 
 
 def column(name: str, type_: str, **more: Any) -> Column:
@@ -125,14 +131,14 @@ def test_a_default_is_a_change_of_the_decoding_and_of_no_field():
     assert found.told == ("default of n: 5", "add x string default 'y'")
     assert found.fields[:-1] == tuple(iceberg_fields(table.stored))
     assert [c.default for c in found.spec.columns] == [None, 5, *[None] * 6, "y"]
-    gone = evolved(found.spec, found.fields, Changes(default=(("n", None),)), next_id=200)
+    gone = evolved(found.spec, found.fields, ColumnChanges(default=(("n", None),)), next_id=200)
     assert gone.told == ("default of n: none",)
     assert gone.spec.columns[1].default is None
 
 
 def test_a_name_that_comes_back_is_an_alias_no_more():
     once = change(spec(), rename=(("n", "m"),))
-    back = evolved(once.spec, once.fields, Changes(rename=(("m", "n"),)), next_id=100)
+    back = evolved(once.spec, once.fields, ColumnChanges(rename=(("m", "n"),)), next_id=100)
     assert back.spec.columns[1].aliases == ("m",)
     assert back.fields[1]["id"] == 2
 
@@ -276,7 +282,7 @@ def test_digests_are_made_as_if_no_field_had_come_and_none_had_gone():
     table = spec()
     first = iceberg_fields(table.stored)
     second = change(table, add=(column("tags.c", "int"), column("more.value.w", "int")), order=("tags.c",))
-    third = evolved(second.spec, second.fields, Changes(drop=("tags.a", "more.value.w")), next_id=200)
+    third = evolved(second.spec, second.fields, ColumnChanges(drop=("tags.a", "more.value.w")), next_id=200)
     history = [
         SchemaRow(schema_version=n, fields=tuple(fields), spec={}, starts={})
         for n, fields in enumerate((first, second.fields, third.fields), 1)
@@ -285,12 +291,12 @@ def test_digests_are_made_as_if_no_field_had_come_and_none_had_gone():
     assert first_layouts(history[:1]) == {}
     plain = Slot(0, always=True, inside=None), Slot(1, always=True, inside=None)
     assert first_layouts(history[:2]) == {
-        7: Layout(slots=(Slot(1, True, None), Slot(2, True, None), Slot(0, False, None))),
-        8: Layout(element=Layout(slots=(*plain, Slot(2, always=False, inside=None)))),
+        7: DigestLayout(slots=(Slot(1, True, None), Slot(2, True, None), Slot(0, False, None))),
+        8: DigestLayout(element=DigestLayout(slots=(*plain, Slot(2, always=False, inside=None)))),
     }
     assert first_layouts(history) == {
-        7: Layout(slots=(Slot(None, True, None), Slot(1, True, None), Slot(0, False, None))),
-        8: Layout(element=Layout(slots=(*plain, Slot(None, always=False, inside=None)))),
+        7: DigestLayout(slots=(Slot(None, True, None), Slot(1, True, None), Slot(0, False, None))),
+        8: DigestLayout(element=DigestLayout(slots=(*plain, Slot(None, always=False, inside=None)))),
     }
 
 

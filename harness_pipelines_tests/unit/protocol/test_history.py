@@ -8,8 +8,8 @@ import pytest
 
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.lake.history import (
-    Extent,
     HistoryBroken,
+    LiveRows,
     NamedMove,
     PastMove,
     check_not_shorter,
@@ -34,13 +34,13 @@ def test_moves_that_the_ledger_counts_already_are_not_taken_again():
 
 
 def test_ranges_whose_snapshots_were_expired_are_told_apart():
-    after = continue_from({0: 5}, [past(7, (0, 8, 10))], {0: Extent(rows=9, low=0, high=10)})
+    after = continue_from({0: 5}, [past(7, (0, 8, 10))], {0: LiveRows(rows=9, low=0, high=10)})
     assert after.unnamed == {0: (5, 8)}
     assert after.stream_hi == {0: 10}
 
 
 def test_a_partition_of_which_no_snapshot_tells_ends_behind_its_last_row():
-    after = continue_from({0: 5}, [], {0: Extent(rows=7, low=0, high=8), 1: Extent(rows=2, low=4, high=6)})
+    after = continue_from({0: 5}, [], {0: LiveRows(rows=7, low=0, high=8), 1: LiveRows(rows=2, low=4, high=6)})
     assert after.stream_hi == {0: 8, 1: 6}
     assert after.unnamed == {0: (5, 8), 1: (4, 6)}
 
@@ -57,7 +57,7 @@ def test_what_does_not_follow_is_refused(moves: list[PastMove]):
 
 def test_rows_above_the_last_move_are_refused():
     with pytest.raises(HistoryBroken, match="rows up to offset 11, its last move ends at 9"):
-        continue_from({0: 5}, [past(1, (0, 5, 9))], {0: Extent(rows=12, low=0, high=12)})
+        continue_from({0: 5}, [past(1, (0, 5, 9))], {0: LiveRows(rows=12, low=0, high=12)})
 
 
 def test_a_lake_that_was_set_back_is_no_history_of_the_ledger():

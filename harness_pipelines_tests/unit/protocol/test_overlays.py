@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness_pipelines.errors import Recovery
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.changes.reverts import Held, limit_of, reverted
+from harness_pipelines.protocol.changes.reverts import Retained, limit_of, reverted
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import (
     Overlay,
@@ -169,7 +169,7 @@ def test_a_revert_names_what_the_old_version_named():
 
 def test_a_version_whose_recalled_rows_are_gone_is_out_of_reach():
     head, target = a_version(), a_version(an_overlay(1), number=5)
-    held = Held(retained_from=1, hot="buffer", hot_from={0: 0})
+    held = Retained(retained_from=1, hot="buffer", hot_from={0: 0})
 
     limit = limit_of(head, target, held, starts={0: 0})
     assert limit is not None

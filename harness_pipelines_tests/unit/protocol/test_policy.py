@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.schema.evolution import Changes, EvolutionRefused, evolved
+from harness_pipelines.protocol.schema.evolution import ColumnChanges, EvolutionRefused, evolved
 from harness_pipelines.protocol.schema.policy import Offered, Refusal, tried, verdict
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
@@ -46,12 +46,12 @@ def fits(offered: Offered, column: Column) -> str | None:
     return f"{offered.type} gives no {column.type}"
 
 
-def judged(*fields: Offered, table: TableSpec | None = None, without: tuple[str, ...] = ()) -> Changes | Refusal:
+def judged(*fields: Offered, table: TableSpec | None = None, without: tuple[str, ...] = ()) -> ColumnChanges | Refusal:
     offered = {**SAME, **{one.aliases[0] if one.aliases else one.name: one for one in fields}}
     return verdict(table or spec(), [f for name, f in offered.items() if name not in without], fits)
 
 
-def why(found: Changes | Refusal) -> str:
+def why(found: ColumnChanges | Refusal) -> str:
     assert isinstance(found, Refusal)
     return found.why
 
@@ -65,20 +65,20 @@ def test_a_schema_of_the_tables_columns_asks_for_nothing():
 @pytest.mark.parametrize(
     ("offered", "changes"),
     [
-        (field("more", "string"), Changes(add=(Column(name="more", type=parse_type("string")),))),
-        (field("n", "long"), Changes(widen=(("n", parse_type("long")),))),
-        (field("f", "double"), Changes(widen=(("f", parse_type("double")),))),
-        (field("d", "decimal(12,2)"), Changes(widen=(("d", parse_type("decimal(12,2)")),))),
-        (field("d", "decimal(6,1)"), Changes(widen=(("d", parse_type("decimal(7,2)")),))),
-        (field("s", "string", nullable=True), Changes(optional=("s",))),
-        (field("count", "int", aliases=("n",)), Changes(rename=(("n", "count"),))),
+        (field("more", "string"), ColumnChanges(add=(Column(name="more", type=parse_type("string")),))),
+        (field("n", "long"), ColumnChanges(widen=(("n", parse_type("long")),))),
+        (field("f", "double"), ColumnChanges(widen=(("f", parse_type("double")),))),
+        (field("d", "decimal(12,2)"), ColumnChanges(widen=(("d", parse_type("decimal(12,2)")),))),
+        (field("d", "decimal(6,1)"), ColumnChanges(widen=(("d", parse_type("decimal(7,2)")),))),
+        (field("s", "string", nullable=True), ColumnChanges(optional=("s",))),
+        (field("count", "int", aliases=("n",)), ColumnChanges(rename=(("n", "count"),))),
         (
             field("count", "long", aliases=("n",)),
-            Changes(rename=(("n", "count"),), widen=(("count", parse_type("long")),)),
+            ColumnChanges(rename=(("n", "count"),), widen=(("count", parse_type("long")),)),
         ),
     ],
 )
-def test_what_can_be_taken_is_asked_for(offered: Offered, changes: Changes):
+def test_what_can_be_taken_is_asked_for(offered: Offered, changes: ColumnChanges):
     assert judged(offered) == changes
 
 
@@ -125,7 +125,7 @@ def test_a_required_column_that_is_left_out_refuses_the_schema_and_says_the_way_
 
 def test_two_schemas_that_rename_to_and_fro_do_not_change_a_table_back_and_forth():
     there = judged(field("count", "int", aliases=("n",)))
-    assert isinstance(there, Changes)
+    assert isinstance(there, ColumnChanges)
     after = tried(spec(), there).spec
     assert not judged(field("n", "int", aliases=("count",)), table=after, without=())
     assert not judged(table=after)  # old records, by the old name
@@ -139,7 +139,7 @@ def test_two_fields_that_say_they_were_the_same_refuse_the_schema():
 
 def test_a_column_is_not_dropped_by_hand_where_its_field_would_bring_it_back():
     with pytest.raises(EvolutionRefused, match="would come back .* apply `evolution: manual` before"):
-        evolved(spec(), iceberg_fields(spec().stored), Changes(drop=("n",)), next_id=100)
+        evolved(spec(), iceberg_fields(spec().stored), ColumnChanges(drop=("n",)), next_id=100)
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_what_was_taken_once_asks_for_nothing_more_however_schemas_alternate(sch
         table = tried(table, found).spec if found else table
         took.append(fields)
         assert not verdict(table, fields, fits)
-        assert not any(isinstance(now := verdict(table, old, fits), Changes) and now for old in took)
+        assert not any(isinstance(now := verdict(table, old, fits), ColumnChanges) and now for old in took)

@@ -9,7 +9,7 @@ import pytest
 
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange
 from harness_pipelines.protocol.changes.reverts import (
-    Held,
+    Retained,
     RevertPlan,
     RevertRefused,
     check_revert,
@@ -43,7 +43,7 @@ VERSIONS = [version(1, {0: 0}), version(2, {0: 10}), version(3, {0: 20, 1: 9}), 
 
 
 def planned(to: int, *, retained_from: int = 1, **hot_from: int) -> RevertPlan:
-    held = Held(
+    held = Retained(
         retained_from=retained_from, hot="buffer", hot_from={int(p[1:]): offset for p, offset in hot_from.items()}
     )
     kept = [v for v in VERSIONS if v.version >= retained_from]
@@ -79,7 +79,7 @@ def test_a_refusal_names_the_tier_the_range_and_the_floor():
 
 def test_another_schema_is_out_of_reach():
     head = version(5, {0: 30, 1: 9}, schema_version=2)
-    held = Held(retained_from=1, hot="buffer", hot_from={0: 0, 1: 0})
+    held = Retained(retained_from=1, hot="buffer", hot_from={0: 0, 1: 0})
     plan = plan_revert(head, VERSIONS[3], [*VERSIONS, head], held, starts=STARTS, moves=(), claims=())
     assert plan.limit is not None and "it has schema 1, the table is at schema 2" in plan.limit.detail
     assert plan.floor == 5

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.lake.signoff import Answering, Entry, Raw, SignOff, Stored, covered, evidence, why_again
+from harness_pipelines.protocol.lake.signoff import (
+    Answering,
+    Entry,
+    Raw,
+    SignOff,
+    StoredSize,
+    covered,
+    evidence,
+    why_again,
+)
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = THEN + timedelta(seconds=1)
@@ -35,8 +44,8 @@ def a_signoff(low: int, high: int, *, of: Answering = ALL) -> SignOff:
     )
 
 
-def stored(files: list[Entry] = FILES, *, at: datetime = THEN) -> dict[str, Stored]:
-    return {f.path: Stored(bytes=f.bytes, modified=at) for f in files}
+def stored(files: list[Entry] = FILES, *, at: datetime = THEN) -> dict[str, StoredSize]:
+    return {f.path: StoredSize(bytes=f.bytes, modified=at) for f in files}
 
 
 def test_nothing_changed_nothing_is_read():
@@ -71,9 +80,9 @@ def test_a_range_is_read_again_when_other_things_answer_for_it(change, read):
     ("listed", "why"),
     [
         (stored(FILES[1:]), "0 is gone"),
-        (stored(FILES) | {FILES[0].path: Stored(bytes=99, modified=THEN)}, "0 has 99 bytes, not 100"),
+        (stored(FILES) | {FILES[0].path: StoredSize(bytes=99, modified=THEN)}, "0 has 99 bytes, not 100"),
         (
-            stored(FILES) | {FILES[0].path: Stored(bytes=100, modified=THEN + timedelta(seconds=1))},
+            stored(FILES) | {FILES[0].path: StoredSize(bytes=100, modified=THEN + timedelta(seconds=1))},
             "0 was written again",
         ),
     ],

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 
 from harness_pipelines.protocol.schema.nested_json import decode_json, encode_json, uuid_text
-from harness_pipelines.protocol.schema.schemas import Layout, Slot
+from harness_pipelines.protocol.schema.schemas import DigestLayout, Slot
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.unit.read.values import nested_types, tables
@@ -52,12 +52,12 @@ def test_the_text_is_one_line_of_plain_json():
 def test_digests_see_a_struct_as_if_no_field_had_come_and_none_had_gone():
     was = arrow_type(parse_type("list<struct<a: int, gone: int>>"))
     now = arrow_type(parse_type("list<struct<late: string, a: int>>"))
-    struct = Layout(slots=(Slot(1, True, None), Slot(None, True, None), Slot(0, False, None)))
+    struct = DigestLayout(slots=(Slot(1, True, None), Slot(None, True, None), Slot(0, False, None)))
     first = encode_json(pa.array([[{"a": 1}, None, {}], None, []], type=was))
 
     rows = pa.array([[{"a": 1}, None, {}], None, []], type=now)
-    assert encode_json(rows, Layout(element=struct)).equals(first)
-    [text] = encode_json(pa.array([[{"late": "x"}]], type=now), Layout(element=struct)).to_pylist()
+    assert encode_json(rows, DigestLayout(element=struct)).equals(first)
+    [text] = encode_json(pa.array([[{"late": "x"}]], type=now), DigestLayout(element=struct)).to_pylist()
     assert text == '[{"f0":null,"f1":null,"f2":"x"}]'
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from harness_pipelines.ports.errors import LakeAway, LedgerOlderThanLake
 from harness_pipelines.protocol.lake.history import NamedMove
-from harness_pipelines.stages import guard
-from harness_pipelines.stages.guard import COMPARED_S, RESTING, Standing
+from harness_pipelines.stages.guard import COMPARED_S, RESTING, WarehouseGuard
 
 TABLE: Any = SimpleNamespace(table_id=1, name="shop.orders", views={"stream": "orders__stream"})
 
@@ -68,57 +67,57 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 @pytest.fixture
-def standing(place: Place) -> Standing:
+def guard(place: Place) -> WarehouseGuard:
     ports: Any = place
-    return Standing(ports, ports, ports)
+    return WarehouseGuard(ports, ports, ports)
 
 
-def check(standing: Standing, place: Any, *, resting: bool = False) -> None:
-    standing.check(TABLE, place, resting=resting)
+def check(guard: WarehouseGuard, place: Any, *, resting: bool = False) -> None:
+    guard.check(TABLE, place, resting=resting)
 
 
-def test_who_writes_nothing_looks_at_the_lake_rarely(standing: Standing, place: Place):
+def test_who_writes_nothing_looks_at_the_lake_rarely(guard: WarehouseGuard, place: Place):
     for _ in range(int(COMPARED_S) * RESTING):
-        check(standing, place, resting=True)
+        check(guard, place, resting=True)
         place.now += 1
     assert place.looks == 1
-    check(standing, place, resting=True)
+    check(guard, place, resting=True)
     assert place.looks == 2
     assert set(place.marks) == {1, RESTING}, "the mark is read as rarely, but for the first look"
 
 
-def test_before_a_write_the_lake_was_looked_at_lately(standing: Standing, place: Place):
-    check(standing, place)
+def test_before_a_write_the_lake_was_looked_at_lately(guard: WarehouseGuard, place: Place):
+    check(guard, place)
     place.now += COMPARED_S * 2
-    check(standing, place, resting=True)
+    check(guard, place, resting=True)
     place.moves.append(NamedMove(move_id=2, nonce="of the history that was lost"))
-    check(standing, place, resting=True)
+    check(guard, place, resting=True)
     assert place.looks == 1
 
     with pytest.raises(LedgerOlderThanLake, match="history lost"):
-        check(standing, place)
+        check(guard, place)
     with pytest.raises(LedgerOlderThanLake):
-        check(standing, place, resting=True)
+        check(guard, place, resting=True)
     assert place.marks[-2] == 1, "the mark was read for the write"
 
 
-def test_over_a_new_connection_who_rests_looks_at_once(standing: Standing, place: Place):
-    check(standing, place)
+def test_over_a_new_connection_who_rests_looks_at_once(guard: WarehouseGuard, place: Place):
+    check(guard, place)
     place.moves.append(NamedMove(move_id=2, nonce="of the history that was lost"))
     place.connections += 1
 
     with pytest.raises(LedgerOlderThanLake):
-        check(standing, place, resting=True)
+        check(guard, place, resting=True)
     assert place.marks[-1] == 1
 
 
-def test_a_look_that_failed_is_made_again(standing: Standing, place: Place):
-    check(standing, place)
+def test_a_look_that_failed_is_made_again(guard: WarehouseGuard, place: Place):
+    check(guard, place)
     place.now += COMPARED_S
     place.is_away = True
     for _ in range(2):
         with pytest.raises(LakeAway):
-            check(standing, place)
+            check(guard, place)
     place.is_away = False
-    check(standing, place, resting=True)
+    check(guard, place, resting=True)
     assert place.looks == 4

@@ -80,7 +80,7 @@ def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[
     monkeypatch.setattr(worker, "EXPIRE_EVERY_S", 0.01)
     stores: Any = SimpleNamespace(
         settings=SimpleNamespace(warehouse=None),
-        standing=SimpleNamespace(check=lambda *_, **__: None),
+        guard=SimpleNamespace(check=lambda *_, **__: None),
         ledger=books,
         log=SimpleNamespace(watermarks=lambda *_: {}),
     )

@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 Work = Callable[[Iterable[Any]], Iterable[Any]]  #: over Arrow batches, as `DataFrame.mapInArrow` wants it
 
 
-def standing(work: Work) -> Work:
+def in_any_folder(work: Work) -> Work:
     """*work*, whose modules are imported after its process was given a folder to stand in.
 
     An executor forgets a session that had no task for half an hour, or that a hundred others had tasks after, and

@@ -51,7 +51,7 @@ def read_log(
     headers: bool,
 ) -> DataFrame:
     """The records of *ranges* as `spark_kafka.read_kafka` has them, one task per range; a lost one raises."""
-    from harness_pipelines.engines.spark.executors.functions import standing
+    from harness_pipelines.engines.spark.executors.functions import in_any_folder
     from harness_pipelines.engines.spark.executors.tasks import ship
     from harness_pipelines.engines.spark.kafka import spark_struct
 
@@ -61,7 +61,7 @@ def read_log(
     spread = frame.repartitionByRange(len(ranges), "partition")
     # Executors need no ledger, so they get no address of it.
     work = _reader(open_log, replace(settings, dsn=None), table.spec.topic, table.identity, schema)
-    return spread.mapInArrow(standing(work), spark_struct(schema))
+    return spread.mapInArrow(in_any_folder(work), spark_struct(schema))
 
 
 def _reader(

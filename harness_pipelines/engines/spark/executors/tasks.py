@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import harness_pipelines
-from harness_pipelines.engines.spark.executors.functions import Work, standing
+from harness_pipelines.engines.spark.executors.functions import Work, in_any_folder
 from harness_pipelines.engines.spark.session import Py4JError, SessionLost, is_closed_channel
 from harness_pipelines.engines.spark.troubles import named
 from harness_pipelines.errors import HarnessError, Recovery
@@ -57,7 +57,7 @@ def run(
         rows = [(r.partition, r.low, r.high) for r in ranges]
         frame = spark.createDataFrame(rows, "partition int, low long, high long")
         spread = frame.repartitionByRange(len(rows), "partition")
-        return [row.asDict() for row in spread.mapInArrow(standing(work), from_arrow_schema(result)).collect()]
+        return [row.asDict() for row in spread.mapInArrow(in_any_folder(work), from_arrow_schema(result)).collect()]
     except grpc.RpcError as error:
         raise ExecutorsAway(f"Spark was lost: {redact(str(error))[:500]}") from error
     except (PySparkException, Py4JError) as error:

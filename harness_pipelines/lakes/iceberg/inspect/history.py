@@ -25,7 +25,7 @@ from harness_pipelines.ports.errors import ForeignDeletes, LakeAway, LakeHistory
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import ByFile, LakeState
-from harness_pipelines.protocol.lake.history import Extent, NamedMove, PastMove, parse_ranges
+from harness_pipelines.protocol.lake.history import LiveRows, NamedMove, PastMove, parse_ranges
 from harness_pipelines.protocol.lake.properties import ATTEMPT, EVOLVED, MOVE, NONCE, RANGES, SCHEMA_VERSION
 from harness_pipelines.protocol.moves import move_of
 from harness_pipelines.protocol.versions import View, ViewName
@@ -284,11 +284,11 @@ def _json(schema: Schema) -> list[Mapping[str, Any]]:
     return found
 
 
-def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:
-    found: dict[int, Extent] = {}
+def _extents(live: Sequence[LiveFile]) -> dict[int, LiveRows]:
+    found: dict[int, LiveRows] = {}
     for partition, _, rows, low, last in live:
         if partition is None or partition < 0:  # accepted rows of another writer are no part of the log
             continue
-        seen = found.get(partition, Extent(rows=0, low=low, high=last + 1))
-        found[partition] = Extent(rows=seen.rows + rows, low=min(seen.low, low), high=max(seen.high, last + 1))
+        seen = found.get(partition, LiveRows(rows=0, low=low, high=last + 1))
+        found[partition] = LiveRows(rows=seen.rows + rows, low=min(seen.low, low), high=max(seen.high, last + 1))
     return found

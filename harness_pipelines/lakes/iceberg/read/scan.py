@@ -56,7 +56,7 @@ from harness_pipelines.ports.errors import (
     LakeUnreadable,
     ManifestDamaged,
 )
-from harness_pipelines.ports.lake import LakeFile, Located, Stored, lake_schema
+from harness_pipelines.ports.lake import LakeFile, Located, StoredAmount, lake_schema
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.coordinates import COORDINATES
 from harness_pipelines.protocol.digest import as_first_written
@@ -220,7 +220,7 @@ def _count_opened(stats: LakeStats, view: PinnedView, file: LakeFile, query: Lak
     stats.bytes_read += size + (file.deletes.bytes if file.deletes else 0)
 
 
-def stored_in(metadata: str, ranges: Ranges) -> Stored:
+def stored_in(metadata: str, ranges: Ranges) -> StoredAmount:
     """Rows and bytes of *ranges* in the stream view that *metadata* fixes; only files that they cut are opened.
 
     Raises: LakeFileMissing, LakeUnreadable.
@@ -237,7 +237,7 @@ def stored_in(metadata: str, ranges: Ranges) -> Stored:
                 inside = read_file(view, file, query).num_rows
             rows += inside
             size += file.bytes * inside // max(file.rows, 1)
-    return Stored(rows, size)
+    return StoredAmount(rows, size)
 
 
 def pinned(metadata: str) -> PinnedView:

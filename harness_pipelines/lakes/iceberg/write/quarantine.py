@@ -31,7 +31,7 @@ from harness_pipelines.lakes.iceberg.write.corrections import PARTITION, written
 from harness_pipelines.lakes.iceberg.write.publish import VIEW_PROPERTIES
 from harness_pipelines.ports.lake import QuarantineLedger, QuarantinePlace, reachable
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.upkeep import Moved
+from harness_pipelines.ports.upkeep import BytesMoved
 from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
@@ -108,7 +108,7 @@ class RawBytes:
         """There are more bytes in Postgres than the spec allows."""
         return self.ledger.in_postgres(table, one_max=RECORD_BYTES_MAX) > table.spec.quarantine_mb * 2**20
 
-    def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> Moved:
+    def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> BytesMoved:
         """With more in Postgres than the spec allows, move the oldest bytes until half of that is left.
 
         Raises: QuarantineNameTaken, MovedMeanwhile, FencedOut, MetadataMissing, LakeAway; OutcomeUnknown: the next run
@@ -120,8 +120,8 @@ class RawBytes:
         limit = table.spec.quarantine_mb * 2**20
         due = held - limit // 2 if held > limit else 0
         if dry_run or not due:
-            return Moved(**self.ledger.due(table, one_max=RECORD_BYTES_MAX, size=due), stay=stay)
-        moved = Moved(stay=stay)
+            return BytesMoved(**self.ledger.due(table, one_max=RECORD_BYTES_MAX, size=due), stay=stay)
+        moved = BytesMoved(stay=stay)
         for _ in range(BATCHES_MAX):
             size = min(due - moved.bytes, BATCH_BYTES)
             batch = self.ledger.oldest(table, one_max=RECORD_BYTES_MAX, size=size, records=BATCH_RECORDS)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.schema.evolution import Evolved
 
 
-class Schemas:
+class IcebergSchemas:
     """`SchemaBuilds` over PyIceberg."""
 
     def __init__(self, lake: Lake) -> None:

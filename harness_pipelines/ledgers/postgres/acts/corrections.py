@@ -30,7 +30,7 @@ from harness_pipelines.ports.corrections import (
     Correction,
     HeldRecord,
     InEffect,
-    Standing,
+    LockedState,
     Vectors,
 )
 from harness_pipelines.ports.ledger import RefusedRecord, Swap, TableRow
@@ -121,7 +121,7 @@ class Corrections:
         found = self._database.rows("corrections/of_versions", {**self._key, "versions": sorted(had ^ has)})
         return net([_recorded(row) for row in found], since=had, to=has)
 
-    def look(self, wanted: Sequence[Coordinate]) -> Standing:
+    def look(self, wanted: Sequence[Coordinate]) -> LockedState:
         """What a replay of *wanted* would find now; changes nothing. Raises: TableUnknown."""
         with self._database.transaction() as connection:
             frame = BoundaryFrame(connection, self._table, self._catalog)
@@ -173,14 +173,16 @@ class Corrections:
         frame.lock_positions()
         return pointers
 
-    def _stand(self, frame: BoundaryFrame, wanted: Sequence[Coordinate], pointers: Mapping[ViewName, str]) -> Standing:
+    def _stand(
+        self, frame: BoundaryFrame, wanted: Sequence[Coordinate], pointers: Mapping[ViewName, str]
+    ) -> LockedState:
         """Statements begun after the trim lock was granted decide what may be read."""
         connection = frame.connection
         frame.lock_trim()
         connection.execute(sql("upkeep/delete_expired_leases"), self._key)
         head, _ = frame.head()
         known = connection.execute(sql("corrections/lock_states"), {**self._key, **_places(wanted)}).fetchall()
-        return Standing(
+        return LockedState(
             head=head,
             pointers=pointers,
             states={(row["partition"], row["offset"]): row["state"] for row in known},
@@ -228,7 +230,7 @@ class Corrections:
         self._record(frame, correction, following, base=found.head.version, by=by)
         return following
 
-    def _check_unmoved(self, correction: Correction, found: Standing) -> None:
+    def _check_unmoved(self, correction: Correction, found: LockedState) -> None:
         """Raises: CorrectionsMoved."""
         self._check_states(correction, found.states)
         if found.waits:

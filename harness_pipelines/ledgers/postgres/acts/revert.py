@@ -20,7 +20,14 @@ from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.protocol.bounds import Vector, highest, lowest, vector_to_json
 from harness_pipelines.protocol.changes.corrections import Waiting, restoring_waits
-from harness_pipelines.protocol.changes.reverts import Held, RevertPlan, check_revert, in_effect, plan_revert, reverted
+from harness_pipelines.protocol.changes.reverts import (
+    Retained,
+    RevertPlan,
+    check_revert,
+    in_effect,
+    plan_revert,
+    reverted,
+)
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, answering_version
 
@@ -127,7 +134,7 @@ class Reverts:
                 raise VersionGone(f"{self._table.name} has no version {to}; the newest is {head.version}")
             target = rows.version(found)
         intake = self._table.intake
-        held = Held(
+        held = Retained(
             retained_from=table["retained_from"],
             hot=intake.hot,
             hot_from={row["partition"]: row["trim_floor"] for row in positions} if intake.buffered else self._log_from,

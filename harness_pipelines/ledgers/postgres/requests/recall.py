@@ -11,7 +11,7 @@ from typing import Any
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ports.ledger import Boundary, TableRow
 from harness_pipelines.ports.requests import RecallRequest
-from harness_pipelines.protocol.lake.overlays import Act, Overlay, OverlayChange, OverlayMissing
+from harness_pipelines.protocol.lake.overlays import Overlay, OverlayChange, OverlayMissing, OverlayRequest
 from harness_pipelines.protocol.moves import Move
 
 
@@ -30,7 +30,7 @@ class Recalls:
         [row] = self.database.rows("recalls/find", {"table_id": table.table_id, "recall": recall_id})
         return _request(row)
 
-    def ask(self, table: TableRow, act: Act, *, where: str | None, by: str) -> RecallRequest:
+    def ask(self, table: TableRow, act: OverlayRequest, *, where: str | None, by: str) -> RecallRequest:
         """Record a request; an open one that wants the same is gone on with instead."""
         key = {"table_id": table.table_id}
         with self.database.transaction() as connection:
@@ -68,7 +68,7 @@ class Recalls:
 def _request(row: Mapping[str, Any]) -> RecallRequest:
     return RecallRequest(
         recall_id=row["recall"],
-        act=Act(row["act"]),
+        act=OverlayRequest(row["act"]),
         where=row["wanted"],
         state=row["state"],
         asked_at=row["asked_at"],

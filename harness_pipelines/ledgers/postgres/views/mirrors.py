@@ -16,7 +16,7 @@ from harness_pipelines.ports import rows
 from harness_pipelines.ports.lake import MirrorState
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.protocol.lake.mirrors import Known, Seen
+from harness_pipelines.protocol.lake.mirrors import KnownSnapshot, Seen
 from harness_pipelines.protocol.versions import Version, ViewName
 
 
@@ -97,13 +97,13 @@ class Mirrors:
             connection.execute(sql("mirrors/register"), {**_key(table, catalog), "metadata": metadata})
             check_held(connection, claim)
 
-    def known(self, table: TableRow, view: ViewName, seen: Seen | None) -> Known:
+    def known(self, table: TableRow, view: ViewName, seen: Seen | None) -> KnownSnapshot:
         """What the ledger has of the snapshot that was *seen*."""
         if seen is None or seen.snapshot is None:
-            return Known(newest=None, is_of_version=False)
+            return KnownSnapshot(newest=None, is_of_version=False)
         key = {"table_id": table.table_id, "view": view, "snapshot": seen.snapshot, "version": seen.version}
         [row] = self._readers.rows("mirrors/known", key)
-        return Known(newest=row["newest"], is_of_version=row["is_of_version"])
+        return KnownSnapshot(newest=row["newest"], is_of_version=row["is_of_version"])
 
     def settle(
         self, table: TableRow, catalog: str, claim: Claim, *, version: int, seen: Mapping[ViewName, Seen]

@@ -29,7 +29,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusing:
+class RefusedShare:
     """How many of the last offsets of a partition are quarantined and not replayed, where that is worst."""
 
     partition: int
@@ -50,7 +50,7 @@ class Refusing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart:
+class RowlessOffsets:
     """Offsets of one partition that were taken and are no rows."""
 
     batch: int  #: refused ones below the batch view's bound
@@ -88,22 +88,22 @@ class Overview:
         """Records quarantined and not replayed, by id of the tables that have any."""
         return {row["table_id"]: row["records"] for row in self.database.rows("overview/quarantined")}
 
-    def refusing(self, table: TableRow | None = None) -> dict[int, Refusing]:
+    def refusing(self, table: TableRow | None = None) -> dict[int, RefusedShare]:
         """Of *table*, or all, the partition that refuses the largest share, by the table's id; none where none does."""
         given = {"table_id": table.table_id if table else None, "of_last": REFUSED_OF_LAST}
-        worst: dict[int, Refusing] = {}
+        worst: dict[int, RefusedShare] = {}
         for row in self.database.rows("overview/refusing", given):
-            one = Refusing(partition=row["partition"], offsets=row["offsets"], refused=row["refused"])
+            one = RefusedShare(partition=row["partition"], offsets=row["offsets"], refused=row["refused"])
             known = worst.get(row["table_id"])
             if known is None or one.share > known.share:
                 worst[row["table_id"]] = one
         return worst
 
-    def apart(self, table: TableRow) -> dict[int, Apart]:
+    def apart(self, table: TableRow) -> dict[int, RowlessOffsets]:
         """Return the offsets that are not rows, by partition; partitions without such offsets are left out."""
         found = self.database.rows("overview/apart", {"table_id": table.table_id})
         names = ("batch", "stream", "buffer", "filtered")
-        return {row["partition"]: Apart(**{name: row[name] for name in names}) for row in found}
+        return {row["partition"]: RowlessOffsets(**{name: row[name] for name in names}) for row in found}
 
     def partitions(self) -> dict[int, list[int]]:
         """Partitions of the topic that the ledger knows, by id of the table."""
