@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness_pipelines.drivers.postgres import Connection
-from harness_pipelines.services.base import Place
-from harness_pipelines.services.errors import ServicesError
+from harness_pipelines.services.base import Place, ServicesError
 from harness_pipelines.services.postgres import USER, WORKER_LOGIN, Postgres, find_binaries
 from harness_pipelines.services.process import ProcessId, identify, wait_until
 

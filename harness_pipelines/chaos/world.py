@@ -34,7 +34,7 @@ from harness_pipelines.chaos.standby import await_server
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
-from harness_pipelines.services.errors import ServicesError
+from harness_pipelines.services.base import ServicesError
 from harness_pipelines.services.state import free_ports
 from harness_pipelines.services.values import ALL_NAMES
 from harness_pipelines.sources.kafka.producer import add_partitions, recreate_topic

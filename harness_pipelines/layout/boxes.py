@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from harness_pipelines.layout.columns import IndexedColumn, Value
-from harness_pipelines.layout.errors import CutRefused
+from harness_pipelines.layout.columns import CutRefused, IndexedColumn, Value
 
 
 class Slab(StrEnum):

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness_pipelines.layout.boxes import At, Box, Cut, Slab, Span
-from harness_pipelines.layout.columns import IndexedColumn
+from harness_pipelines.layout.columns import IndexedColumn, ShapesDiffer
 from harness_pipelines.layout.cutting import Part, best_cut
-from harness_pipelines.layout.errors import ShapesDiffer
 from harness_pipelines.layout.histogram import CellHistogram
 from harness_pipelines.layout.queries import Queries, synthetic
 from harness_pipelines.layout.tree import Node, RegionTree

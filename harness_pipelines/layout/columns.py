@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness_pipelines.layout.errors import ColumnNotIndexable, CutRefused, ShapesDiffer
+from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.spec.types import INT64_DIGITS
 
 Value = Any  #: int, float, str or bytes: one of them per column, as the table above says
@@ -48,6 +48,18 @@ _BITS = {"int": 31, "date": 31, "long": 63, "timestamp": 63, "timestamptz": 63}
 _CHARACTER_MAX = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)  # not characters
 _DAY_US = 86_400_000_000
+
+
+class ColumnNotIndexable(UsageError):
+    """The layout names a column whose values have no order that files keep bounds of, or too many columns."""
+
+
+class CutRefused(HarnessError):
+    """The cut leaves one side of its region without values, or the column's type cannot hold it."""
+
+
+class ShapesDiffer(HarnessError):
+    """Values, cells, edges or files do not fit the columns of the tree."""
 
 
 @cache

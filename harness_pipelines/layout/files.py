@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness_pipelines.layout.boxes import At, Cut, Slab
-from harness_pipelines.layout.columns import IndexedColumn, Value, check_columns
-from harness_pipelines.layout.errors import ShapesDiffer
+from harness_pipelines.layout.columns import IndexedColumn, ShapesDiffer, Value, check_columns
 from harness_pipelines.layout.tree import Node, RegionTree
 
 CROSSING_MAX = 0.1  #: share of a part's bytes in files that a cut of `rebuild` may go through

@@ -13,8 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn, Value, check_columns, codes
-from harness_pipelines.layout.errors import ShapesDiffer
+from harness_pipelines.layout.columns import (
+    Array,
+    ColumnValues,
+    IndexedColumn,
+    ShapesDiffer,
+    Value,
+    check_columns,
+    codes,
+)
 
 Cells = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness_pipelines.layout.boxes import Box
-from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
-from harness_pipelines.layout.errors import ShapesDiffer
+from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn, ShapesDiffer
 from harness_pipelines.layout.histogram import CellHistogram, Cells, bucket
 from harness_pipelines.layout.tree import LAYER
 

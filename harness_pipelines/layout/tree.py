@@ -19,9 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.layout.boxes import At, Box, Cut, Slab, Span
-from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, check_columns, codes
-from harness_pipelines.layout.errors import ColumnNotIndexable, CutRefused, RegionUnknown, ShapesDiffer, TreeBroken
+from harness_pipelines.layout.columns import (
+    ColumnNotIndexable,
+    ColumnValues,
+    CutRefused,
+    IndexedColumn,
+    ShapesDiffer,
+    check_columns,
+    codes,
+)
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
@@ -36,6 +44,18 @@ Node = tuple[int, Cut] | None  #: (column, cut), or None for a leaf
 # size, and Iceberg's bounds lead every engine to them. A query of values reads both sides.
 LAYER = IndexedColumn("_sample", "boolean")  #: always the first column where there is a layer
 SIDES = ("0", "1")  #: paths of the other rows and of the layer
+
+
+class RegionUnknown(HarnessError):
+    """The path leads to no region of this tree, because the tree changed meanwhile."""
+
+    recovery = Recovery.REFRESH
+
+
+class TreeBroken(HarnessError):
+    """A stored tree that cannot be read. It can be rebuilt from the files of the batch view."""
+
+    way_on = "`harness recluster TABLE`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Embedded PostgreSQL, Kafka and Spark Connect for one machine, with all state in one home folder."""
 
-from harness_pipelines.services.errors import ServiceDied, ServicesBusy, ServicesError, ToolMissing
+from harness_pipelines.services.base import ServiceDied, ServicesBusy, ServicesError, ToolMissing
 from harness_pipelines.services.manager import Services
 from harness_pipelines.services.values import SERVICE_NAMES, Endpoints, ServiceName, ServiceState, ServiceStatus
 

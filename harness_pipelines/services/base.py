@@ -1,4 +1,4 @@
-"""The interface of embedded services, all that the manager knows of them."""
+"""The interface of embedded services, all that the manager knows of them, and their errors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.services.process import ProcessId
 from harness_pipelines.services.values import ServiceName
 
 Progress = Callable[[str], None]
+
+
+class ServicesError(HarnessError):
+    """Base of the errors of the embedded services."""
+
+
+class ToolMissing(ServicesError):
+    """A program or a jar that an embedded service is made of was not found."""
+
+    way_on = "`deploy/run --version` installs what the embedded services are made of"
+
+
+class ServiceDied(ServicesError):
+    """A service ended, or did not answer in time, while it was being started."""
+
+    way_on = "the log that the message names says why; `harness services up` again"
+
+    def __init__(self, name: str, what: str, *, log: Path, tail: str, way_on: str) -> None:
+        shown = "\n".join(f"    {line}" for line in tail.splitlines()) or "    (the log is empty)"
+        super().__init__(f"{name} {what}; the last lines of {log}:\n{shown}\n{way_on}")
+        self.name = name
+        self.log = log
+
+
+class ServicesBusy(TryAgain):
+    """Another call is starting or stopping the services of the same home."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
+from urllib.parse import quote
 from urllib.request import urlopen
 
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from harness_pipelines.drivers.postgres import explained
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.extras import require
 from harness_pipelines.services.state import make_home, make_private, secret
@@ -48,8 +54,6 @@ class ControlRoom:
 
     def _prepare(self) -> dict[str, str]:
         """Create Dagster's home and its database; return the environment of its processes."""
-        from harness_pipelines.services.dagster_database import ensure_database
-
         require("dagster", "Dagster's UI", "dagster_webserver")
         settings, source = self._settings, Path(__file__).resolve().parents[2]
         if not (source / "workspace.yaml").is_file():
@@ -147,3 +151,24 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def ensure_database(dsn: str, name: str, *, password: str) -> str:
+    """Make database and role *name*, with this *password*, if they are missing; returns the URL that Dagster takes.
+
+    *dsn* is that of a login that may make them. No other role can connect to the database.
+    """
+    place = conninfo_to_dict(dsn)
+    role, database = sql.Identifier(name), sql.Identifier(name)
+    with explained(dsn), psycopg.connect(dsn, autocommit=True) as connection:
+        verb = "ALTER" if _exists(connection, "SELECT FROM pg_roles WHERE rolname = %s", name) else "CREATE"
+        connection.execute(sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(sql.SQL(verb), role, sql.Literal(password)))
+        if not _exists(connection, "SELECT FROM pg_database WHERE datname = %s", name):
+            connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
+        connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(database))
+    host, port = place.get("host") or "127.0.0.1", place.get("port") or 5432
+    return f"postgresql://{name}:{password}@{quote(str(host))}:{port}/{name}"
+
+
+def _exists(connection: psycopg.Connection, question: str, name: str) -> bool:
+    return connection.execute(question, [name]).fetchone() is not None

@@ -7,8 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from harness_pipelines.services.base import Place
-from harness_pipelines.services.errors import ToolMissing
+from harness_pipelines.services.base import Place, ToolMissing
 
 OLDEST_JAVA, FIRST_JAVA_TOO_NEW = 17, 24  # Hadoop's client in Spark 4.1 needs what Java 24 took away
 _VERSION = re.compile(r'^JAVA_VERSION="(\d+)', re.MULTILINE)

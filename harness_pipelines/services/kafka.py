@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.services.base import Place, Progress
-from harness_pipelines.services.errors import ServicesError
+from harness_pipelines.services.base import Place, Progress, ServicesError
 from harness_pipelines.services.java import jars, java_home
 from harness_pipelines.services.process import Launch, ProcessId, child_environment, has_marker, launch, run
 from harness_pipelines.services.state import LOOPBACK, replace_file, secret

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from harness_pipelines.services.base import Place, Progress, Service
-from harness_pipelines.services.errors import ServiceDied, ServicesError
+from harness_pipelines.services.base import Place, Progress, Service, ServiceDied, ServicesError
 from harness_pipelines.services.kafka import Kafka
 from harness_pipelines.services.postgres import SPARK_LOGIN, USER, Postgres
 from harness_pipelines.services.process import end, is_alive, strays, tail, wait_until

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from harness_pipelines.services.base import Place, Progress
-from harness_pipelines.services.errors import ServicesError, ToolMissing
+from harness_pipelines.services.base import Place, Progress, ServicesError, ToolMissing
 from harness_pipelines.services.process import Launch, ProcessId, child_environment, launch, run, works_in
 from harness_pipelines.services.state import LOOPBACK, replace_file, secret
 from harness_pipelines.services.values import ServiceName

@@ -13,8 +13,7 @@ import signal
 from pathlib import Path
 from typing import ClassVar
 
-from harness_pipelines.services.base import Place, Progress
-from harness_pipelines.services.errors import ToolMissing
+from harness_pipelines.services.base import Place, Progress, ToolMissing
 from harness_pipelines.services.process import Launch, ProcessId, child_environment, has_marker, launch
 from harness_pipelines.services.state import LOOPBACK, secret
 from harness_pipelines.services.values import ServiceName

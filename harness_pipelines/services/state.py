@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness_pipelines.services.errors import ServicesBusy, ServicesError
+from harness_pipelines.services.base import ServicesBusy, ServicesError
 from harness_pipelines.services.process import ProcessId, wait_until
 
 FIRST_PORT, LAST_PORT = 20_000, 32_000  # below the kernel's range for outgoing connections (32768 and up)

@@ -19,8 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.services.control_room import ControlRoom
-from harness_pipelines.services.dagster_database import ensure_database
+from harness_pipelines.services.control_room import ControlRoom, ensure_database
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.producer import wait_until

@@ -13,7 +13,16 @@ PACKAGE = Path(harness_pipelines.__file__).parent
 #: How many imports each contract still lets pass. `lint-imports` refuses an entry that no import needs any more.
 EXCEPTIONS = {"layers": 0, "flows": 0, "spark": 0, "iceberg": 0, "kafka": 1, "postgres": 3}
 MODULES_MAX, LINES_MIN, LINES_MAX = 20, 40, 600
-CRUMBS = 13  #: modules below the limit that are left; lower it, do not raise it
+#: Modules below the limit, and why each is opened on its own. The list only shrinks.
+CRUMBS = {
+    "app/doctor/registry.py": "the doctor has one module for each system",
+    "cli/operate/completion.py": "a command has its module",
+    "drivers/object_stores/bound.py": "commands import it before they know whether they need a client of a store",
+    "engines/spark/executors/functions.py": "executors get its functions by value, and nothing else of the product",
+    "lakes/iceberg/reads.py": "the port that flows read the lake by, as a list of what stands for it",
+    "pauses.py": "every room may pause, so it is below all of them",
+    "protocol/coordinates.py": "one list of the columns that every room knows",
+}
 
 
 def test_exceptions_from_the_import_rules_only_shrink():
@@ -80,7 +89,6 @@ def test_no_module_is_too_long_to_be_read():
 
 
 def test_no_module_is_a_crumb():
-    """A page that says one thing is worth opening; those below the limit are one command, one rule or one list."""
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
-    crumbs = [path for path, n in lines.items() if n < LINES_MIN and path.name != "__init__.py"]
-    assert len(crumbs) <= CRUMBS, f"join some of these with a neighbour: {sorted(map(str, crumbs))}"
+    short = {path for path, n in lines.items() if n < LINES_MIN and path.name != "__init__.py"}
+    assert {str(path.relative_to(PACKAGE)) for path in short} == CRUMBS.keys(), "join it with the module that needs it"

@@ -14,8 +14,7 @@ from pathlib import Path
 from harness_pipelines.app.doctor.check import Check, Finding, Notes
 from harness_pipelines.extras import MODULES, pip_install
 from harness_pipelines.services import Services
-from harness_pipelines.services.base import Place
-from harness_pipelines.services.errors import ToolMissing
+from harness_pipelines.services.base import Place, ToolMissing
 from harness_pipelines.services.java import jars, java_home, java_major
 from harness_pipelines.services.postgres import find_binaries
 from harness_pipelines.services.state import is_free

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from harness_pipelines.audit.fsck.ledger import seams
 from harness_pipelines.audit.fsck.rule import Look, Objection, rule, spelled
-from harness_pipelines.layout.errors import TreeBroken
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.tree import RegionTree, TreeBroken
 from harness_pipelines.ports.files import MetadataSeen
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.lake.files import rows_below

@@ -1,4 +1,4 @@
-"""Rules of fsck for the buffer and the quarantine: rows that only they hold exist exactly once."""
+"""Rules of fsck for what the lake lacks: buffer and quarantine have it exactly once, the log has all above them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from harness_pipelines.ports.table_state import MoveRow, kept_from, protocol_ver
 from harness_pipelines.protocol.bounds import covers
 from harness_pipelines.protocol.segments import may_hold, may_retire
 from harness_pipelines.protocol.shape import intake_of
+from harness_pipelines.protocol.topics import place
 from harness_pipelines.protocol.versions import answering_version
 
 
@@ -224,3 +225,28 @@ def leftovers(look: Look) -> Iterator[Objection]:
         if age_s > grace_s:
             text = f"segment {segment.name} was retired {age_s / 3600:.1f} h ago and is still there; does expire run?"
             yield Objection(segment.name, text, hint=True)
+
+
+@rule("S12", "the log is the table's topic and still has everything above buffer_hi", "log")
+def log_has_the_rest(look: Look) -> Iterator[Objection]:
+    """A table that was stopped by it keeps the invariant ("or stops loudly"); then it is a hint."""
+    stopped = look.books.stopped is not None
+    if look.log_trouble is not None:
+        yield Objection("topic", look.log_trouble, hint=stopped)
+    if look.log is None:
+        return
+    for partition, mark in sorted(look.log.marks.items()):
+        row = look.books.positions.get(partition)
+        if row is None or row.buffer_hi is None or row.stream_hi is None:
+            continue
+        topic, there = place(look.books.topic, partition)
+        where = f"partition {there} of topic {topic}"
+        if mark.low > row.buffer_hi:
+            text = f"{where}: records [{row.buffer_hi}, {mark.low}) were dropped before they were read"
+            yield Objection(f"partition {partition}", text, hint=stopped)
+        elif mark.end < row.buffer_hi:
+            text = f"{where} ends at {mark.end}, read up to {row.buffer_hi}: it was truncated"
+            yield Objection(f"partition {partition}", text, hint=stopped)
+        elif mark.low > row.stream_hi:
+            text = f"{where}: only Postgres has [{row.stream_hi}, {min(mark.low, row.buffer_hi)}); let tier move them"
+            yield Objection(f"headroom {partition}", text, hint=True)

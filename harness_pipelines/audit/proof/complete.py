@@ -24,9 +24,15 @@ import pyarrow as pa
 
 from harness_pipelines.audit.proof.accounts import ACCEPT_LOSS, Accounts, settle
 from harness_pipelines.audit.proof.batch_view import BatchJob, judge_batch
-from harness_pipelines.audit.proof.contents import KafkaSide, LakeSide, LogContents, QuarantineSide, judged_view
+from harness_pipelines.audit.proof.contents import (
+    KafkaSide,
+    LakeSide,
+    LogContents,
+    QuarantineSide,
+    check_pages_of,
+    judged_view,
+)
 from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, RowTally
-from harness_pipelines.audit.proof.page_checksums import check_pages_of
 from harness_pipelines.audit.proof.report import (
     AuditReport,
     Discrepancy,

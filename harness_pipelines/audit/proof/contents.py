@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 POLL_RECORDS = 65_536
 SILENCE_S_MAX = 30.0
+CHECKED_AT_ONCE = 4  #: files whose bytes are compared with their checksums
+NAMED_MAX = 20  #: broken files in a message
 #: What a spec may say otherwise today than when a record was taken.
 _LENIENT = {
     "on_error": "quarantine", "unknown_fields": "ignore", "contract": None, "stop_above": None, "evolution": "manual",
@@ -317,3 +319,29 @@ def judged_view(lake: LakeReads, table: TableRow, metadata: str) -> LakeView:
         raise LakeFileBroken(f"{table.name}: {error}; nothing was judged") from error
     except OSError as error:
         raise LakeUnreadable(f"{table.name}: {metadata} cannot be read: {error}; nothing was judged") from error
+
+
+def check_pages_of(table: TableRow, view: LakeView, files: Iterable[LakeFile], *, step: Callable[[int], None]) -> None:
+    """Compare each page of *files* with its checksum; *step* is called for each file.
+
+    Raises: LakeFileBroken, which names them; LakeFileMissing, LakeUnreadable.
+    """
+
+    def wrong(file: LakeFile) -> str | None:
+        try:
+            with judged(table, file):
+                for one in (file, file.deletes):
+                    if one is not None:
+                        view.check_bytes(one.path)
+        except LakeFileBroken as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(CHECKED_AT_ONCE, thread_name_prefix="bytes") as pool:
+        broken = []
+        for said in pool.map(wrong, files):
+            step(0)
+            broken += [said] if said is not None else []
+    if broken:
+        more = f"; {len(broken) - NAMED_MAX:,} more" if len(broken) > NAMED_MAX else ""
+        raise LakeFileBroken("; ".join(broken[:NAMED_MAX]) + more)

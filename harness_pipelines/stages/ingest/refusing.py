@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.culprits import Notices
 from harness_pipelines.ports.decoded import DecodedRange, stopped
 from harness_pipelines.ports.ledger import Beginning, RefusedRecord, TableRow
-from harness_pipelines.protocol.refusals import leading, one_too_many
 
 FIRST_RECORDS = 1_000  #: of a table: when all of them are refused, it is the spec that is wrong, not a producer
 
@@ -165,3 +165,23 @@ def _none_taken(table: TableRow, first: RefusedRecord) -> RefusedTooMany:
         f"again; `harness quarantine replay {name}` then puts back what fits. To quarantine such records as well, "
         "write your own `stop_above` (`stop_above: {refused: 100%}` never stops) and apply the spec"
     )
+
+
+def leading(rows: Sequence[int], refused: Sequence[int]) -> int:
+    """How many offsets of *refused* lie below the first of *rows*."""
+    first = min(rows, default=None)
+    return len(refused) if first is None else sum(1 for offset in refused if offset < first)
+
+
+def one_too_many(earlier: Sequence[int], refused: Sequence[int], *, of_last: int, records_max: int) -> int | None:
+    """The first offset of *refused* with which more than *records_max* of the last *of_last* offsets are refused.
+
+    Both are ascending offsets of one partition, *earlier* those below *refused* that are refused already (of the last
+    *of_last* offsets at least). The answer depends on offsets alone: not on how records came in batches.
+    """
+    known = [*earlier, *refused]
+    for i in range(len(earlier), len(known)):
+        within = i + 1 - bisect_right(known, known[i] - of_last)
+        if within > records_max:
+            return known[i]
+    return None

@@ -78,7 +78,7 @@ def test_what_was_found_before_a_server_hung_is_kept_and_others_do_not_wait():
 
     report = examine(
         [
-            Check(system="a", name="server", look=hangs, deadline_s=0.3),
+            Check(system="a", name="server", look=hangs, deadline_s=2.0),
             Check(system="b", name="server", look=breaks),
             Check(system="c", name="server", look=is_a_defect),
         ]
@@ -92,11 +92,11 @@ def test_what_was_found_before_a_server_hung_is_kept_and_others_do_not_wait():
         ("c", "server", FAIL),
     ]
     texts = [one.found + one.way_on for one in report.findings]
-    assert "no answer within 0 s after the look at login" in texts[1]
+    assert "no answer within 2 s after the look at login" in texts[1]
     assert "run the same command again" in texts[3]
     assert SECRET not in "".join(texts)
     assert not report.ok
-    assert report.took_s < 5
+    assert report.took_s < 30
 
 
 @pytest.mark.parametrize(("verdict", "ok"), [(OK, True), (WARN, True), (SKIPPED, True), (FAIL, False)])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.audit.fsck import buffer, lake, ledger, source
+from harness_pipelines.audit.fsck import buffer, lake, ledger
 from harness_pipelines.audit.fsck import run as module
 from harness_pipelines.audit.fsck.rule import RULES, LogSeen, Look, Objection, Rule, rule, spelled
 from harness_pipelines.drivers.postgres import PostgresUnreachable
@@ -272,7 +272,7 @@ def test_other_engines_may_not_be_allowed_to_remove_files():
 def test_the_log_must_have_what_was_not_read(low, end, text, hint):
     identity = TopicIdentity(cluster_id="c", topic="orders", topic_id="t", partitions=(0,))
     log = LogSeen(identity=identity, marks={0: Watermark(low, end)})
-    found = list(source.log_has_the_rest(Look(books=books(), surveys=None, log=log)))
+    found = list(buffer.log_has_the_rest(Look(books=books(), surveys=None, log=log)))
 
     assert [(text in f.detail, f.hint) for f in found] == ([] if text is None else [(True, hint)])
 
@@ -280,7 +280,7 @@ def test_the_log_must_have_what_was_not_read(low, end, text, hint):
 def test_a_table_that_was_stopped_by_its_log_kept_the_invariant():
     look = Look(books=books(stopped="recreated"), surveys=None, log=None, log_trouble="the topic is another one")
 
-    assert [f.hint for f in source.log_has_the_rest(look)] == [True]
+    assert [f.hint for f in buffer.log_has_the_rest(look)] == [True]
 
 
 # -- two looks ----------------------------------------------------------------------------------------------

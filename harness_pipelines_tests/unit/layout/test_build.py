@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.build import OVERSIZE, build, split_region
-from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, column_values
-from harness_pipelines.layout.errors import CutRefused, ShapesDiffer
+from harness_pipelines.layout.columns import ColumnValues, CutRefused, IndexedColumn, ShapesDiffer, column_values
 from harness_pipelines.layout.histogram import CellHistogram, bucket, edges_of
 from harness_pipelines.layout.queries import Queries, synthetic
 from harness_pipelines.layout.tree import RegionTree

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.layout.columns import TEXT_CUT_CHARS, IndexedColumn, check_columns, codes, column_values
-from harness_pipelines.layout.errors import ColumnNotIndexable, ShapesDiffer
+from harness_pipelines.layout.columns import (
+    TEXT_CUT_CHARS,
+    ColumnNotIndexable,
+    IndexedColumn,
+    ShapesDiffer,
+    check_columns,
+    codes,
+    column_values,
+)
 from harness_pipelines_tests.unit.layout.given import NAN, TYPES, values_of
 
 every_type = pytest.mark.parametrize("column", [IndexedColumn("c", name) for name in TYPES], ids=TYPES)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.layout.boxes import At, Slab
-from harness_pipelines.layout.columns import IndexedColumn
-from harness_pipelines.layout.errors import ShapesDiffer
+from harness_pipelines.layout.columns import IndexedColumn, ShapesDiffer
 from harness_pipelines.layout.files import Extent, FileStats, classify, might_hold, place, rebuild
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines_tests.unit.layout.given import Row, arrays, file_of, skewed, some_rows, tables, tree_of

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.layout.boxes import At, Cut, Slab
-from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
-from harness_pipelines.layout.errors import CutRefused, RegionUnknown, ShapesDiffer, TreeBroken
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.columns import ColumnValues, CutRefused, IndexedColumn, ShapesDiffer
+from harness_pipelines.layout.tree import RegionTree, RegionUnknown, TreeBroken
 from harness_pipelines_tests.unit.layout.given import NAN, arrays, some_rows, tables, tree_of
 
 X, Y = IndexedColumn("x", "double"), IndexedColumn("y", "long")

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness_pipelines.services import kafka
-from harness_pipelines.services.base import Place
-from harness_pipelines.services.errors import ServicesError
+from harness_pipelines.services.base import Place, ServicesError
 from harness_pipelines.services.kafka import Kafka
 from harness_pipelines.services.process import Launch
 

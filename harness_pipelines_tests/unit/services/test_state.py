@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from harness_pipelines.services.errors import ServicesBusy, ServicesError
+from harness_pipelines.services.base import ServicesBusy, ServicesError
 from harness_pipelines.services.manager import Services
 from harness_pipelines.services.process import (
     Launch,

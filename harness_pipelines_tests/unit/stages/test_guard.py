@@ -10,6 +10,7 @@ import pytest
 
 from harness_pipelines.ports.errors import LakeAway, LedgerOlderThanLake
 from harness_pipelines.protocol.lake.history import NamedMove
+from harness_pipelines.stages import guard as module
 from harness_pipelines.stages.guard import COMPARED_S, RESTING, WarehouseGuard
 
 TABLE: Any = SimpleNamespace(table_id=1, name="shop.orders", views={"stream": "orders__stream"})
@@ -62,7 +63,7 @@ class Place:
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place()
-    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=made.monotonic))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made.monotonic))
     return made
 
 

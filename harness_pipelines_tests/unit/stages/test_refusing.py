@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.refusals import one_too_many
+from harness_pipelines.stages.ingest.refusing import one_too_many
 
 
 def test_the_limit_is_reached_by_the_record_after_the_last_that_is_allowed():
