@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from harness_pipelines.protocol.schema.evolution import Changes, EvolutionRefused, evolved
+from harness_pipelines.protocol.schema.evolution import ColumnChanges, EvolutionRefused, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Primitive, iceberg_fields
@@ -112,7 +112,10 @@ def test_the_second_of_two_such_names_is_refused_by_its_odd_letter_by_apply_and_
 
     spec = TableSpec.model_validate({"table": "a.b", "columns": {one: "int", "n": "int"}, "views": "stream"})
     fields = tuple(iceberg_fields(spec.columns))
-    for changes in (Changes(add=(Column(name=other, type=Primitive("int")),)), Changes(rename=(("n", other),))):
+    for changes in (
+        ColumnChanges(add=(Column(name=other, type=Primitive("int")),)),
+        ColumnChanges(rename=(("n", other),)),
+    ):
         with pytest.raises(EvolutionRefused, match=re.escape(f"{one!r}") + ".*" + re.escape(why)):
             evolved(spec, fields, changes, next_id=3)
 
