@@ -28,6 +28,7 @@ class RegistryServer:
         """*login*: ``user:password`` that it asks for."""
         self.login = login
         self.fail_with: int | None = None  #: answer everything with this status
+        self.answer_with: Any = _error(50001, "Error in the backend data store")  #: and with this, while it fails
         self.delay_s = 0.0
         self.requests: Counter[str] = Counter()  #: by path
         self._lock = threading.Lock()
@@ -122,7 +123,7 @@ class RegistryServer:
                 if registry.delay_s:
                     time.sleep(registry.delay_s)
                 if registry.fail_with is not None:
-                    status, answer = registry.fail_with, _error(50001, "Error in the backend data store")
+                    status, answer = registry.fail_with, registry.answer_with
                 elif registry.login is not None and self.headers.get("Authorization") != _basic(registry.login):
                     status, answer = 401, _error(401, "Unauthorized")
                 else:

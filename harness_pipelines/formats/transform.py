@@ -473,9 +473,9 @@ def _function_troubles(database: DuckDBPyConnection, name: str, inside: frozense
     forms = _functions(database).get(name, ())
     kinds = {kind for kind, *_ in forms}
     if name in _OF_THE_SESSION or any(stability not in (None, "CONSISTENT") for _, stability, _, _ in forms):
-        yield f"{name}() gives another value each time, or for each reader"
+        yield f"{name}() gives another value each time, or for each reader; take a field of the record"
     elif "aggregate" in kinds:
-        yield f"{name}() looks at many records"
+        yield f"{name}() looks at many records, and a column is made of one; do it where the table is read"
     elif kinds and kinds.isdisjoint({"scalar", "macro"}):  # some are both: range() stands for a list in an expression
         yield f"{name}() gives rows, not a value"
     for kind, _, definition, parameters in forms:

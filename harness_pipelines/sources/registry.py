@@ -95,7 +95,11 @@ class Registry:
                 return self._known[schema_id]
             if self._clock() < self._absent.get(schema_id, 0.0):
                 return None
-            found = self._ask(schema_id)
+            try:
+                found = self._ask(schema_id)
+            except HarnessError:
+                self._forget_client()
+                raise
             if found is None or found.lacks is not None:
                 self._absent[schema_id] = self._clock() + ABSENT_S if found is None else 0.0
             else:
@@ -105,17 +109,13 @@ class Registry:
 
     def _ask(self, schema_id: int) -> WrittenSchema | None:
         client = self._opened()
-        schema = self._answer(f"asking for schema {schema_id}", lambda: client.get_schema(schema_id))
+        schema = self._answer(f"asking for schema {schema_id}", lambda: _checked(client.get_schema(schema_id)))
         if schema is None:
             return None
         references: dict[str, str] = {}
         lacks = self._add_references(schema, references)
-        return WrittenSchema(
-            kind=(schema.schema_type or "AVRO").upper(),
-            text=schema.schema_str or "",
-            references=references,
-            lacks=lacks,
-        )
+        kind = (schema.schema_type or "AVRO").upper()
+        return WrittenSchema(kind=kind, text=schema.schema_str, references=references, lacks=lacks)
 
     def _add_references(self, schema: Schema, found: dict[str, str]) -> str | None:
         """Add what *schema* refers to, what that refers to first; returns what the registry has not."""
@@ -132,15 +132,15 @@ class Registry:
             if (lacks := self._add_references(there, found)) is not None:
                 return lacks
             del found[name]
-            found[name] = there.schema_str or ""
+            found[name] = there.schema_str
         return None
 
-    def _reference(self, reference: SchemaReference) -> Schema | None:
+    def _reference(self, reference: SchemaReference) -> Any:
         client, subject, version = self._opened(), str(reference.subject), int(reference.version or 0)
-        found = self._answer(
-            f"asking for version {version} of {subject}", lambda: client.get_version(subject, version, deleted=True)
+        return self._answer(
+            f"asking for version {version} of {subject}",
+            lambda: _checked(client.get_version(subject, version, deleted=True).schema),
         )
-        return None if found is None else found.schema
 
     def _answer(self, doing: str, ask: Callable[[], Any]) -> Any:
         """The registry's answer; None: not found."""
@@ -165,6 +165,12 @@ class Registry:
                 server, settings = f"the schema registry at {self._shown}", "HARNESS_REGISTRY, HARNESS_REGISTRY_SSL_*"
                 raise CertificateRefused(server, why=why, said=detail, settings=settings) from error
             raise RegistryAway(self._shown, doing=doing, detail=detail) from error
+
+    def _forget_client(self) -> None:
+        """The next question is a new client's: it reads files of certificates again, and keeps no wrong answer."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _opened(self) -> SchemaRegistryClient:
         if self._client is None:
@@ -191,6 +197,19 @@ class Registry:
 
     def close(self) -> None:
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+            self._forget_client()
+
+
+def _checked(schema: Schema) -> Schema:
+    """*schema*, if it is one: a gateway's answer in JSON must not stand for a schema, by which records are refused.
+
+    Raises: ValueError.
+    """
+    texts = [schema.schema_str, schema.schema_type or "AVRO"]
+    numbers: list[Any] = []
+    for one in schema.references or []:
+        texts += [one.name, one.subject]
+        numbers.append(one.version)
+    if not all(isinstance(text, str) and text for text in texts) or not all(isinstance(n, int) for n in numbers):
+        raise ValueError("the answer holds no schema, so who answers is no schema registry")
+    return schema

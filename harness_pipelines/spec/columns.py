@@ -44,6 +44,7 @@ RESERVED = frozenset({
 })  # fmt: skip
 NAME_BYTES_MAX = 63  # Postgres cuts longer identifiers
 COLUMNS_MAX = 1_500  # Postgres has 1,600, the coordinates included
+_RENAME = "give the field another name in the topic"
 _KEEP_ONE = "keep one, or give one of the fields another name in the topic"
 _MAP_KEYS = ("string", "int", "long", "date", "time", "timestamp", "timestamptz", "uuid", "decimal(p,s)")
 
@@ -130,7 +131,14 @@ def _columns(value: Any) -> tuple[Column, ...]:
     else:
         raise ValueError(f"write names with their types, such as `order_id: long`, not {quote(value)}")
     if not 1 <= len(pairs) <= COLUMNS_MAX:
-        raise ValueError(f"a table has 1 to {COLUMNS_MAX:,} columns, not {len(pairs):,}")
+        raise ValueError(
+            f"a table has 1 to {COLUMNS_MAX:,} columns, not {len(pairs):,}"
+            + (
+                "; name those to keep, such as `order_id: long`"
+                if not pairs
+                else "; leave fields out, or take some together as a struct or map"
+            )
+        )
     found: list[Column] = []
     wrong: list[InitErrorDetails] = []
     seen: dict[str, str] = {}
@@ -245,14 +253,14 @@ def _default_trouble(column: Column, default: Default) -> str | None:
 def _name_trouble(name: str, what: str = "column name") -> str | None:
     article = "an" if what == "alias" else "a"
     if name and not folded(name):
-        return f"{article} {what} has a character that can be seen, and {name!a} has none"
+        return f"{article} {what} has a character that can be seen, and {name!a} has none; {_RENAME}"
     if not name or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
-        return f"{article} {what} has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode(errors='replace'))}"
+        return f"{article} {what} has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode(errors='replace'))}; {_RENAME}"
     if why := _letter_trouble(name):
-        return f"the {what} {name!r} {why}"
+        return f"the {what} {name!r} {why}; {_RENAME}"
     if folded(name).startswith(RESERVED_PREFIXES) or folded(name) in RESERVED:
         taken = ", ".join([*(f"{prefix}*" for prefix in RESERVED_PREFIXES), *sorted(RESERVED)])
-        return f"the {what} {name!r} is reserved, as are {taken}; give the field another name in the topic"
+        return f"the {what} {name!r} is reserved, as are {taken}; {_RENAME}"
     return None
 
 

@@ -101,7 +101,8 @@ def _debezium_trouble(spec: TableSpec) -> tuple[str, str] | None:
     if not spec.key:
         return (
             "key",
-            f"`format: {spec.format}` needs it: without a key each update of a row would count as one more row",
+            f"`format: {spec.format}` needs it: without a key each update of a row would count as one more row; name "
+            "the columns of the source's primary key, such as `key: [id]`",
         )
     if spec.delete != "tombstone":
         return "delete", f"the events of `format: {spec.format}` state themselves which row they delete; remove it"

@@ -49,6 +49,11 @@ _ELSEWHERE: Mapping[type[BaseModel], Mapping[str, str]] = {
 }  # fmt: skip
 
 
+_EXAMPLES = {
+    "table": "namespace.name", "columns": "{order_id: long, note: string}", "type": "long", "values": "[d]",
+}  # fmt: skip
+
+
 def load_spec(path: str | Path) -> TableSpec:
     """Read a YAML (or JSON) file. Raises: SpecError."""
     try:
@@ -187,10 +192,10 @@ def _message(error: Mapping[str, Any], place: Place, reader: Reader, *, has_word
             return _unknown_setting(place, given, is_bare=place in reader.bare)
         case "missing":
             if has_word:
-                return f"`{place[-1]}` has no value"
+                return f"`{place[-1]}` has no value; indent what belongs to it below it"
             if _model_at(place[:-1]) is GivenSchema:
                 return "`file` or `text` is missing"
-            return f"`{place[-1]}` is missing" + _as_struct(given)
+            return f"`{place[-1]}` is missing" + (_as_struct(given) or _example(place))
         case "value_error":
             return str(error["ctx"]["error"])
         case "column":
@@ -279,6 +284,12 @@ def _meant(place: Place) -> str | None:
 
 def _did_you_mean(near: str | None) -> str:
     return f" (did you mean `{near}`?)" if near else ""
+
+
+def _example(place: Place) -> str:
+    """How a setting that a spec must have is written."""
+    example = _EXAMPLES.get(str(place[-1])) if len(place) == 1 or place[-1] in ("type", "values") else None
+    return f"; write `{place[-1]}: {example}`" if example else ""
 
 
 def _as_struct(given: Any) -> str:

@@ -42,7 +42,11 @@ def source_trouble(source: Source, type_: Type) -> str | None:
     """Why values of *type_* are not written so."""
     if source in WHOLE:
         given = WHOLE[source]
-        return None if str(type_) in given else f"`from: {source}` gives {' or '.join(given)}, not {type_}"
+        return (
+            None
+            if str(type_) in given
+            else f"`from: {source}` gives {' or '.join(given)}, not {type_}; write that type"
+        )
     element = type_
     while isinstance(element, ListType):
         element = element.element

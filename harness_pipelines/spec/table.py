@@ -358,9 +358,13 @@ class TableSpec(BaseModel):
         if (longest := max(map(len, value.split(".")))) > PART_MAX:
             raise ValueError(f"{quote(value)} is too long; each part has at most {PART_MAX} characters, not {longest}")
         if value.endswith(STREAM_SUFFIX):
-            raise ValueError(f"{value!r} ends with __stream, which names the stream view of another table")
+            raise ValueError(
+                f"{value!r} ends with __stream, which names the stream view of another table; name it otherwise"
+            )
         if value.endswith(QUARANTINE_SUFFIX):
-            raise ValueError(f"{value!r} ends with __quarantine, which names the quarantine of another table")
+            raise ValueError(
+                f"{value!r} ends with __quarantine, which names the quarantine of another table; name it otherwise"
+            )
         return value
 
     @model_validator(mode="after")

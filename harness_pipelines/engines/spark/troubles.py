@@ -60,6 +60,7 @@ _OUTAGES = (
 _STORE = re.compile(r"S3Exception|software\.amazon\.awssdk|S3FileIO|SdkClientException")
 #: In them when a task could not ask the schema registry.
 _REGISTRY = ("RegistryAway", "RegistryPropertyRefused", "no schema registry is known")
+_RAISED = re.compile(r"^\s*(?:\w+\.)*Registry\w+: ")
 _ROLE = re.compile(
     r'permission denied to set role|invalid value for parameter "role"|role "harness_\w+" does not exist'
 )
@@ -72,7 +73,7 @@ _LOGINS: tuple[tuple[re.Pattern[str], str], ...] = (
      "Kafka refused the login: check HARNESS_KAFKA_SECURITY_PROTOCOL, HARNESS_KAFKA_SASL_* and HARNESS_KAFKA_SSL_*"),
     (re.compile(r"TopicAuthorizationException|GroupAuthorizationException|ClusterAuthorizationException"),
      "Kafka does not let this user read the topic: give it Describe and Read, or log in as another by HARNESS_KAFKA_*"),
-    (re.compile(r"RegistryLoginFailed"),
+    (re.compile(r"RegistryLoginFailed: "),
      "the schema registry refused the login: check HARNESS_REGISTRY_BASIC_AUTH_USER_INFO and HARNESS_REGISTRY_SSL_*"),
 )  # fmt: skip
 
@@ -140,7 +141,8 @@ def shown_line(text: str) -> str:
     """The most telling line of Spark's *text*: the registry's, if there is one, else the first."""
     lines = text.splitlines() or ["no reason was given"]
     asked = [line for line in lines if any(s in line for s in (*_REGISTRY, "RegistryLoginFailed"))]
-    return (asked or lines)[0].strip()[:SHOWN_CHARS_MAX]
+    raised = [line for line in asked if _RAISED.search(line)]  # not the line of code that a traceback quotes
+    return (raised or asked or lines)[0].strip()[:SHOWN_CHARS_MAX]
 
 
 def _line_of(text: str, at: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from harness_pipelines.engines.spark.session import SessionLost, SparkAway, is_closed_channel
+from harness_pipelines.engines.spark.troubles import SparkLoginFailed
 from harness_pipelines.engines.spark.write import SparkFailed, explained
+from harness_pipelines.sources.registry import RegistryAway, RegistryLoginFailed
 
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 TABLE: Any = SimpleNamespace(name="shop.orders")
@@ -25,6 +28,26 @@ def closed() -> ValueError:
     with pytest.raises(ValueError, match="closed") as raised:
         call(b"")
     return raised.value
+
+
+def of_a_task(error: type[Exception], *arguments: Any, **named: Any) -> PySparkException:
+    """What Spark makes of an error in a task of Python: its traceback, with the line of code that raised it."""
+    try:
+        try:
+            raise ValueError("an answer that is none")
+        except ValueError as cause:
+            raise error(*arguments, **named) from cause
+    except error as raised:
+        return PySparkException("Job aborted\n" + "".join(traceback.format_exception(raised)))
+
+
+def test_of_a_registry_that_a_task_asked_the_words_are_shown_and_not_the_code():
+    away = of_a_task(RegistryAway, "http://r", doing="asking", detail="HTTP 503")
+    with pytest.raises(SparkAway, match=r"RegistryAway: the schema registry at http://r gave"), explained(TABLE, MOVE):
+        raise away
+    wanted = r"HARNESS_REGISTRY_BASIC.*RegistryLoginFailed: the login at the schema registry"
+    with pytest.raises(SparkLoginFailed, match=wanted), explained(TABLE, MOVE):
+        raise of_a_task(RegistryLoginFailed, "http://r", detail="HTTP 401")
 
 
 def test_a_session_that_another_stage_closed_is_waited_for(closed: ValueError):

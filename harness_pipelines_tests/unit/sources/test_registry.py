@@ -115,6 +115,26 @@ def test_what_is_no_registry_refuses_no_record(server):
         Registry(f"{server.url}/elsewhere", QUICK).by_id(1)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {}, [], None, "x", {"schema": None}, {"schema": 5}, {"schema": ""}, {"error_code": 401, "message": "no"},
+        {"schema": '"long"', "schemaType": 7}, {"schema": '"long"', "references": 7},
+        {"schema": '"long"', "references": [{}]},
+        {"schema": '"long"', "references": [{"name": "a", "subject": "b", "version": "x"}]},
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_no_schema_stands_for_none(server, answer):
+    number = server.register("a-value", LONG)
+    registry = Registry(server.url, QUICK)
+    server.fail_with, server.answer_with = 200, answer
+    with pytest.raises(RegistryAway, match="gave no answer while asking for schema 1"):
+        registry.by_id(number)
+    server.fail_with = None
+    found = registry.by_id(number)
+    assert found is not None and found.text == LONG
+
+
 def test_a_wrong_password_is_named_and_never_shown():
     with serving(login="me:right") as server:
         number = server.register("a-value", LONG)

@@ -17,8 +17,8 @@ SAID = {
         "orders.yaml:1: a spec is a mapping of settings, such as `table: namespace.name`, not [{table: 'shop.orders'}]"
     ),
     "nothing": "orders.yaml: the spec is empty; it starts with `table: namespace.name`",
-    "no columns": "orders.yaml:1: columns: `columns` is missing",
-    "no table": "orders.yaml:1: table: `table` is missing",
+    "no columns": ("orders.yaml:1: columns: `columns` is missing; write `columns: {order_id: long, note: string}`"),
+    "no table": ("orders.yaml:1: table: `table` is missing; write `table: namespace.name`"),
     "a table without a namespace": (
         "orders.yaml:1: table: 'orders' is not a table name; write namespace.name, each of a-z, 0-9 "
         "and _, beginning with a letter"
@@ -61,7 +61,9 @@ SAID = {
         "orders.yaml:2: columns.id.type: type 'decimal(60,2)': a decimal has 1 to 38 digits, and 0 "
         "to all of them behind the point, such as decimal(12,2)"
     ),
-    "no columns in columns": "orders.yaml:2: columns: a table has 1 to 1,500 columns, not 0",
+    "no columns in columns": (
+        "orders.yaml:2: columns: a table has 1 to 1,500 columns, not 0; name those to keep, such as `order_id: long`"
+    ),
     "a column of ours": (
         "orders.yaml:2: columns._kafka_offset: the column name '_kafka_offset' is reserved, as are "
         "_kafka_*, _harness_*, _change_ordinal, _change_type, _commit_snapshot_id, _deleted, _file, "
@@ -76,7 +78,7 @@ SAID = {
         "orders.yaml:2: columns.id.nullable: unknown setting `nullable` (did you mean `required`?); "
         "allowed: type, required, from, aliases, default"
     ),
-    "a column without a type": "orders.yaml:2: columns.id.type: `type` is missing",
+    "a column without a type": ("orders.yaml:2: columns.id.type: `type` is missing; write `type: long`"),
     "a from that is none": (
         "orders.yaml:2: columns.at.from: 'unix' is not allowed; allowed: iso8601, epoch_days, "
         "epoch_ms, epoch_us, epoch_ns, ms_of_day, us_of_day, ns_of_day, number, base64, headers, "
@@ -97,10 +99,10 @@ SAID = {
     "a delete without a key": (
         "orders.yaml:3: delete: records can delete only in a table with a `key`; add one, or remove `delete`"
     ),
-    "a delete without values": "orders.yaml:4: delete.values: `values` is missing",
+    "a delete without values": ("orders.yaml:4: delete.values: `values` is missing; write `values: [d]`"),
     "change events without a key": (
-        "orders.yaml:1: key: `format: debezium` needs it: without a key each update of a row would "
-        "count as one more row"
+        "orders.yaml:1: key: `format: debezium` needs it: without a key each update of a row would count as "
+        "one more row; name the columns of the source's primary key, such as `key: [id]`"
     ),
     "a schema of JSON": ("orders.yaml:3: schema: `format: json` has no schema; remove it, or write `format: avro`"),
     "views that are none": "orders.yaml:3: views: 'all' is not allowed; allowed: stream, batch, both",
@@ -185,7 +187,9 @@ SAID = {
         "orders.yaml:2: columns: write names with their types, such as `order_id: long`, not ['id', 'name']"
     ),
     "a text": "orders.yaml:1: a spec is a mapping of settings, such as `table: namespace.name`, not 'hello'",
-    "columns that are not indented": "orders.yaml:2: columns: `columns` has no value",
+    "columns that are not indented": (
+        "orders.yaml:2: columns: `columns` has no value; indent what belongs to it below it"
+    ),
     "a column without anything": (
         "orders.yaml:3: columns.id: it has no type; write one, such as `long`, or {type: long, required: true}"
     ),
@@ -249,7 +253,8 @@ SAID = {
         "too long; each part has at most 55 characters, not 80"
     ),
     "a table named as a view": (
-        "orders.yaml:1: table: 'shop.orders__stream' ends with __stream, which names the stream view of another table"
+        "orders.yaml:1: table: 'shop.orders__stream' ends with __stream, which names the stream view of "
+        "another table; name it otherwise"
     ),
     "a letter that looks like another": (
         "orders.yaml:1: table: 'shop.\u043erders' is not a table name; write namespace.name, each of a-z, "
@@ -260,8 +265,11 @@ SAID = {
         "U+200B ZERO WIDTH SPACE; columns: id, name"
     ),
     "spaces of a web page": (
-        "orders.yaml:2: columns: `columns` has no value\norders.yaml:3: '\\xa0\\xa0id': unknown setting "
-        f"`\xa0\xa0id`; character 1 is U+00A0 NO-BREAK SPACE; allowed: {SETTINGS}"
+        "orders.yaml:2: columns: `columns` has no value; indent what belongs to it below it\norders.yaml:3: "
+        "'\\xa0\\xa0id': unknown setting `\xa0\xa0id`; character 1 is U+00A0 NO-BREAK SPACE; allowed: table, topic, "
+        "topics, start, format, schema, columns, key, key_format, key_schema, delete, unavailable_value, "
+        "views, layout, buffer, shards, tier, recall, on_error, unknown_fields, evolution, stop_above, "
+        "quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
     ),
     "quotes of a text processor": (
         "orders.yaml:1: table: '\u201cshop.orders\u201d' is not a table name; write namespace.name, each of "
@@ -272,17 +280,19 @@ SAID = {
         f"U+043E CYRILLIC SMALL LETTER O; allowed: {SETTINGS}"
     ),
     "a column with a long name": (
-        "orders.yaml:2: columns.cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc: a "
-        "column name has 1 to 63 bytes, not 64"
+        "orders.yaml:2: columns.cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc: a column "
+        "name has 1 to 63 bytes, not 64; give the field another name in the topic"
     ),
     "a column with U+0000": (
         "orders.yaml:2: columns: the name of a setting has U+0000 at character 2; remove the character"
     ),
     "a column with a quote": (
-        'orders.yaml:2: columns.a"b: the column name \'a"b\' holds " or \\, which JSON escapes; fields '
-        "with such names cannot be decoded"
+        'orders.yaml:2: columns.a"b: the column name \'a"b\' holds " or \\, which JSON escapes; fields with '
+        "such names cannot be decoded; give the field another name in the topic"
     ),
-    "a column without a name": "orders.yaml:2: columns.'': a column name has 1 to 63 bytes, not 0",
+    "a column without a name": (
+        "orders.yaml:2: columns.'': a column name has 1 to 63 bytes, not 0; give the field another name in the topic"
+    ),
     "a list for one topic": ("orders.yaml:3: topic: one topic is text; several are written `topics: ['a', 'b']`"),
     "a number for a topic": "orders.yaml:3: topic: write text in quotes: '5', not 5",
     "one topic as several": "orders.yaml:3: topics: one topic is written `topic: a`",
@@ -466,11 +476,12 @@ SAID = {
         "which does not fit long without loss; write a CAST that says how; nothing was changed"
     ),
     "an expression that reads the clock": (
-        "orders.yaml:3: shop.orders: transform.derive.name: 'now()::text': now() gives another value "
-        "each time, or for each reader; nothing was changed"
+        "orders.yaml:3: shop.orders: transform.derive.name: 'now()::text': now() gives another value each "
+        "time, or for each reader; take a field of the record; nothing was changed"
     ),
     "an expression over many records": (
-        "orders.yaml:3: shop.orders: transform.derive.id: 'sum(x)': sum() looks at many records; nothing was changed"
+        "orders.yaml:3: shop.orders: transform.derive.id: 'sum(x)': sum() looks at many records, and a "
+        "column is made of one; do it where the table is read; nothing was changed"
     ),
     "an expression with a misspelt function": (
         "orders.yaml:3: shop.orders: transform.derive.name: 'uper(x)': there is no function uper() "
@@ -505,7 +516,8 @@ SAID = {
         "2026-01-31 (Invalid isoformat string: '01.02.2026')"
     ),
     "headers as text": (
-        "orders.yaml:2: columns.h.from: `from: headers` gives list<struct<key: string, value: binary>>, not string"
+        "orders.yaml:2: columns.h.from: `from: headers` gives list<struct<key: string, value: binary>>, not "
+        "string; write that type"
     ),
     "a limit without a buffer": (
         "orders.yaml:4: stop_above: it does not work with `buffer: none` yet; remove it, or use `buffer: postgres`"
