@@ -24,7 +24,7 @@ from harness_pipelines.drivers.files import listed, size_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET
 from harness_pipelines.lakes.iceberg.checked_io import KEPT, opened_io
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
-from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns, maybe
+from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns
 from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, kept_columns
 from harness_pipelines.ports.files import GONE, FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen, Unreadable
 from harness_pipelines.protocol.coordinates import OPERATION
@@ -194,17 +194,17 @@ _DELETES = {DataFileContent.POSITION_DELETES.value: "position", DataFileContent.
 def _seen(files: FileColumns, number: int, of: MetadataSeen | None) -> FileSeen:
     low, high = (None, None)
     if of is not None and of.offset_id is not None:
-        low, high = (maybe(bounds, number) for bounds in files.longs(of.offset_id))
+        low, high = files.ends(of.offset_id, number)
     return FileSeen(
         path=files.path(number),
-        added=maybe(files.written, number),
+        added=files.written(number),
         bytes=int(files.bytes[number]),
         rows=int(files.rows[number]),
-        partition=maybe(files.partition, number),
+        partition=files.partition(number),
         low=low,
         high=high,
         operations=None if of is None or of.operation_id is None else _texts(files, number, of.operation_id),
-        deletes=_DELETES.get(int(files.content[number])),
+        deletes=_DELETES.get(files.content(number)),
         deletes_of=files.deletes_of(number),
     )
 

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, read_metadata
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
-from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns, maybe
+from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
 from harness_pipelines.ports.lake import FileEntry, SnapshotTold, reachable
 from harness_pipelines.protocol.lake.lineage import FileAsked
@@ -109,16 +109,16 @@ class IcebergPast:
             return [columns_of(manifest, self._io) for manifest in manifests_of(self._snapshot(snapshot), self._io)]
 
     def _entry(self, files: FileColumns, number: int) -> FileEntry:
-        low, high = (maybe(bounds, number) for bounds in files.longs(self._offset_id))
+        low, high = files.ends(self._offset_id, number)
         return FileEntry(
             path=files.path(number),
             rows=int(files.rows[number]),
             bytes=int(files.bytes[number]),
-            partition=maybe(files.partition, number),
+            partition=files.partition(number),
             low=low,
             high=None if high is None else high + 1,
-            snapshot=maybe(files.snapshot, number),
-            sequence=maybe(files.sequence, number),
+            snapshot=files.snapshot(number),
+            sequence=files.sequence(number),
             is_data=bool(files.is_data[number]),
             hides_in=files.deletes_of(number),
         )

@@ -1,16 +1,19 @@
 """The live files of one manifest as columns.
 
-PyIceberg makes six to ten kB of objects for a file of a table with twenty columns. Here it is some hundred bytes: paths
-share their beginning, counts take as many bytes as they need, and bounds that repeat, as those of most columns do, are
-kept once.
+PyIceberg makes six to ten kB of objects for a file of a table with twenty columns. Here it is some two hundred bytes:
+paths share their beginning and their end, and what the files say of one column lies in a row of whole numbers, each in
+as few bytes as the row needs.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import lru_cache
+from itertools import chain, repeat
+from types import SimpleNamespace
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +25,20 @@ from pyiceberg.types import LongType
 from harness_pipelines.ports.lake import DeleteFile
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545  #: field ids that Iceberg's specification reserves
-NONE = np.iinfo(np.int64).min  #: in a column of whole numbers
-FIXED_BYTES = 4_096  #: of one `FileColumns`, beside its arrays
+NONE, MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max  #: NONE: in a column of whole numbers
+FIXED_BYTES = 2_048  #: of one `FileColumns`, beside what its arrays hold
 Longs = NDArray[np.int64]
-Value = TypeVar("Value")
+SIZES = (None, np.uint8, np.uint16, np.uint32, np.int64)  #: what a number may take
+SIZES_MAX = (0, 2**8 - 1, 2**16 - 1, 2**32 - 1)
+GAPS = 8  #: added to the place of a size: the row has missing numbers
+ZEROS, NOTHING, KEPT = 0, 1, 2  #: rows of which nothing is kept; the place of the first one that is
+SHORT, LONG, TEXT = 0, 8, 255  #: the width of a column's bounds; TEXT: they are apart
+_CONTENT, _PARTITION, _SEQUENCE, _WRITTEN, _SNAPSHOT = range(5)  #: rows of which a manifest has one
+_OF_ENTRY = ("sequence_number", "file_sequence_number", "snapshot_id")
+_ABOUT = 5
+_SIZES, _LACKS, _NULLS, _NANS, _LOWER, _UPPER = range(6)  #: rows of which each field has one; lacks: to the file's rows
+_NO_TEXTS: Final = pa.array([], pa.binary())
+_NO_ENTRY: Final[Any] = SimpleNamespace(**dict.fromkeys(_OF_ENTRY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,72 +53,91 @@ class FileMetrics:
     upper_bounds: Mapping[int, bytes]
 
 
-def _by_field(per_file: Sequence[Mapping[int, Value] | None], missing: Value) -> tuple[dict[int, int], Iterator[Value]]:
-    """The place of each field among the known ones, and the values: file by file, the fields in that order."""
-    first, *others = [one or {} for one in per_file] or [{}]
-    if all(one.keys() == first.keys() for one in others):
-        ids = list(first)
+class _Longs:
+    """Rows of whole numbers, in each one for every file: by how much it is above the least of its row.
+
+    That takes as few bytes as it can. A row of zeros, or of nothing, has no bytes: counts of NULL and NaN mostly are.
+    """
+
+    __slots__ = ("_above", "_form", "_least", "_place", "_start", "count")
+
+    def __init__(self, grid: Longs) -> None:
+        """*grid* has a row for each row, and NONE for what is missing; no row spans 63 bits."""
+        known = grid != NONE
+        whole, some = known.all(axis=1), known.any(axis=1)
+        least = np.where(known, grid, MAX).min(axis=1, initial=MAX) - ~whole  # of a row with gaps, 0 is one
+        above = np.where(known, grid - least[:, None], 0)
+        size = np.searchsorted(SIZES_MAX, above.max(axis=1, initial=0))
+        kept = np.flatnonzero(some & ((size > 0) | (least != 0)))
+        self._place = np.where(some, ZEROS, NOTHING).astype(np.uint16)
+        self._place[kept] = np.arange(len(kept)) + KEPT
+        self._least, self._form = least[kept], (size + np.where(whole, 0, GAPS))[kept].astype(np.uint8)
+        packed = [above[row].astype(SIZES[size[row]]).tobytes() if size[row] else b"" for row in kept.tolist()]
+        self._start = (np.cumsum([0, *map(len, packed)])[:-1]).astype(np.uint32)
+        self._above, self.count = b"".join(packed), grid.shape[1]
+
+    def row(self, number: int) -> Longs:
+        """A row, NONE where it has none."""
+        return self._read(number, 0, self.count)
+
+    def at(self, number: int, file: int) -> int | None:
+        """One number of a row."""
+        return maybe(self._read(number, file, 1), 0)
+
+    def _read(self, number: int, first: int, count: int) -> Longs:
+        place = int(self._place[number]) - KEPT
+        if place < 0:
+            return np.full(count, 0 if place + KEPT == ZEROS else NONE, np.int64)
+        form, least = int(self._form[place]), self._least[place]
+        if (size := SIZES[form % GAPS]) is None:
+            return np.full(count, least, np.int64)
+        start = int(self._start[place]) + first * np.dtype(size).itemsize
+        above = np.frombuffer(self._above, size, count, start).astype(np.int64)
+        found: Longs = above + least
+        if form >= GAPS:
+            found[above == 0] = NONE
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self._place, self._least, self._form, self._start)
+        return len(self._above) + sum(int(array.nbytes) for array in arrays)
+
+
+def _as_longs(bounds: Sequence[bytes | None]) -> tuple[int, Longs] | None:
+    """Bounds of one column as whole numbers, and how many bytes each has (`SHORT`: up to seven, their length varies).
+
+    None: these are no such bounds.
+    """
+    there = [bound for bound in bounds if bound is not None]
+    lengths = set(map(len, there)) or {8}
+    if lengths in ({4}, {8}):
+        width = lengths.pop()
+        found = np.frombuffer(b"".join(there), f"<i{width}").astype(np.int64)
+    elif max(lengths) < 8:  # a one in front keeps the length
+        width, found = SHORT, np.array([int.from_bytes(b"\1" + bound) for bound in there], np.int64)
     else:
-        ids = sorted({field_id for one in per_file for field_id in one or ()})
-    told = (one.get(field_id, missing) for one in (first, *others) for field_id in ids)
-    return {field_id: place for place, field_id in enumerate(ids)}, told
+        return None
+    if there and (int(found.min()) == NONE or int(found.max()) - int(found.min()) >= MAX):
+        return None
+    if len(there) == len(bounds):
+        return width, found
+    spread = np.full(len(bounds), NONE, np.int64)
+    spread[[bound is not None for bound in bounds]] = found
+    return width, spread
 
 
-class _Counts:
-    """A count per field and file, none of them negative."""
-
-    __slots__ = ("grid", "rows")
-
-    def __init__(self, per_file: Sequence[Mapping[int, int] | None]) -> None:
-        self.rows, told = _by_field(per_file, -1)
-        grid = np.fromiter(told, np.int64, len(self.rows) * len(per_file)).reshape(len(per_file), len(self.rows))
-        self.grid = np.ascontiguousarray(grid.T, np.min_scalar_type(-1 - int(grid.max(initial=0))))
-
-    def of(self, field_id: int, number: int) -> int | None:
-        row = self.rows.get(field_id)
-        found = -1 if row is None else int(self.grid[row, number])
-        return None if found < 0 else found
-
-    def column(self, field_id: int) -> list[int] | None:
-        """The counts of all files, -1 where there is none; None: of no file."""
-        row = self.rows.get(field_id)
-        found: list[int] | None = None if row is None else self.grid[row].tolist()
-        return found
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.grid.nbytes) + 100 * len(self.rows)
+def _as_bound(value: int, width: int) -> bytes:
+    """The inverse of `_as_longs`."""
+    if width != SHORT:
+        return value.to_bytes(width, "little", signed=True)
+    return value.to_bytes((value.bit_length() + 7) // 8)[1:]
 
 
-class _Bounds:
-    """A bound per field and file as Iceberg writes it; equal ones are kept once."""
-
-    __slots__ = ("grid", "rows", "values")
-
-    def __init__(self, per_file: Sequence[Mapping[int, bytes] | None]) -> None:
-        self.rows, told = _by_field(per_file, None)
-        known = pa.array(list(told), pa.binary()).dictionary_encode()
-        places = known.indices.fill_null(-1).to_numpy().reshape(len(per_file), len(self.rows))
-        self.grid = np.ascontiguousarray(places.T, np.min_scalar_type(-1 - len(known.dictionary)))
-        self.values = known.dictionary
-
-    def of(self, field_id: int, number: int) -> bytes | None:
-        row = self.rows.get(field_id)
-        found = -1 if row is None else int(self.grid[row, number])
-        value: bytes | None = None if found < 0 else self.values[found].as_py()
-        return value
-
-    def column(self, field_id: int) -> list[bytes | None] | None:
-        """The bounds of all files; None: of no file."""
-        if (row := self.rows.get(field_id)) is None:
-            return None
-        places = self.grid[row]
-        found: list[bytes | None] = self.values.take(pa.array(places, mask=places < 0)).to_pylist()
-        return found
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.grid.nbytes + self.values.nbytes) + 100 * len(self.rows)
+@lru_cache(256)
+def _places(field_ids: tuple[int, ...]) -> Mapping[int, int]:
+    """The place of each field among all: one mapping for the manifests of a table."""
+    return {field_id: place for place, field_id in enumerate(field_ids)}
 
 
 class FileColumns:
@@ -114,47 +146,72 @@ class FileColumns:
     def __init__(self, files: Sequence[DataFile], entries: Sequence[ManifestEntry] = (), *, spec_id: int = 0) -> None:
         paths = [file.file_path for file in files]
         self._folder = os.path.commonprefix(paths)  # noqa: RUF071  # nothing that ends with a folder is needed
-        self._names = pa.array([path[len(self._folder) :] for path in paths], pa.string())
+        names = [path[len(self._folder) :] for path in paths]
+        self._end = os.path.commonprefix([name[::-1] for name in names])[::-1]  # noqa: RUF071
+        self._names = pa.array([name.removesuffix(self._end) for name in names], pa.string())
         self.spec_id = spec_id
-        self.content: NDArray[np.int8] = np.array([file.content for file in files], np.int8)
-        self.rows = _longs(file.record_count for file in files)
-        self.bytes = _longs(file.file_size_in_bytes for file in files)
-        self.partition = _longs(map(_partition, files))  #: Kafka's; NONE: it mixes several
-        self.sequence = _longs(entry.sequence_number for entry in entries)
-        self.written = _longs(entry.file_sequence_number for entry in entries)
-        self.snapshot = _longs(entry.snapshot_id for entry in entries)
-        self._sizes = _Counts([file.column_sizes for file in files])
-        self._values = _Counts([file.value_counts for file in files])
-        self._nulls = _Counts([file.null_value_counts for file in files])
-        self._nans = _Counts([file.nan_value_counts for file in files])
-        self._lower = _Bounds([file.lower_bounds for file in files])
-        self._upper = _Bounds([file.upper_bounds for file in files])
-        self._ends: dict[int, tuple[Longs, Longs]] = {}
+        self.rows = _narrow([file.record_count for file in files])
+        self.bytes = _narrow([file.file_size_in_bytes for file in files])
+        counts = _told(files, "column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+        bounds = _told(files, "lower_bounds", "upper_bounds")
+        ids = tuple(sorted(set[int]().union(*chain(*counts, *bounds))))
+        self._field = _places(ids)
+        sizes, values, nulls, nans = (_grid(column, ids) for column in counts)
+        values = np.where(values == NONE, NONE, self.rows.astype(np.int64) - values)
+        texts: dict[bytes, int] = {}
+        self._width, ends = _bounds_of(bounds, ids, texts)
+        self._texts = pa.array(list(texts), pa.binary()) if texts else _NO_TEXTS
+        about = [
+            _longs(file.content for file in files),
+            _longs(map(_partition, files)),
+            *(_longs(getattr(entry, name) for entry in entries or [_NO_ENTRY] * len(files)) for name in _OF_ENTRY),
+        ]
+        self._numbers = _Longs(np.vstack([*about, sizes, values, nulls, nans, *ends]))
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def nbytes(self) -> int:
-        """What it takes, with the bounds of one column of whole numbers."""
-        numbers = (self.rows, self.bytes, self.partition, self.sequence, self.written, self.snapshot)
-        grids = (self._sizes, self._values, self._nulls, self._nans, self._lower, self._upper)
-        core = int(self._names.nbytes) + sum(int(column.nbytes) for column in numbers) + 17 * len(self)
-        return FIXED_BYTES + core + sum(grid.nbytes for grid in grids)
+        """What it takes."""
+        arrays = int(self._names.nbytes + self._texts.nbytes + self.rows.nbytes + self.bytes.nbytes)
+        return FIXED_BYTES + arrays + len(self._width) + self._numbers.nbytes
 
     @property
     def is_data(self) -> NDArray[np.bool_]:
         """By number whether it is a data file."""
-        found: NDArray[np.bool_] = self.content == DataFileContent.DATA.value
+        found: NDArray[np.bool_] = self._numbers.row(_CONTENT) == DataFileContent.DATA.value
         return found
 
+    @property
+    def partitions(self) -> Longs:
+        """By number Kafka's partition; NONE: it mixes several."""
+        return self._numbers.row(_PARTITION)
+
+    def content(self, number: int) -> int:
+        """What it holds, as Iceberg numbers it."""
+        return self._numbers.at(_CONTENT, number) or 0
+
+    def partition(self, number: int) -> int | None:
+        return self._numbers.at(_PARTITION, number)
+
+    def sequence(self, number: int) -> int | None:
+        return self._numbers.at(_SEQUENCE, number)
+
+    def written(self, number: int) -> int | None:
+        """The sequence number of the snapshot that brought the file."""
+        return self._numbers.at(_WRITTEN, number)
+
+    def snapshot(self, number: int) -> int | None:
+        return self._numbers.at(_SNAPSHOT, number)
+
     def path(self, number: int) -> str:
-        return self._folder + str(self._names[number].as_py())
+        return self._folder + str(self._names[number].as_py()) + self._end
 
     def paths(self, numbers: NDArray[np.integer] | None = None) -> list[str]:
         """The paths of some of the files; None: of all."""
         names = self._names if numbers is None else self._names.take(pa.array(numbers))
-        return [self._folder + name for name in names.to_pylist()]
+        return [self._folder + name + self._end for name in names.to_pylist()]
 
     def named(self, name: str) -> list[int]:
         """The numbers of the files of which *name* is the last part of the path."""
@@ -162,32 +219,33 @@ class FileColumns:
 
     def lower(self, field_id: int, number: int) -> bytes | None:
         """The lower bound of a column; None: the writer kept none."""
-        return self._lower.of(field_id, number)
+        return self._bounds(_LOWER, field_id, [number])[0]
 
     def upper(self, field_id: int, number: int) -> bytes | None:
         """The upper bound of a column; None: the writer kept none."""
-        return self._upper.of(field_id, number)
+        return self._bounds(_UPPER, field_id, [number])[0]
 
     def nulls(self, field_id: int, number: int) -> int | None:
-        return self._nulls.of(field_id, number)
+        return self._one(_NULLS, field_id, number)
 
     def nans(self, field_id: int, number: int) -> int | None:
-        return self._nans.of(field_id, number)
+        return self._one(_NANS, field_id, number)
 
     def sizes(self, field_ids: Iterable[int], numbers: NDArray[np.integer]) -> Longs:
         """Bytes of some columns of some of the files, together."""
-        places = [place for field_id in field_ids if (place := self._sizes.rows.get(field_id)) is not None]
-        found: Longs = np.maximum(self._sizes.grid[places][:, numbers], 0).sum(axis=0, dtype=np.int64)
+        found = np.zeros(len(numbers), np.int64)
+        for field_id in field_ids:
+            if (row := self._row(_SIZES, field_id)) is not None:
+                found += np.maximum(self._numbers.row(row)[numbers], 0)
         return found
 
     def longs(self, field_id: int) -> tuple[Longs, Longs]:
         """By number the lowest and the highest value of a column of type long; NONE: the writer kept no bounds."""
-        if field_id not in self._ends:
-            numbers = range(len(self))
-            lower = _longs(map(_long, (self._lower.of(field_id, number) for number in numbers)))
-            upper = _longs(map(_long, (self._upper.of(field_id, number) for number in numbers)))
-            self._ends[field_id] = lower, upper
-        return self._ends[field_id]
+        return self._longs(_LOWER, field_id), self._longs(_UPPER, field_id)
+
+    def ends(self, field_id: int, number: int) -> tuple[int | None, int | None]:
+        """The lowest and the highest value that one file has of a column of type long."""
+        return _long(self.lower(field_id, number)), _long(self.upper(field_id, number))
 
     def deletes(self, number: int) -> DeleteFile:
         """A file that tells which rows are hidden."""
@@ -195,34 +253,92 @@ class FileColumns:
 
     def deletes_of(self, number: int) -> str | None:
         """The one data file whose rows a position delete file names; None of any other file."""
-        low, high = self.lower(PATH_ID, number), self.upper(PATH_ID, number)
-        if self.content[number] != DataFileContent.POSITION_DELETES.value or low is None or low != high:
+        if self.content(number) != DataFileContent.POSITION_DELETES.value:
             return None
-        return low.decode()
+        low, high = self.lower(PATH_ID, number), self.upper(PATH_ID, number)
+        return None if low is None or low != high else low.decode()
 
-    def metrics(self, field_ids: Collection[int], numbers: Iterable[int]) -> Iterator[FileMetrics]:
+    def metrics(self, field_ids: Collection[int], numbers: Sequence[int]) -> Iterator[FileMetrics]:
         """What some of the files say of some columns."""
-        values, nulls, nans = (_known(of.column, field_ids) for of in (self._values, self._nulls, self._nans))
-        lower, upper = (_known(of.column, field_ids) for of in (self._lower, self._upper))
-        for number in numbers:
+        known = [i for i in field_ids if i in self._field]
+        lacks, nulls, nans = (
+            [(i, self._numbers.row(self._field[i] + self._first(kind))[numbers].tolist()) for i in known]
+            for kind in (_LACKS, _NULLS, _NANS)
+        )
+        lower, upper = ([(i, self._bounds(side, i, numbers)) for i in known] for side in (_LOWER, _UPPER))
+        for at, rows in enumerate(self.rows[numbers].tolist()):
             yield FileMetrics(
-                record_count=int(self.rows[number]),
-                value_counts={i: count for i, column in values if (count := column[number]) >= 0},
-                null_value_counts={i: count for i, column in nulls if (count := column[number]) >= 0},
-                nan_value_counts={i: count for i, column in nans if (count := column[number]) >= 0},
-                lower_bounds={i: bound for i, column in lower if (bound := column[number]) is not None},
-                upper_bounds={i: bound for i, column in upper if (bound := column[number]) is not None},
+                record_count=rows,
+                value_counts={i: rows - count for i, column in lacks if (count := column[at]) != NONE},
+                null_value_counts={i: count for i, column in nulls if (count := column[at]) != NONE},
+                nan_value_counts={i: count for i, column in nans if (count := column[at]) != NONE},
+                lower_bounds={i: bound for i, column in lower if (bound := column[at]) is not None},
+                upper_bounds={i: bound for i, column in upper if (bound := column[at]) is not None},
             )
 
+    def _longs(self, side: int, field_id: int) -> Longs:
+        row = self._row(side, field_id)
+        if row is not None and self._width[row - self._first(_LOWER)] == LONG:
+            return self._numbers.row(row)
+        return _longs(map(_long, self._bounds(side, field_id, range(len(self)))))
 
-def _known(column: Callable[[int], list[Value] | None], field_ids: Collection[int]) -> list[tuple[int, list[Value]]]:
-    return [(field_id, found) for field_id in field_ids if (found := column(field_id)) is not None]
+    def _first(self, kind: int) -> int:
+        """The first of the rows of *kind*, which has one for each field."""
+        return _ABOUT + kind * len(self._field)
+
+    def _row(self, kind: int, field_id: int) -> int | None:
+        place = self._field.get(field_id)
+        return None if place is None else self._first(kind) + place
+
+    def _one(self, kind: int, field_id: int, number: int) -> int | None:
+        row = self._row(kind, field_id)
+        return None if row is None else self._numbers.at(row, number)
+
+    def _bounds(self, side: int, field_id: int, numbers: Sequence[int]) -> list[bytes | None]:
+        """The bounds that some of the files have of a column."""
+        if (row := self._row(side, field_id)) is None:
+            return [None] * len(numbers)
+        if len(numbers) == 1:
+            found = [self._numbers.at(row, numbers[0])]
+        else:
+            found = [None if value == NONE else value for value in self._numbers.row(row)[numbers].tolist()]
+        if (width := self._width[row - self._first(_LOWER)]) == TEXT:
+            return [None if place is None else self._texts[place].as_py() for place in found]
+        return [None if value is None else _as_bound(value, width) for value in found]
+
+
+def _told(files: Sequence[DataFile], *names: str) -> list[list[Mapping[int, Any]]]:
+    """What the files say of their columns, by field id."""
+    return [[getattr(file, name) or {} for file in files] for name in names]
+
+
+def _grid(per_file: Sequence[Mapping[int, int]], ids: Sequence[int]) -> Longs:
+    """A row for each of *ids*, a column for each file."""
+    told = chain.from_iterable(map(one.get, ids, repeat(NONE)) for one in per_file)
+    return np.fromiter(told, np.int64, len(ids) * len(per_file)).reshape(len(per_file), len(ids)).T
+
+
+def _bounds_of(
+    sides: Sequence[Sequence[Mapping[int, bytes]]], ids: Sequence[int], texts: dict[bytes, int]
+) -> tuple[bytes, list[Longs]]:
+    """For each side and each of *ids* the width of its bounds, and the bounds as numbers: of *texts* their places."""
+    found: list[tuple[int, Longs]] = []
+    for side in sides:
+        for bounds in zip(*(map(one.get, ids) for one in side), strict=True):
+            places = (None if bound is None else texts.setdefault(bound, len(texts)) for bound in bounds)
+            found.append(_as_longs(bounds) or (TEXT, _longs(places)))
+    return bytes(width for width, _ in found), [row for _, row in found]
 
 
 def maybe(column: Longs, number: int) -> int | None:
     """A value of a column of whole numbers."""
     found = int(column[number])
     return None if found == NONE else found
+
+
+def _narrow(values: Sequence[int]) -> NDArray[np.integer]:
+    """Numbers from 0 on, in as few bytes as they need."""
+    return np.array(values, np.min_scalar_type(max(values, default=0)))
 
 
 def _longs(values: Iterable[int | None]) -> Longs:

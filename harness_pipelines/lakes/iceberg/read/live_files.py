@@ -36,7 +36,7 @@ class LiveFiles(Sequence[LakeFile]):
         partition, low, high = (
             np.concatenate([np.empty(0, np.int64), *parts])
             for parts in (
-                [columns.partition[mine] for columns, mine in zip(manifests, numbers, strict=True)],
+                [columns.partitions[mine] for columns, mine in zip(manifests, numbers, strict=True)],
                 [columns.longs(offset_id)[0][mine] for columns, mine in zip(manifests, numbers, strict=True)],
                 [columns.longs(offset_id)[1][mine] for columns, mine in zip(manifests, numbers, strict=True)],
             )

@@ -11,7 +11,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DecimalType, NestedField, PrimitiveType, UUIDType
 
-from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns, maybe
+from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns
 from harness_pipelines.lakes.iceberg.read.live_files import deletes_in
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
 from harness_pipelines.layout.columns import IndexedColumn, unscaled
@@ -29,8 +29,8 @@ def region_files(view: Table, columns: Sequence[IndexedColumn]) -> list[FileStat
             files,
             number,
             fields,
-            sequence=maybe(files.sequence, number) or 0,
-            written=maybe(files.written, number),
+            sequence=files.sequence(number) or 0,
+            written=files.written(number),
             deletes=deletes.get(files.path(number)),
         )
         for files in manifests

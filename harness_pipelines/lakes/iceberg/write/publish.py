@@ -486,10 +486,11 @@ def _highest(view: Table, snapshot: Snapshot) -> dict[int, tuple[int, str]]:
     for manifest in manifests_of(snapshot, view.io):
         files = columns_of(manifest, view.io)
         low, high = files.longs(offset_id)
-        if len(unknown := np.flatnonzero(files.is_data & ((low == NONE) | (high == NONE)))):
+        is_data, partitions = files.is_data, files.partitions
+        if len(unknown := np.flatnonzero(is_data & ((low == NONE) | (high == NONE)))):
             raise no_bounds(files.path(int(unknown[0])))
-        for partition in np.unique(files.partition[files.is_data]).tolist():
-            mine = np.flatnonzero(files.is_data & (files.partition == partition))
+        for partition in np.unique(partitions[is_data]).tolist():
+            mine = np.flatnonzero(is_data & (partitions == partition))
             last = int(mine[np.argmax(high[mine])])
             if partition not in highest or highest[partition][0] < high[last]:
                 highest[partition] = (int(high[last]), files.path(last))
