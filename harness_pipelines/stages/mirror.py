@@ -114,7 +114,7 @@ class Mirroring:
         except OF_CATALOG as error:
             progress.errors[Stage.MIRROR] += 1
             if follower.error is None or str(error) != str(follower.error):
-                log.warning("mirror.trouble", table=table.name, catalog=catalog.name, error=str(error))
+                log.warning("mirror.failed", table=table.name, catalog=catalog.name, error=str(error))
                 self._stores.mirrors.trouble(table, catalog.name, str(error))
             follower.error, follower.next_at = error, time.monotonic() + follower.pauses.next_s()
             return False
@@ -152,14 +152,14 @@ class Round:
                 return False
             if all(act is MirrorStep.NOTHING for act in acts.values()):
                 self.stores.mirrors.settle(table, name, self.claim, version=target.version, seen=seen)
-                log.info("mirror.shows", table=table.name, catalog=name, version=target.version)
+                log.info("mirror.published", table=table.name, catalog=name, version=target.version)
                 return looks > 0
             self.stores.guard.check(table, self.stores.ledger)
             try:
                 self._send(target, seen, acts)
             except MirrorUndecided as unknown:  # the next look tells
                 lost = unknown
-                log.info("mirror.undecided", table=table.name, catalog=name, error=str(unknown))
+                log.info("mirror.outcome_unknown", table=table.name, catalog=name, error=str(unknown))
         raise lost or MirrorUndecided(f"{table.name}: catalog {name} does not show what it was sent")
 
     def _look(self, target: Version) -> tuple[dict[ViewName, Seen], dict[ViewName, MirrorStep]]:
@@ -175,7 +175,7 @@ class Round:
                 seen[view] = found
         back = [one.version for one in seen.values() if went_back(one, self.state.version)]
         if back and not all(act is MirrorStep.NOTHING for act in acts.values()):
-            log.warning("mirror.went_back", table=table.name, catalog=self.catalog.name, version=back[0])
+            log.warning("mirror.server_went_back", table=table.name, catalog=self.catalog.name, version=back[0])
         return seen, acts
 
     def _send(self, target: Version, seen: Mapping[ViewName, Seen], acts: Mapping[ViewName, MirrorStep]) -> None:

@@ -20,7 +20,7 @@ def test_a_stage_that_was_held_for_an_error_without_a_name_is_found(tmp_path: Pa
     configure_logging()
     try:
         log = structlog.get_logger("worker")
-        log.warning("stage.trouble", table="chaos.records", error="Spark is away")
+        log.warning("stage.failed", table="chaos.records", error="Spark is away")
         try:
             raise IndexError("list index out of range")
         except IndexError as error:

@@ -399,7 +399,7 @@ def resolved(table: str, unknown: OutcomeUnknown, ask: Callable[[], Version | No
         try:
             found = ask()
         except (TryAgain, OutcomeUnknown) as away:
-            log.info("outcome.not_told", table=table, error=str(away))
+            log.info("boundary.outcome_unread", table=table, error=str(away))
             continue
         if found is None:
             raise CommitLost(f"{table}: {unknown}; the ledger shows that it did not take effect: try again")

@@ -74,7 +74,7 @@ class News:
             try:
                 self._follow(pauses)
             except psycopg.Error as error:
-                log.info("news.lost", error=redact(str(error)))
+                log.info("notify.connection_lost", error=redact(str(error)))
                 self._tell(None)  # the waiting threads poll, and meet the error themselves
                 with self._changed:
                     self._changed.wait_for(lambda: self._ends, pauses.next_s())

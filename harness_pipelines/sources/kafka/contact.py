@@ -101,7 +101,7 @@ class Contact:
             raise self._client.unreachable(doing=doing, detail=self._trail.last, waited_s=since_s)
         if self._silence_s > allowed_s / 4 and not self._warned:
             self._warned = True
-            log.warning("kafka_silent", topic=self._topic, silent_s=round(since_s, 1), detail=self._trail.last)
+            log.warning("kafka.silent", topic=self._topic, silent_s=round(since_s, 1), detail=self._trail.last)
 
     def _read_answers(self) -> set[int]:
         suspects: set[int] = set()

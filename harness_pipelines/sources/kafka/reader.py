@@ -295,7 +295,7 @@ class KafkaReader:
             self._failed[partition] = self._client.translate(error, topic=self._topic, doing=self._doing)
         elif code not in AWAY | UNSETTLED:
             log.warning(
-                "kafka_partition_error", topic=self._topic, partition=partition, code=error.name(), detail=detail
+                "kafka.partition_failed", topic=self._topic, partition=partition, code=error.name(), detail=detail
             )
 
     def _diagnose_suspects(self) -> None:
@@ -329,7 +329,7 @@ class KafkaReader:
             self._failed[partition] = failure
         else:
             log.info(
-                "kafka_partition_restarted", topic=self._topic, partition=partition, offset=position, detail=detail
+                "kafka.partition_restarted", topic=self._topic, partition=partition, offset=position, detail=detail
             )
             self._restart([partition])
 

@@ -274,7 +274,7 @@ class IngestLoop:
         except HarnessError as error:
             if error.recovery is Recovery.NEVER or isinstance(error, SchemaMoved):
                 raise
-            log.info("ingest.refresh", table=self.table.name, error=str(error))
+            log.info("ingest.started_again", table=self.table.name, error=str(error))
             again, self._refreshed = self._refreshed, True
             self.start(self._reader.positions)
             if again or error.exit_code == 75:

@@ -160,7 +160,7 @@ def _give_up(stores: Ports, table: TableRow, claim: Claim, done: Tally) -> None:
     stores.reclusters.leave_out(table, move_id=move.move_id, files=taken, error=str(last["error"]))
     stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=LEFT_OUT)
     done.given_up += 1
-    log.warning("otree.left_out", table=table.name, move=move.move_id, files=len(taken), error=last["error"])
+    log.warning("otree.files_left_out", table=table.name, move=move.move_id, files=len(taken), error=last["error"])
 
 
 @dataclass(frozen=True, slots=True)

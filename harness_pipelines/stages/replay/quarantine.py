@@ -175,7 +175,7 @@ def _replay_batch(
         try:
             version = _publish(stores, table, chosen, decoder=decoder, run_id=run_id)
         except CorrectionsMoved as moved:
-            log.info("replay.moved", table=table.name, detail=str(moved))
+            log.info("replay.planned_again", table=table.name, detail=str(moved))
             continue
         assert version.move_id is not None
         done.versions.append(version.version)

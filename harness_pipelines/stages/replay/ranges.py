@@ -141,10 +141,19 @@ def replay_range(
         try:
             version = _publish(stores, table, made, wanted, correction, run_id=run_id)
         except CorrectionsMoved as moved:
-            log.info("replay.moved", table=table.name, detail=str(moved))
+            log.info("replay.planned_again", table=table.name, detail=str(moved))
             continue
         done.version, done.move = version.version, version.move_id
-        log.info("replay.range", table=table.name, version=done.version, rows=len(correction.changes))
+        log.info(
+            "replay.range_published",
+            table=table.name,
+            partition=wanted.partition,
+            low=wanted.low,
+            high=wanted.high,
+            version=done.version,
+            rows=len(correction.changes),
+            move=done.move,
+        )
         return done
     raise CorrectionsMoved(f"{table.name}: others correct the same records; nothing was changed, ask again")
 

@@ -95,7 +95,9 @@ class ClaimKeeper:
         if self._waits_for != claim.holder or time.monotonic() >= self._shown_at + WAIT_SHOWN_EVERY_S:
             self._waits_for, self._shown_at = claim.holder, time.monotonic()
             until = claim.lease_until.isoformat(sep=" ", timespec="seconds")
-            log.info("claim.waits", table=self._table.name, stage=self._stage, holder=claim.holder, until=until)
+            log.info(
+                "claim.held_elsewhere", table=self._table.name, stage=self._stage, holder=claim.holder, until=until
+            )
 
     @property
     def is_held(self) -> bool:

@@ -131,7 +131,7 @@ class Backoff:
         owner.progress.errors[self.stage] += 1
         shown = owner.progress.trouble
         if shown.get(self.stage) != str(error):
-            log.warning("stage.trouble", table=owner.table.name, stage=self.stage, error=str(error))
+            log.warning("stage.failed", table=owner.table.name, stage=self.stage, error=str(error))
         shown[self.stage] = str(error)
         if stops:
             owner.fatal = error
@@ -163,4 +163,4 @@ class Restart:
         concerned = [t for t in self.threads if self.found.stage in (None, t.stage)]
         if concerned and all(t.worked_at > self.since and not t.is_in_trouble for t in concerned):
             self.owner.ledger.start_table(self.owner.table, self.found.why)
-            log.info("table.started", table=self.owner.table.name, stage=self.found.stage, was=self.found.why)
+            log.info("table.resumed", table=self.owner.table.name, stage=self.found.stage, was=self.found.why)

@@ -196,7 +196,7 @@ class Worker:
                 worker.join(JOIN_S / len(alive))
         for worker in self._tables:
             if worker.is_alive:  # its claims end by themselves; whoever takes them is safe from it
-                log.warning("worker.left_behind", table=worker.table.name, after_s=HURRY_S_MAX)
+                log.warning("worker.stages_left_running", table=worker.table.name, after_s=HURRY_S_MAX)
             else:
                 worker.release()
         self._looks.end()
@@ -271,7 +271,7 @@ class _TableWorker:
         """Take over the table's schema of now: what was begun with an older one is never committed."""
         with suppress(HarnessError):  # away for now: what was begun is met again
             self.table = self.stores.ledger.table(self.table.name)
-        log.info("worker.schema", table=self.table.name, schema=self.table.schema_version)
+        log.info("worker.schema_changed", table=self.table.name, schema=self.table.schema_version)
 
     def _check_spec(self) -> None:
         """Raises: SchemaMoved, where the spec was changed since it was read; it is read then.

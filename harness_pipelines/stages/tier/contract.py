@@ -65,7 +65,7 @@ def look_again(stores: Ports, table: TableRow, move: Move, staged: Staged) -> Ma
         for rule, broken in ContractJudge(rules).broken(rows):
             _note(found, rule, rows.take(pa.array(broken)))
     _tell(table, move, rules, found)
-    log.debug("tier.contract", table=table.name, rows=staged.rows, seconds=round(time.monotonic() - began, 3))
+    log.debug("tier.contract_checked", table=table.name, rows=staged.rows, seconds=round(time.monotonic() - began, 3))
     return {at: one.rows for at, one in found.items()}
 
 
