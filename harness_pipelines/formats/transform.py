@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ class Compiled:
     sql: str
     type: pa.DataType
     reads: tuple[str, ...]  #: the fields in it
+    doubt: str | None  #: SQL that is true where a cast in it fails; None: it has no cast that can be asked alone
 
 
 class Transformer:
@@ -194,13 +195,38 @@ class Transformer:
         found: list[pa.ChunkedArray] = []
         wrong: dict[int, str] = {}
         for one in wanted:
-            # A struct around the value: it is NULL only where the expression failed, whatever the value is.
-            [told] = self._columns([one], [f"TRY({{'v': {one.sql}}})"], rows, of_struct=True)
-            failing = np.flatnonzero(told.is_null().to_numpy())
+            column, failing = self._apart(one, rows) or self._row_by_row(one, rows)
             for at, why in zip(failing.tolist(), _reasons(one, rows.take(pa.array(failing))), strict=True):
                 wrong.setdefault(at, why)
-            found.append(pc.struct_field(told, "v"))
+            found.append(column)
         return found, wrong
+
+    def _row_by_row(self, one: Compiled, rows: pa.Table) -> tuple[pa.ChunkedArray, NDArray[np.int64]]:
+        """The column of *one*, and the places where it fails: DuckDB's TRY takes vectors with a failure row by row."""
+        # A struct around the value: it is NULL only where the expression failed, whatever the value is.
+        [told] = self._columns([one], [f"TRY({{'v': {one.sql}}})"], rows, of_struct=True)
+        return pc.struct_field(told, "v"), np.flatnonzero(told.is_null().to_numpy())
+
+    def _apart(self, one: Compiled, rows: pa.Table) -> tuple[pa.ChunkedArray, NDArray[np.int64]] | None:
+        """The same, with the few rows aside in which a cast fails; None where others fail too.
+
+        Most failures are casts, and which rows they are a query of whole vectors tells: it costs an eighth of TRY.
+        """
+        import duckdb
+
+        if one.doubt is None:
+            return None
+        try:
+            [told] = self._columns([replace(one, type=pa.bool_())], [one.doubt], rows)
+            doubted = pc.fill_null(told, False).to_numpy().astype(np.bool_)
+            sure, unsure = np.flatnonzero(~doubted), np.flatnonzero(doubted)
+            [sound] = self._columns([one], [one.sql], rows.take(pa.array(sure)))
+        except (duckdb.DataError, duckdb.InvalidInputException):
+            return None
+        tried, failing = self._row_by_row(one, rows.take(pa.array(unsure)))
+        back = np.argsort(np.concatenate([sure, unsure]))
+        column = pa.chunked_array([*sound.chunks, *tried.chunks], one.type).take(pa.array(back))
+        return column, unsure[failing]
 
     def _halved(
         self, wanted: Sequence[Compiled], rows: pa.Table, error: Exception
@@ -237,10 +263,11 @@ class Transformer:
     def _columns(
         self, wanted: Sequence[Compiled], expressions: Sequence[str], rows: pa.Table, *, of_struct: bool = False
     ) -> list[pa.ChunkedArray]:
-        fields = [name for name in self._fields if name in rows.column_names]
+        read = {name for one in wanted for name in one.reads}
+        fields = [name for name in self._fields if name in read and name in rows.column_names]
         chosen = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(expressions))
         with self._database.cursor() as cursor:
-            cursor.register(RECORD, rows.select(fields) if fields else rows)
+            cursor.register(RECORD, rows.select(fields or rows.column_names[:1]))
             found = cursor.execute(f"SELECT {chosen} FROM {RECORD}").to_arrow_table()
         types = [pa.struct([("v", one.type)]) if of_struct else one.type for one in wanted]
         return [column.cast(kind) for column, kind in zip(found.columns, types, strict=True)]
@@ -265,7 +292,9 @@ class Transformer:
             raise self._unusable(name, sql, f"it gives {given}, which does not fit {needed} without loss; {way_on}")
         assert duck_type is not None
         reads = tuple(field for field in self._fields if field.lower() in _fields_of(self._database, sql))
-        return Compiled(name=name, written=sql, sql=f"CAST(({sql}) AS {duck_type[0]})", type=wanted, reads=reads)
+        whole = f"CAST(({sql}) AS {duck_type[0]})"
+        doubt = _doubt(self._database, whole)
+        return Compiled(name=name, written=sql, sql=whole, type=wanted, reads=reads, doubt=doubt)
 
     def _unusable(self, name: str, sql: str, why: str) -> TransformUnusable:
         place = "filter" if name == "filter" else f"derive.{name}"
@@ -383,6 +412,8 @@ def _database(table: str) -> DuckDBPyConnection:
             "enable_external_access": False,
             "memory_limit": MEMORY_MAX,
             "temp_directory": "",  # what does not fit is refused, not written to a disk
+            # It takes a cast of a struct's field out of a TRY, so that all records of a batch fail with one.
+            "disabled_optimizers": "unused_columns",
         },
     )
     made.execute("SET GLOBAL TimeZone = 'UTC'")
@@ -420,6 +451,36 @@ def _fields_of(database: DuckDBPyConnection, sql: str) -> frozenset[str]:
     told = database.execute("SELECT json_serialize_sql(?)", [f"SELECT ({sql})"]).fetchone()
     assert told is not None
     return frozenset(_names_in(json.loads(told[0])))
+
+
+def _doubt(database: DuckDBPyConnection, sql: str) -> str | None:
+    """SQL that is true where a cast in *sql* fails, and perhaps where it would fail if it were reached."""
+    told = database.execute("SELECT json_serialize_sql(?)", [f"SELECT ({sql})"]).fetchone()
+    assert told is not None
+    parsed = json.loads(told[0])
+    [statement] = parsed["statements"]
+    casts = [*_casts(statement["node"]["select_list"][0])]
+    for cast in casts:
+        cast["try_cast"] = True
+
+    def text(node: Any) -> str:
+        statement["node"]["select_list"] = [node]
+        found = database.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(parsed)]).fetchone()
+        assert found is not None
+        return str(found[0]).removeprefix("SELECT ")
+
+    fails = [f"(({text(cast['child'])}) IS NOT NULL AND ({text(cast)}) IS NULL)" for cast in casts]
+    return " OR ".join(fails) or None
+
+
+def _casts(node: Any) -> Iterator[dict[str, Any]]:
+    """The casts in *node* that can fail; not those in a lambda, whose parameters have no value outside of it."""
+    if isinstance(node, dict) and node.get("class") == "LAMBDA":
+        return
+    for one in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
+        yield from _casts(one)
+    if isinstance(node, dict) and node.get("class") == "CAST" and not node["try_cast"]:
+        yield node
 
 
 def _quote_them(database: DuckDBPyConnection, sql: str, names: Collection[str]) -> str:

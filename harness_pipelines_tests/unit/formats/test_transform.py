@@ -8,13 +8,14 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness_pipelines.formats.base import Decoded, Reason
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.formats.transform import TransformUnusable, _database, _function_troubles
+from harness_pipelines.formats.transform import Transformer, TransformUnusable, _database, _function_troubles
 from harness_pipelines.spec.load import load_spec_text
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.wording import SpecError
@@ -322,3 +323,46 @@ def test_what_becomes_of_a_record_does_not_depend_on_those_beside_it(records: li
         )
 
     assert told(records, 0) == told(records[:cut], 0) + told(records[cut:], len(records[:cut]))
+
+
+TEXTS = ["1", "x", None, "", "-7", "99999999999999999999", "1.5", " 2 ", "u", "2024-02-30", "0"]
+ROWS = pa.table({
+    "t": TEXTS * 50,
+    "l": pa.array([[text, "3"] if text else None for text in TEXTS] * 50, pa.list_(pa.string())),
+    "s": pa.array([{"a": text, "b c": 1} for text in TEXTS] * 50, pa.struct([("a", pa.string()), ("b c", pa.int64())])),
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_apart"),
+    [
+        ("CAST(t AS BIGINT)", True),
+        ("t::INT + 2147483647", False),  # the sum fails too
+        ("coalesce(TRY_CAST(t AS INT), 5) + CAST(s.a AS BIGINT)", True),
+        ("CASE WHEN t = 'u' THEN 1 WHEN t IS NULL THEN 2 ELSE t::INT END", True),
+        ("coalesce(CAST(t AS INT), 7)", True),
+        ("1000 // CAST(t AS INT)", True),
+        ("list_sum(list_transform(l, x -> CAST(x AS INT)))::BIGINT", False),  # casts in a lambda
+        ("len(list_filter(l, x -> x = '3')) + CAST(l[1] AS INT)", True),
+        ("s['b c'] + CAST(CAST(s.a AS DOUBLE) AS INT)", True),
+        ("ln(s.a::DOUBLE)::BIGINT", False),
+        ("year(CAST(t AS DATE))", True),
+        ("length(t)", False),
+    ],
+)
+def test_where_casts_fail_the_rows_are_those_that_fail_one_by_one(sql: str, is_apart: bool):
+    columns: Any = {"n": "long", "t": "string", "l": "list<string>", "s": "struct<a: string, `b c`: long>"}
+    made = Transformer(
+        TableSpec.model_validate({"table": "a.b", "columns": columns, "transform": {"derive": {"n": sql}}})
+    )
+    [one] = made._derive
+
+    column, failing = made._row_by_row(one, ROWS)
+    apart = made._apart(one, ROWS)
+
+    assert (apart is not None) == is_apart or not len(failing)
+    if apart is not None:
+        assert apart[0].to_pylist() == column.to_pylist()
+        assert apart[1].tolist() == failing.tolist()
+    [found], wrong = made._evaluated([one], ROWS)
+    assert (found.to_pylist(), [*wrong]) == (column.to_pylist(), failing.tolist())
