@@ -44,3 +44,18 @@ def read_text(path: str | Path, bytes_max: int, *, encoding: str = "UTF-8") -> s
         return read_bytes(path, bytes_max).decode(encoding)
     except UnicodeDecodeError as error:
         raise Unreadable(f"is not {encoding}: {error.reason} at byte {error.start}") from error
+
+
+def endless(path: str | Path) -> str | None:
+    """Why a library that opens *path* would wait or read without end; None: it may, or will say itself what is wrong.
+
+    Folders are let through: some libraries take one of certificates.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    kind = stat.S_IFMT(found.st_mode)
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):
+        return f"cannot be read: it is {_KINDS.get(kind, 'no file')}; name a file"
+    return f"is larger than {SECRET_BYTES_MAX:,} bytes" if found.st_size > SECRET_BYTES_MAX else None

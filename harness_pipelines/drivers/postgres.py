@@ -24,7 +24,8 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool
 
 from harness_pipelines.drivers.certificates import CertificateRefused, TlsPlace, why_refused
-from harness_pipelines.errors import DatabaseAway, HarnessError, OutcomeUnknown, TryAgain
+from harness_pipelines.errors import DatabaseAway, HarnessError, OutcomeUnknown, TryAgain, UsageError
+from harness_pipelines.files import endless
 from harness_pipelines.secret import redact
 
 
@@ -229,13 +230,19 @@ def sections(source: str) -> Mapping[str, LiteralString]:
     return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
+_FILES = ("sslcert", "sslcrl", "sslkey", "sslrootcert")  #: that libpq opens for a DSN
+
+
 def session_dsn(dsn: str, *, role: str | None) -> str:
     """Return *dsn* with the timeouts and, if given, the role set for every session that is opened with it.
 
     Timeouts in the ``options`` of *dsn* itself win over the harness's. The role and what statements and values are read
-    by, such as the time zone and the encoding, are never the user's.
+    by, such as the time zone and the encoding, are never the user's. Raises: UsageError for a file that has no end.
     """
     settings = conninfo_to_dict(dsn)
+    for name in _FILES:
+        if (file := settings.get(name)) and (why := endless(str(file))) is not None:
+            raise UsageError(f"{name} of the database's address: the file {file} {why}")
     own = str(settings.pop("options", "") or "")
     ours = {**_LANGUAGE, _DIRECT: "on"} | ({"role": role} if role else {})
     options = " ".join(filter(None, (_flags(SESSION_OPTIONS), own, _flags(ours))))  # of two, the later counts

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.drivers.certificates import CertificateRefused, why_refused
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.extras import needs
+from harness_pipelines.files import endless
 from harness_pipelines.formats.schema.registry import NoSchemas, Schemas, WrittenSchema
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
@@ -188,10 +189,12 @@ class Registry:
     def _converted(self) -> dict[str, str | float]:
         made: dict[str, str | float] = {}
         for name, value in self._properties.items():
+            variable = f"HARNESS_REGISTRY_{name.upper().replace('.', '_')}"
+            if name.endswith(".location") and (why := endless(value)) is not None:
+                raise RegistryPropertyRefused(f"{variable}: the file {value} {why}")
             try:
                 made[name] = float(value) if name in _NUMBERS else value
             except ValueError:
-                variable = f"HARNESS_REGISTRY_{name.upper().replace('.', '_')}"
                 raise RegistryPropertyRefused(f"{variable} is {value!r}; expected a number") from None
         return made
 

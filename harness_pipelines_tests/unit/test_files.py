@@ -16,9 +16,13 @@ from click.testing import CliRunner
 from harness_pipelines.cli.main import COMMANDS, cli
 from harness_pipelines.cli.reads.events import _kept
 from harness_pipelines.cli.reads.stream import _beginning
+from harness_pipelines.drivers.postgres import session_dsn
 from harness_pipelines.engines.spark.kafka import _read as pem_setting
 from harness_pipelines.errors import UsageError
 from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
+from harness_pipelines.ports.errors import KafkaPropertyRefused
+from harness_pipelines.sources.kafka.log import KafkaLog
+from harness_pipelines.sources.registry import Registry, RegistryPropertyRefused
 from harness_pipelines.spec.catalogs import CatalogSecretMissing, SecretPlace
 from harness_pipelines.spec.load import SPEC_BYTES_MAX, load_spec
 from harness_pipelines.spec.settings import Settings
@@ -91,6 +95,19 @@ def test_what_is_no_file_is_refused_by_name_at_once_wherever_a_file_is_named(odd
     for use in usages:
         with pytest.raises(UsageError, match=f"{path.name}.* {why}"):
             use()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("odd", ["a pipe", "a device", "a socket", "gigabytes"], indirect=True)
+def test_a_file_of_certificates_that_has_no_end_is_given_to_no_library(odd: tuple[Path, str]):
+    path, why = odd
+    wanted = f"the file {path} {why}"
+    with pytest.raises(KafkaPropertyRefused, match=f"HARNESS_KAFKA_SSL_CA_LOCATION: {wanted}"):
+        KafkaLog("127.0.0.1:1", {"security.protocol": "SSL", "ssl.ca.location": str(path)})
+    with pytest.raises(RegistryPropertyRefused, match=f"HARNESS_REGISTRY_SSL_CA_LOCATION: {wanted}"):
+        Registry("https://127.0.0.1:1", {"ssl.ca.location": str(path)}).by_id(1)
+    with pytest.raises(UsageError, match=f"sslrootcert of the database's address: {wanted}"):
+        session_dsn(f"host=127.0.0.1 sslmode=verify-full sslrootcert={path}", role=None)
 
 
 @pytest.mark.timeout(60)

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from harness_pipelines.drivers.certificates import CertificateRefused, TlsPlace, why_refused
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.files import endless
 from harness_pipelines.ports.errors import (
     KafkaFailed,
     KafkaLoginFailed,
@@ -150,6 +151,8 @@ class KafkaClient:
                     f"Kafka property {name!r} belongs to the harness: exactly-once reading rests on it. Remove "
                     f"{_variable(name)}; connection, TLS, SASL and fetch properties may be set"
                 )
+            if name.endswith(".location") and (why := endless(self._properties[name])) is not None:
+                raise KafkaPropertyRefused(f"{_variable(name)}: the file {self._properties[name]} {why}")
 
     def admin_config(self, trail: Trail) -> dict[str, Any]:
         return {"bootstrap.servers": self.bootstrap, **SHARED, **self._properties, "error_cb": self._callback(trail)}
