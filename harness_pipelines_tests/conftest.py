@@ -17,8 +17,9 @@ from hypothesis import settings as hypothesis_settings
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from harness_pipelines.services import Endpoints, Services
+from harness_pipelines.services import Endpoints, Services, ToolMissing
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.store import moto_store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -78,7 +79,10 @@ def services(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
     process = os.environ.get("PYTEST_XDIST_WORKER", "")
     found = Services(Path(reused) / process if reused else tmp_path_factory.mktemp("services"))
     try:
-        found.up(s3=pytestconfig.getoption("--warehouse") == "s3")
+        try:
+            found.up(s3=pytestconfig.getoption("--warehouse") == "s3")
+        except ToolMissing:  # of the embedded store, or what the next call misses too: then `endpoints` has another one
+            found.up()
         _sync_nothing(found)
         yield found
         if not reused:
@@ -120,15 +124,20 @@ def _sync_nothing(services: Services) -> None:
 
 
 @pytest.fixture(scope="session")
-def endpoints(services: Services, pytestconfig: pytest.Config) -> Endpoints:
+def endpoints(services: Services, pytestconfig: pytest.Config) -> Iterator[Endpoints]:
     """Where the shared services answer. The database's login is its owner: tests make databases, and damage them.
 
     A reused home may have an object store from another call: the warehouse is where this call says.
     """
     found = services.current()
+    found = replace(found, postgres=found.owner, spark_login=None)
     if pytestconfig.getoption("--warehouse") == "folder":
-        found = replace(found, s3=None, warehouse=(services.home / "warehouse").as_uri())
-    return replace(found, postgres=found.owner, spark_login=None)
+        yield replace(found, s3=None, warehouse=(services.home / "warehouse").as_uri())
+    elif found.s3 is not None:
+        yield found
+    else:
+        with moto_store() as (s3, warehouse):
+            yield replace(found, s3=s3, warehouse=warehouse)
 
 
 @pytest.fixture(scope="session")
