@@ -27,10 +27,8 @@ ESSENTIAL: Mapping[str, str] = {
     "integration/tables/test_keyed_merge.py::test_files_without_a_changed_key_stay_and_the_snapshot_is_an_overwrite": (
         "a merge that rewrites some files"
     ),
-    "integration/audit/test_reconcile.py::"
-    "test_a_move_without_claim_and_files_is_abandoned_with_its_leases_and_branches": "reconcile settles an open move",
-    "integration/audit/test_reconcile_lake.py::test_a_lost_database_is_rebuilt_from_lake_and_kafka": (
-        "reconcile finds the tables of a warehouse by listing it"
+    "integration/stores/test_reconcile_on_s3.py": (
+        "reconcile settles an open move, and finds the tables of a warehouse by listing it"
     ),
     "faults/test_matrix.py::"
     "test_a_worker_that_dies_or_sleeps_at_any_point_is_followed_without_loss_double_or_a_human_act"

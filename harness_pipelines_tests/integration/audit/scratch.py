@@ -31,12 +31,12 @@ TABLES = ("tables", "moves", "versions", "lake_positions", "ingest_positions", "
 class Scratch:
     """The database, its warehouse, and one harness on both; after a restore the harness is another one."""
 
-    def __init__(self, endpoints: Endpoints, folder: Path, kafka: KafkaRig) -> None:
+    def __init__(self, endpoints: Endpoints, folder: Path, kafka: KafkaRig, *, warehouse: str | None) -> None:
         assert endpoints.postgres is not None
         self._server, self._folder, self.kafka = endpoints.postgres, folder, kafka
         self._endpoints = endpoints
         self._databases: list[str] = []
-        self.warehouse = f"file://{folder}/warehouse"
+        self.warehouse = warehouse or f"file://{folder}/warehouse"
         self.harness = self._make(f"rec_{uuid.uuid4().hex[:10]}")
 
     def rig(self, **spec: Any) -> TableRig:
@@ -127,11 +127,11 @@ class Scratch:
 
 
 @contextmanager
-def scratch(endpoints: Endpoints, folder: Path) -> Iterator[Scratch]:
-    """A scratch database while the block lasts."""
+def scratch(endpoints: Endpoints, folder: Path, *, warehouse: str | None = None) -> Iterator[Scratch]:
+    """A scratch database while the block lasts, with its lake in *folder* or in a *warehouse* that nobody has."""
     assert endpoints.kafka is not None
     kafka = KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)
-    made = Scratch(endpoints, folder, kafka)
+    made = Scratch(endpoints, folder, kafka, warehouse=warehouse)
     try:
         yield made
     finally:
