@@ -1,0 +1,90 @@
+"""deploy/run sets up a checkout: with programs that only record that they were called."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness_pipelines_tests.producer import wait_until
+
+ROOT = Path(__file__).parents[3]
+AT_MOST_S = 120
+
+#: Ends when the file *it waits for* is there, and fails if it never comes.
+WAITS = """for _ in $(seq 1 600); do [[ -e $root/{other} ]] && break; sleep 0.1; done
+[[ -e $root/{other} ]] || exit 9
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout without jars and packages, on a machine with Java and PostgreSQL."""
+    root = tmp_path / "checkout"
+    (root / "deploy").mkdir(parents=True)
+    shutil.copy(ROOT / "deploy/run", root / "deploy/run")
+    shutil.copytree(ROOT / "deploy/jars", root / "deploy/jars")
+    (root / "deploy/constraints.txt").touch()
+    (root / "pyproject.toml").touch()
+    (root / ".venv/bin").mkdir(parents=True)
+    (root / ".venv/pyvenv.cfg").touch()
+    java = tmp_path / "java"
+    program(java / "bin/java", "")
+    (java / "release").write_text('JAVA_VERSION="17.0.1"\n')
+    program(tmp_path / "bin/initdb", "")
+    program(root / ".venv/bin/python", "")
+    program(root / ".venv/bin/harness", 'echo "harness $*"')
+    return root
+
+
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+    path.chmod(0o755)
+
+
+def run(checkout: Path, *, mvn: str, uv: str) -> subprocess.CompletedProcess[str]:
+    """Run `deploy/run --version`; *mvn* and *uv* are what these programs do, with the checkout in ``$root``."""
+    place = checkout.parent
+    begun = 'root={}; touch "$root/{}-began"\n'
+    program(place / "bin/mvn", begun.format(checkout, "mvn") + mvn)
+    program(checkout / ".venv/bin/uv", begun.format(checkout, "uv") + uv)
+    return subprocess.run(
+        [checkout / "deploy/run", "--version"],
+        env={**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "JAVA_HOME": str(place / "java")},
+        capture_output=True,
+        text=True,
+        timeout=AT_MOST_S,
+        check=False,
+    )
+
+
+def test_jars_come_while_the_packages_are_installed(checkout: Path):
+    mvn, uv = WAITS.format(other="uv-began"), WAITS.format(other="mvn-began")
+
+    done = run(checkout, mvn=mvn, uv=uv)
+
+    assert (done.returncode, done.stdout) == (0, "harness --version\n"), done.stderr
+    assert sorted(path.name for path in (checkout / ".cache/jars").iterdir()) == ["kafka", "spark"]
+
+
+def test_jars_that_cannot_be_had_end_the_set_up_with_what_is_missing(checkout: Path):
+    done = run(checkout, mvn="echo 'Could not find artifact org.x:y:jar:1.0 in central'; exit 1", uv="")
+
+    assert done.returncode == 1
+    assert "Maven could not get: org.x:y:jar:1.0" in done.stderr
+    assert "harness" not in done.stdout
+
+
+def test_maven_is_ended_where_the_packages_cannot_be_installed(checkout: Path):
+    mvn = 'echo $$ >"$root/pid"\nsleep 600'
+
+    done = run(checkout, mvn=mvn, uv=WAITS.format(other="pid") + "exit 1")
+
+    assert done.returncode == 1
+    assert "the Python packages could not be installed" in done.stderr
+    pid = int((checkout / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "Maven has ended")
