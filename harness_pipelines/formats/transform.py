@@ -224,9 +224,10 @@ class Transformer:
         except (duckdb.DataError, duckdb.InvalidInputException):
             return None
         tried, failing = self._row_by_row(one, rows.take(pa.array(unsure)))
-        back = np.argsort(np.concatenate([sure, unsure]))
-        column = pa.chunked_array([*sound.chunks, *tried.chunks], one.type).take(pa.array(back))
-        return column, unsure[failing]
+        back = np.empty(rows.num_rows, np.int64)
+        back[np.concatenate([sure, unsure])] = np.arange(rows.num_rows)
+        both = pa.chunked_array([*sound.chunks, *tried.chunks], one.type).combine_chunks()
+        return pa.chunked_array([both.take(pa.array(back))], one.type), unsure[failing]
 
     def _halved(
         self, wanted: Sequence[Compiled], rows: pa.Table, error: Exception
