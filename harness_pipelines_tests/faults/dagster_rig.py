@@ -6,10 +6,12 @@ import os
 import re
 import signal
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psycopg
 import yaml
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
@@ -95,6 +97,23 @@ class DagsterRig:
     def log(self, name: str) -> str:
         """The end of what a process printed."""
         return (self.room.logs / f"dagster-{name}.log").read_text()[-3000:]
+
+    # -- a person -------------------------------------------------------------------------------------------
+
+    def asked(self, query: str, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the web server answers to a mutation of one field."""
+        body = {"query": query, "variables": variables}
+        answer = httpx.post(f"{self.room.url}/graphql", json=body, timeout=RUN_S).json()
+        assert answer.get("data"), answer
+        [found] = answer["data"].values()
+        return dict(found)
+
+    def reload(self) -> None:
+        """The code is loaded again, by a new code server."""
+        answer = self.asked(
+            'mutation { reloadRepositoryLocation(repositoryLocationName: "harness") { __typename } }', {}
+        )
+        assert answer["__typename"] == "WorkspaceLocationEntry", answer
 
     # -- runs -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import httpx
 import psycopg
 import pytest
 from dagster import DagsterRunStatus
@@ -184,9 +183,7 @@ def test_the_code_is_loaded_again_while_a_run_is_at_work(table: TableRig, dagste
     dagster.room.up()
     table.produce(50)
     dagster.await_run(table, Stage.INGEST)
-    reload = 'mutation { reloadRepositoryLocation(repositoryLocationName: "harness") { __typename } }'
-    answer = httpx.post(f"{dagster.room.url}/graphql", json={"query": reload}, timeout=RUN_S).json()
-    assert answer["data"]["reloadRepositoryLocation"]["__typename"] == "WorkspaceLocationEntry", answer
+    dagster.reload()
     table.produce(50)
     table.await_exact(deadline_s=RUN_S)
     dagster.end_code_servers()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.scheduler.instigation import TickStatus
@@ -45,15 +43,6 @@ main()
 AWHILE = timedelta(seconds=2)  #: before a moment at which a schedule is due
 
 
-def asked(dagster: DagsterRig, query: str, variables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the web server answers to a mutation of one field."""
-    body = {"query": query, "variables": variables}
-    answer = httpx.post(f"{dagster.room.url}/graphql", json=body, timeout=RUN_S).json()
-    assert answer.get("data"), answer
-    [found] = answer["data"].values()
-    return dict(found)
-
-
 @pytest.fixture
 def table(make_rig: MakeRig) -> TableRig:
     return make_rig(tier={"max_age": "5s"}, freshness={"lake": "10s"})
@@ -68,11 +57,10 @@ def dagster(settings: Settings, table: TableRig, tmp_path: Path) -> Iterator[Dag
 def test_code_servers_that_are_told_to_end_leave_the_work_to_others(table: TableRig, dagster: DagsterRig):
     dagster.room.up()
     dagster.room.start("daemon2", ["dagster-daemon", "run", *dagster.workspace])
-    reload = 'mutation { reloadRepositoryLocation(repositoryLocationName: "harness") { __typename } }'
     for _ in range(2):
         table.produce(50)
         run = dagster.await_run(table, Stage.INGEST)
-        assert asked(dagster, reload, {})["__typename"] == "WorkspaceLocationEntry"
+        dagster.reload()
         told = dagster.end_code_servers(signal.SIGTERM)
         table.produce(50)
         table.await_exact(deadline_s=150)
