@@ -48,7 +48,7 @@ CAUSES: Mapping[str, frozenset[Kind]] = {
     "HarnessMoveStuck": frozenset({Kind.DAMAGE}),
     "HarnessMoveFails": frozenset({Kind.DAMAGE}),
     "HarnessNobodyWorks": _WORKER | _HELD | POSTGRES,
-    "HarnessIngestStands": POSTGRES | KAFKA | _HELD,
+    "HarnessIngestStands": _SERVICES | _HELD,  # without a buffer tier takes the records, and needs Spark and the store
     "HarnessStageStalled": _SERVICES | _WORKER | _HELD | frozenset({Kind.DAMAGE, *ACTS}),
     "HarnessKafkaSilent": KAFKA | POSTGRES,
     "HarnessTierStands": _SERVICES | _WORKER | _HELD,

@@ -55,6 +55,8 @@ def test_a_drill_breaks_what_its_alerts_name_and_for_long_enough(alerts: Alerts)
         ("HarnessLedgerAway", [(Kind.POSTGRES_STOP, 301.0, 400.0)], False),  # later
         ("HarnessLedgerAway", [], False),
         ("HarnessPinOld", [(Kind.POSTGRES_STOP, 100.0, 300.0)], False),  # nothing in a run may cause it
+        ("HarnessIngestStands", [(Kind.SPARK_STOP, 100.0, 300.0)], True),  # of a table without a buffer
+        ("HarnessIngestStands", [(Kind.DAMAGE, 100.0, 300.0)], False),
         ("HarnessRefuses", [], True),  # the producer's misfits do
     ],
 )
