@@ -69,7 +69,7 @@ _LOGINS: tuple[tuple[re.Pattern[str], str], ...] = (
             "it is not set), and that `harness init` was run and the role granted"),
     (LOGIN_REFUSED, "Postgres refused Spark's login: check HARNESS_SPARK_DSN (HARNESS_DSN where it is not "
                     "set)"),
-    (re.compile(r"SaslAuthenticationException|Authentication failed during authentication"),
+    (re.compile(r"SaslAuthenticationException|Authentication failed during authentication|UnsupportedSaslMechanism"),
      "Kafka refused the login: check HARNESS_KAFKA_SECURITY_PROTOCOL, HARNESS_KAFKA_SASL_* and HARNESS_KAFKA_SSL_*"),
     (re.compile(r"TopicAuthorizationException|GroupAuthorizationException|ClusterAuthorizationException"),
      "Kafka does not let this user read the topic: give it Describe and Read, or log in as another by HARNESS_KAFKA_*"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.sources.registry import RegistryAway
 from harness_pipelines.stages.ingest.on_engine import ingest_on_spark
+from harness_pipelines.stages.run.worker import Worker
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.registry import RegistryServer, serving
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, await_trouble
@@ -140,6 +143,63 @@ def test_while_the_registry_is_away_its_table_waits_and_others_go_on(
             registry.fail_with = None
             wait_until(lambda: len(shown(waiting)) == 3, "the table goes on")
         assert waiting.quarantine() == {}
+
+
+#: How a registry keeps its schemas to itself: its status (0: it is slow) and answer, and what is shown meanwhile.
+DENIALS: dict[str, tuple[int, Any, str]] = {
+    "login": (401, {"error_code": 401, "message": "Unauthorized"}, "the login at the schema registry"),
+    "rights": (403, {"error_code": 403, "message": "Forbidden"}, "the login at the schema registry"),
+    "too many": (429, {"error_code": 429, "message": "Too Many Requests"}, "gave no answer .*HTTP 429"),
+    "maintenance": (503, "<html>", "gave no answer .*HTTP 503"),
+    "a gateway": (200, {"message": "please log in"}, "gave no answer .*no schema registry"),
+    "a wrong path": (404, {"error_code": 404, "message": "Not Found"}, "gave no answer .*HTTP 404"),
+    "slow": (0, None, "gave no answer .*Timeout"),
+}
+
+
+def says(worker: Worker, why: str) -> bool:
+    return re.search(why, await_trouble(worker, Stage.INGEST)) is not None
+
+
+def has(rig: TableRig, rows: int) -> bool:
+    return len(shown(rig)) == rows
+
+
+def test_a_registry_that_denies_for_a_while_sets_no_record_aside_and_is_asked_again(
+    harness: hp.Harness, kafka: KafkaRig, registry: RegistryServer
+):
+    with with_registry(harness, registry) as known:
+        rig = TableRig(known, kafka, format="avro", columns=COLUMNS, partitions=1)
+        with rig.working(INGEST) as worker:
+            for number, (status, answer, why) in enumerate(DENIALS.values()):
+                schema = {**AVRO, "doc": f"registered for {number}"}  # one that nobody has asked for
+                schema_id = registry.register("orders-value", schema)
+                registry.fail_with, registry.answer_with = status or None, answer
+                registry.delay_s = 0.0 if status else 3.0
+                row = {"id": number, "n": number, "s": f"row {number}"}
+                kafka.produce(rig.topic, 0, [framed(avro_bytes(AVRO, row), schema_id)])
+                wait_until(partial(says, worker, why), why, deadline_s=60)
+                assert len(shown(rig)) == number and rig.quarantine() == {}
+                registry.fail_with, registry.delay_s = None, 0.0
+                wait_until(partial(has, rig, number + 1), "the table goes on", deadline_s=60)
+        assert rig.quarantine() == {}
+        assert shown(rig) == [(i, i, f"row {i}") for i in range(len(DENIALS))]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("denial", ["login", "a gateway"])
+def test_without_a_buffer_a_registry_that_denies_for_a_while_is_asked_again(
+    harness: hp.Harness, kafka: KafkaRig, registry: RegistryServer, denial: str
+):
+    with with_registry(harness, registry) as known:
+        rig = TableRig(known, kafka, format="avro", columns=COLUMNS, buffer="none", partitions=1, tier={"max_rows": 1})
+        kafka.produce(rig.topic, 0, [value(registry, "avro", i) for i in range(3)])
+        registry.fail_with, registry.answer_with, _ = DENIALS[denial]
+        with rig.working(TIER) as worker:
+            assert "registry" in await_trouble(worker, Stage.TIER)
+            registry.fail_with = None
+            wait_until(lambda: rig.status()[0][0] == 3, "the table goes on")
+        assert shown(rig) == [(i, i, f"row {i}") for i in range(3)]
 
 
 @pytest.mark.long

@@ -50,6 +50,12 @@ def test_of_a_registry_that_a_task_asked_the_words_are_shown_and_not_the_code():
         raise of_a_task(RegistryLoginFailed, "http://r", detail="HTTP 401")
 
 
+def test_a_mechanism_of_login_that_kafka_does_not_have_is_a_refused_login():
+    said = "org.apache.kafka.common.errors.UnsupportedSaslMechanismException: Client SASL mechanism 'PLAIN' not enabled"
+    with pytest.raises(SparkLoginFailed, match="HARNESS_KAFKA_SASL_.*'PLAIN' not enabled"), explained(TABLE, MOVE):
+        raise PySparkException(said)
+
+
 def test_a_session_that_another_stage_closed_is_waited_for(closed: ValueError):
     assert is_closed_channel(closed)
     wanted = "shop.orders: Spark could not stage move 7, attempt 2: the Spark session was closed by another thread"
