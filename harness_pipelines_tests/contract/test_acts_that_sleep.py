@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness_pipelines import faults
+from harness_pipelines.drivers.files import size_of
 from harness_pipelines.lakes.iceberg.write.schema import IcebergSchemas
 from harness_pipelines.ledgers.postgres.history.numbers import nonce_of
 from harness_pipelines.ports.corrections import Correction
@@ -314,6 +315,89 @@ def test_a_state_of_the_lake_is_adopted_only_if_all_its_files_are_there_at_the_c
     with pytest.raises(BuiltGone, match="parquet"):
         reconciler.adopt(table, adoption, lost=(), retained_from=1)
     assert real.ledger.head(table).version == head.version
+
+
+def of_a_lost_time(real: RealRig, table: TableRow) -> Adoption:
+    """The ledger went back behind the newest version and has condemned its data file since; what may be adopted."""
+    old = real.ledger.head(table)
+    lost = moved(real, table, 20, 30)
+    key = {"table_id": table.table_id, "version": lost.version, "old": old.stream.metadata, "view": table.tiered_view}
+    real.ask("DELETE FROM harness.versions WHERE table_id = %(table_id)s AND version = %(version)s", key)
+    real.ask("UPDATE harness.lake_positions SET stream_hi = 20 WHERE table_id = %(table_id)s", key)
+    real.ask("UPDATE public.iceberg_tables SET metadata_location = %(old)s WHERE table_name = %(view)s", key)
+    time_passes(real, table, 2 * HOUR)
+    upkeep: Any = real.upkeep
+    upkeep.condemn(real.again(table))
+    real.ask(r"DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND path !~ '\.parquet$'", key)
+    assert len(real.ask("SELECT FROM harness.condemned_files WHERE table_id = %(table_id)s", key)) == 1
+    real.ask("UPDATE harness.condemned_files SET since = since - interval '15 minutes'")
+    pointer, head = old.stream.metadata, lost.stream
+    return Adoption(pointer=pointer, head=head, starts={0: 0}, stream_hi={0: 30}, buffer_hi={0: 30})
+
+
+def test_what_a_sleeping_holder_of_expire_has_begun_to_remove_is_not_adopted(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    adoption, delete, refused = of_a_lost_time(real, table), real.upkeep.files.delete, list[str]()  # type: ignore[attr-defined]
+    asleep = real.claim(table, Stage.EXPIRE, lease=timedelta(minutes=1))
+
+    def late(paths: Any) -> None:
+        """Its lease ends between its last look at the claim and the request, and reconcile runs meanwhile."""
+        real.pass_time(timedelta(minutes=10))
+        with pytest.raises(BuiltGone, match="began to remove") as error:
+            real.reconciler.adopt(table, adoption, lost=(), retained_from=1)
+        refused.append(str(error.value))
+        delete(paths)
+
+    monkeypatch.setattr(real.upkeep.files, "delete", late)  # type: ignore[attr-defined]
+    [gone] = real.upkeep.delete_ripe(real.again(table), asleep)  # type: ignore[attr-defined]
+    assert len(refused) == 1 and gone in refused[0] and size_of(gone) is None
+
+
+def test_what_expire_began_to_remove_and_did_not_is_adopted_an_hour_later(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    """The process was killed between its note and the request."""
+    adoption = of_a_lost_time(real, table)
+    killed = real.claim(table, Stage.EXPIRE)
+
+    def dies(_paths: Any) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(real.upkeep.files, "delete", dies)  # type: ignore[attr-defined]
+    with pytest.raises(InterruptedError):
+        real.upkeep.delete_ripe(real.again(table), killed)  # type: ignore[attr-defined]
+    real.ledger.release(killed)
+    adopt = partial(real.reconciler.adopt, table, adoption, lost=(), retained_from=1)
+    older = "UPDATE harness.condemned_files SET removing_since = removing_since - %s WHERE table_id = %s"
+    real.ask(older, [timedelta(minutes=50), table.table_id])
+    with pytest.raises(BuiltGone, match="began to remove"):
+        adopt()
+
+    real.ask(older, [timedelta(minutes=11), table.table_id])
+    made = adopt()
+
+    assert all(path.exists() for path in needed(real, real.again(table), made))
+    assert real.ask("SELECT FROM harness.condemned_files WHERE table_id = %s", [table.table_id]) == []
+
+
+def test_a_run_of_expire_that_sleeps_before_it_begins_removes_nothing_that_was_adopted(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    adoption, begin = of_a_lost_time(real, table), real.upkeep._begin  # type: ignore[attr-defined]
+    asleep = real.claim(table, Stage.EXPIRE, lease=timedelta(minutes=1))
+    adopted = list[Version]()
+
+    def late(*arguments: Any) -> Any:
+        if not adopted:
+            real.pass_time(timedelta(minutes=10))
+            adopted.append(real.reconciler.adopt(table, adoption, lost=(), retained_from=1))
+        return begin(*arguments)
+
+    monkeypatch.setattr(real.upkeep, "_begin", late)
+    with pytest.raises(FencedOut):
+        real.upkeep.delete_ripe(real.again(table), asleep)  # type: ignore[attr-defined]
+    assert all(path.exists() for path in needed(real, real.again(table), adopted[0]))
 
 
 def test_a_pointer_to_a_file_that_is_gone_is_set_right_by_a_revert_to_the_head(real: RealRig, table: TableRow):

@@ -290,6 +290,27 @@ def test_files_that_no_table_wrote_are_left_alone(real: RealRig, monkeypatch: py
     assert (home / "orders-0a1b2c3d/data/dropped.parquet").exists()
 
 
+def test_the_folder_that_a_view_was_moved_from_is_tidied_and_what_is_read_from_it_stays(
+    real: RealRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    table = made_at(real, monkeypatch, (tmp_path / "lake").as_uri(), views="stream")
+    moved(real, table, 0, 10)
+    orphans = [next((tmp_path / "lake").rglob("data")) / "orphan.parquet"]
+    set_location(real, table, (tmp_path / "elsewhere").as_uri())
+    version = moved(real, table, 10, 20)
+    orphans.append(next((tmp_path / "elsewhere").rglob("data")) / "orphan.parquet")
+    for orphan in orphans:
+        orphan.touch()
+    old_files(tmp_path)
+
+    expired(real, table)
+
+    assert not any(orphan.exists() for orphan in orphans)
+    files = needed(real, table, version)
+    assert all(path.exists() for path in files)
+    assert {path.relative_to(tmp_path).parts[0] for path in files} == {"lake", "elsewhere"}
+
+
 def _located(location: str) -> Any:
     from pyiceberg.table.update import SetLocationUpdate
 

@@ -344,6 +344,20 @@ def check_kept(connection: Connection, table: TableRow, built: Iterable[str]) ->
             raise BuiltGone.of(table.name, file)
 
 
+def check_not_removed(connection: Connection, table: TableRow, found: Iterable[str]) -> None:
+    """No holder of expire has begun to remove one of the files *found*, all of which are there.
+
+    The caller holds the trim lock, has fenced the claims and pardoned the rest. Raises: BuiltGone.
+    """
+    key = {"table_id": table.table_id, "paths": [normal(file) for file in found]}
+    if (row := connection.execute(sql("upkeep/condemned_of"), key).fetchone()) is not None:
+        raise BuiltGone(
+            f"{table.name}: a run of expire began to remove {row['path']} at {row['removing_since']:%Y-%m-%d %H:%M:%S} "
+            "UTC and has not said that it did: its process may sleep, and remove it yet. Nothing was changed; end that "
+            "process, and run the same command again an hour after that time"
+        )
+
+
 def check_held(connection: Connection, claim: Claim) -> None:
     """The row of the claim is locked until the transaction ends. Raises: FencedOut."""
     row = connection.execute(sql("ledger/check_claim"), claim_key(claim)).fetchone()

@@ -203,10 +203,10 @@ class Upkeep:
             # Files that are already deleted, or that lie in no folder of this table.
             self._forget(table, [path for key, path in condemned.items() if key not in seen.stored])
             kept: list[SomeLeft] = []
-            for part in self.files.batches(ripe, [file.path for _, file in ripe]):
+            for batch in self.files.batches(ripe, [file.path for _, file in ripe]):
                 self.ownership.check()
-                with self.database.transaction() as connection:  # a holder that slept here has been replaced
-                    check_held(connection, claim)
+                begun = self._begin(table, claim, [path for path, _ in batch])
+                part = [(path, file) for path, file in batch if path in begun]
                 try:
                     self.files.delete(file.path for _, file in part)
                 except SomeLeft as error:  # which of them stayed, the next run's listing says
@@ -222,6 +222,17 @@ class Upkeep:
                     f"{kept[0]}. All others are deleted; expire asks again for these"
                 ) from kept[0]
         return [file.path for _, file in ripe]
+
+    def _begin(self, table: TableRow, claim: Claim, paths: Sequence[str]) -> set[str]:
+        """Note that the files are removed now; those that are condemned still. Raises: FencedOut.
+
+        The fence comes first: who fences all claims pardons after that, and so sees what was noted. A holder that
+        sleeps from here on deletes when it wakes, and nothing adopts these files (`Reconciler`).
+        """
+        with self.database.transaction() as connection:  # a holder that slept here has been replaced
+            check_held(connection, claim)
+            key = {"table_id": table.table_id, "paths": list(paths)}
+            return {str(row["path"]) for row in connection.execute(sql("upkeep/begin_removal"), key)}
 
     def _tell_of_versions(self, location: str) -> None:
         """Say once that a delete frees nothing in this bucket. An answer that does not come is no trouble of expire."""
@@ -341,7 +352,7 @@ class Upkeep:
         return condemned_before(oldest_open=oldest, grace=timedelta(seconds=table.spec.retention.grace), now=now)
 
     def _folders(self, table: TableRow, same: SameFile) -> list[str]:
-        """The folders of the views, with those that a batch view was in before. Raises: FolderShared."""
+        """The folders of the views, with those that they were in before. Raises: FolderShared."""
         views = _identifiers(table).items()
         folders = {self.catalog.folder(identifier, self._pointer(table, name)) for name, identifier in views}
         folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}

@@ -57,8 +57,8 @@ def brought(view: Table) -> tuple[str, ...]:
     return tuple(files)
 
 
-def check_whole(table: TableRow, location: str) -> None:
-    """Every file that main of a metadata file has is there.
+def check_whole(table: TableRow, location: str) -> Sequence[str]:
+    """The metadata file, and every file that main of it has; all are there.
 
     For a metadata file that was found, not made. The caller holds the trim lock and has fenced file removal.
     Raises: BuiltGone.
@@ -69,8 +69,8 @@ def check_whole(table: TableRow, location: str) -> None:
     view = read_metadata(io, location)
     stored = {file.path for file in listed(view.location)}
     if (head := view.current_snapshot()) is None:
-        return
-    named = [head.manifest_list]
+        return [location]
+    named = [location, head.manifest_list]
     if size_of(head.manifest_list) is None:
         raise BuiltGone.of(table.name, head.manifest_list)
     for manifest in manifests_of(head, io):
@@ -80,3 +80,4 @@ def check_whole(table: TableRow, location: str) -> None:
     for path in named:
         if normal(path) not in stored and size_of(path) is None:
             raise BuiltGone.of(table.name, path)
+    return named

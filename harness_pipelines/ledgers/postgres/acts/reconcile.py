@@ -13,7 +13,7 @@ from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
 from harness_pipelines.ledgers.postgres import parameters, specs
-from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog, check_held
+from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog, check_held, check_not_removed
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, nonce_of, tell
 from harness_pipelines.ports.ledger import PointerMoved, TableRow, TableUnknown, view_dropped
 from harness_pipelines.ports.repair import AdoptedMove, Adoption, NewBatch
@@ -31,10 +31,12 @@ ACCEPT_FOREIGN = "accept-foreign"
 class Reconciler:
     """The writing side of reconcile for one database. *catalog* is the catalog's name.
 
-    *check_whole* raises BuiltGone where a file is not there that a metadata file needs.
+    *check_whole* returns the files that a metadata file needs; it raises BuiltGone where one is not there.
     """
 
-    def __init__(self, database: Database, *, catalog: str, check_whole: Callable[[TableRow, str], None]) -> None:
+    def __init__(
+        self, database: Database, *, catalog: str, check_whole: Callable[[TableRow, str], Sequence[str]]
+    ) -> None:
         self.database = database
         self._catalog = SharedCatalog(catalog, database)
         self._check_whole = check_whole
@@ -207,7 +209,8 @@ class Reconciler:
         """A boundary commit of the owner while no claim is held; late holders are fenced.
 
         *compared*: the table has to have been compared with its lake since a promotion. The commit publishes the
-        metadata files *found*, of which all files have to be there; what was condemned of the table is so no more.
+        metadata files *found*, of which all files have to be there; what was condemned of the table is so no more, but
+        for what a holder of expire, which is fenced only now, had begun to remove.
         Raises: TableUnknown, TableHeld, BuiltGone.
         """
         key = {"table_id": table.table_id}
@@ -222,7 +225,7 @@ class Reconciler:
             frame.fence_all()
             for location in found:
                 connection.execute(sql("upkeep/pardon"), {**key, "paths": []})
-                self._check_whole(table, location)
+                check_not_removed(connection, table, self._check_whole(table, location))
 
     @staticmethod
     def _swap(frame: BoundaryFrame, view: ViewName, *, old: str, new: str) -> None:

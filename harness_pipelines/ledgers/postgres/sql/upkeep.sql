@@ -56,10 +56,12 @@ WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED' AND m.planned_at < clock
       AND c.lease_until > clock_timestamp() - interval '1 hour')
 
 -- name: folders
--- Where the batch view is and was: reconcile begins one that cannot go on in its own folder.
+-- Where the views are and were: reconcile begins a batch view that cannot go on in its own folder, and another engine may
+-- change the location of a view.
 -- Only the last `/metadata/` of a path is the view's: a namespace or a folder of the warehouse may be named so too.
-SELECT DISTINCT regexp_replace(batch_metadata, '/metadata/[^/]*$', '') AS folder FROM harness.versions
-WHERE table_id = %(table_id)s AND batch_metadata IS NOT NULL
+SELECT DISTINCT regexp_replace(metadata, '/metadata/[^/]*$', '') AS folder
+FROM harness.versions CROSS JOIN LATERAL (VALUES (stream_metadata), (batch_metadata)) AS of_view (metadata)
+WHERE table_id = %(table_id)s AND metadata IS NOT NULL
 
 -- name: made_in
 -- Metadata files in the folders that the views of a table were made in, as version 1 has them.
@@ -76,7 +78,13 @@ INSERT INTO harness.condemned_files (table_id, path, bytes) VALUES (%(table_id)s
 ON CONFLICT DO NOTHING
 
 -- name: pardon
+-- What a holder has begun to remove stays condemned: it may sleep before it does, for less than the hour that acts have.
 DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND NOT (path = ANY(%(paths)s))
+  AND coalesce(removing_since <= clock_timestamp() - interval '1 hour', true)
+
+-- name: begin_removal
+UPDATE harness.condemned_files SET removing_since = clock_timestamp()
+WHERE table_id = %(table_id)s AND path = ANY(%(paths)s) RETURNING path
 
 -- name: ripe
 -- Condemned for a grace, and before the oldest open move was planned: whatever the storage's clock says of its age, a
@@ -90,7 +98,7 @@ WHERE table_id = %(table_id)s AND since <= clock_timestamp() - %(grace)s AND sin
 )), clock_timestamp()) ORDER BY since, path
 
 -- name: condemned_of
-SELECT path FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = ANY(%(paths)s) ORDER BY path LIMIT 1
+SELECT path, removing_since FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = ANY(%(paths)s) ORDER BY path LIMIT 1
 
 -- name: forget_files
 WITH noted AS (DELETE FROM harness.file_digests WHERE path = ANY(%(paths)s))
