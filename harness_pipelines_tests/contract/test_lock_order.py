@@ -39,7 +39,7 @@ OverlayRequest = Callable[[], object]
 LOCKS: Mapping[str, tuple[str, str]] = {
     "table": (
         "SELECT FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE",
-        r"^SELECT table_id[^;]* FROM harness.tables\s[^;]*FOR (NO KEY )?UPDATE$",
+        r"^(WITH locked [^;]*)?SELECT table_id[^;]* FROM harness.tables\s[^;]*FOR (NO KEY )?UPDATE\b",
     ),
     "pointer": (
         "SELECT FROM public.iceberg_tables WHERE table_namespace = %(namespace)s AND table_name = %(view)s FOR UPDATE",

@@ -16,6 +16,7 @@ from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 from harness_pipelines.ledgers.postgres.acts.reconcile import Losses
 from harness_pipelines.ledgers.postgres.acts.revert import Reverts
 from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame
+from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ports.ledger import MoveDraft, Swap, TableRow
@@ -104,6 +105,20 @@ def test_a_snapshot_waits_for_who_decides_what_is_removed(real: RealRig, table: 
     hold = locked("reads/take_trim_lock", {"table_id": table.table_id})
     assert waits(real, lambda: Snapshots(real.database).create(name, [table]), hold=hold) == []
     Snapshots(real.database).drop(name)
+
+
+@pytest.mark.parametrize("lock", ["ledger/lock_table", "ledger/lock_row"])
+def test_a_read_of_a_moment_waits_for_who_may_have_taken_the_time_of_a_version(
+    real: RealRig, table: TableRow, lock: str
+):
+    """Else the version is of before the moment, and the next read of this moment has it."""
+    [row] = real.ask("SELECT clock_timestamp() AS now")
+
+    def read() -> None:
+        state = Leases(real.readers).look(table, holder="me", lease=HOUR, at=row["now"])
+        real.leases.end(state.lease_id)
+
+    assert waits(real, read, hold=locked(lock, {"table_id": table.table_id})) == []
 
 
 @pytest.mark.parametrize("act", [look, plan])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Connection
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.named_snapshots import (
@@ -21,8 +23,10 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_locks import waits
+from harness_pipelines_tests.producer import wait_until
 
 HELD_BY = "SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND granted"
+WAITS = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
 OLDER = """
 UPDATE harness.versions SET committed_at = committed_at - (4 - version) * interval '1 hour' WHERE table_id = %s
 """
@@ -133,6 +137,33 @@ def test_a_moment_is_the_version_that_was_committed_by_then(real: RealRig, table
     with pytest.raises(VersionGone, match="has not come yet"):  # it would have other rows by then
         version(datetime.now(UTC) + MINUTE)
     assert version(datetime.now(UTC)) == 3
+
+
+def test_a_moment_has_the_version_whose_commit_stands_still_after_it_took_its_time(real: RealRig, table: TableRow):
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 2}, {0: 11})
+    read: list[int] = []
+
+    def look() -> None:
+        then: datetime = real.ask("SELECT clock_timestamp() AS now")[0]["now"]
+
+        def at() -> None:
+            state = Leases(real.readers).look(table, holder="me", lease=MINUTE, at=then)
+            real.leases.end(state.lease_id)
+            read.append(state.version.version)
+
+        readers.append(threading.Thread(target=at, daemon=True))
+        readers[0].start()
+        wait_until(lambda: bool(read) or bool(real.ask(WAITS, [table.table_id])), "it waits or has read")
+
+    readers: list[threading.Thread] = []
+    faults.arm("tier.in_transaction", look)
+    try:
+        published = real.publish(table, claim, move)
+    finally:
+        faults.disarm()
+    readers[0].join(30)
+    assert read == [published.version]
 
 
 def test_a_snapshot_is_dropped_though_another_one_is_read_and_who_reads_longest_is_named(

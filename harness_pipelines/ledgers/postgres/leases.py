@@ -9,7 +9,7 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.ledgers.postgres.named_snapshots import version_named, version_then
+from harness_pipelines.ledgers.postgres.named_snapshots import await_moment, version_named, version_then
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import LEASE_AGE_MAX, LeaseEnded, ReadState, TableRow, new_lease
 from harness_pipelines.protocol.bounds import Bounds
@@ -37,8 +37,12 @@ class Leases:
         separate statement: what retire and expire decided before is visible to the next statement, and what they
         decide later sees the lease. A caller that names the lease beforehand can return it whatever ends the call.
 
-        Raises: VersionGone when *at* is not retained, SnapshotUnknown.
+        Raises: VersionGone when *at* is not retained or has not come, SnapshotUnknown; LedgerBusy while a commit of
+        before a moment is under way.
         """
+        if isinstance(at, datetime):
+            with self.database.at_once(table=table.name) as connection:
+                await_moment(connection, table, at)
         with self.database.transaction() as connection:
             with connection.pipeline():
                 connection.execute(sql("reads/async_commit"))

@@ -159,8 +159,14 @@ def version_named(connection: Connection, table: TableRow, name: str) -> tuple[i
     return row["version"], _bounds(row["bounds"])
 
 
-def version_then(connection: Connection, table: TableRow, then: datetime) -> int:
-    """The version that was the head at the moment *then*. Raises: VersionGone."""
+def await_moment(connection: Connection, table: TableRow, then: datetime) -> None:
+    """Wait until the moment *then* is over and every version of that time is visible to the next statement.
+
+    A commit that stands still before its end has taken its time already. Each statement of *connection* is its own
+    transaction: a reader that stands still holds no commit up, and has no lock that one waits for.
+
+    Raises: VersionGone for a moment that has not come, LedgerBusy.
+    """
     key = {"table_id": table.table_id, "then": then}
     if (ahead := connection.execute(sql("snapshots/is_ahead"), key).fetchone()) is not None:
         raise VersionGone(
@@ -168,6 +174,12 @@ def version_then(connection: Connection, table: TableRow, then: datetime) -> int
             f"{ahead['now'].isoformat()}: the newest version of then is not known, and the same read would get "
             "other rows later; read without a time for the newest rows"
         )
+    connection.execute(sql("snapshots/await_publishers"), key)
+
+
+def version_then(connection: Connection, table: TableRow, then: datetime) -> int:
+    """The version that was the head at the moment *then*, which was waited for. Raises: VersionGone."""
+    key = {"table_id": table.table_id, "then": then}
     row = connection.execute(sql("snapshots/version_then"), key).fetchone()
     if row is None:
         raise VersionGone(f"{table.name} had no version yet at {then.isoformat()}")

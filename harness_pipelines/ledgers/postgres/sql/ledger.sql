@@ -46,8 +46,13 @@ SELECT stopped, stopped_stage FROM harness.tables WHERE table_id = %(table_id)s 
 UPDATE harness.tables SET stopped = NULL, stopped_stage = NULL WHERE table_id = %(table_id)s AND stopped = %(was)s
 
 -- name: lock_table
-SELECT table_id, outbox_seq, retained_from, stopped, harness.require_history(history) FROM harness.tables
-WHERE table_id = %(table_id)s FOR NO KEY UPDATE
+-- The advisory lock is for those who may not lock the row: readers of a moment (`snapshots/await_publishers`). It is taken
+-- with the row locked, so that nobody who has it waits for the row, and before the time of a version is.
+WITH locked AS MATERIALIZED (
+    SELECT table_id, outbox_seq, retained_from, stopped, harness.require_history(history) FROM harness.tables
+    WHERE table_id = %(table_id)s FOR NO KEY UPDATE
+)
+SELECT locked.*, pg_advisory_xact_lock(1752330869, table_id) FROM locked
 
 -- name: update_schema_spec
 -- Of a table that has one schema yet.
@@ -59,8 +64,11 @@ SELECT stage, holder::text AS holder, lease_until > clock_timestamp() AS alive F
 WHERE table_id = %(table_id)s AND stage IN ('ingest', 'tier') FOR NO KEY UPDATE
 
 -- name: lock_row
--- For those who publish no version: the table need not be compared with its lake since a stand-by was promoted.
-SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE
+-- The same where the table need not be compared with its lake since a stand-by was promoted.
+WITH locked AS MATERIALIZED (
+    SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE
+)
+SELECT table_id, pg_advisory_xact_lock(1752330869, table_id) FROM locked
 
 -- name: lock_first_claims
 -- For those who change how records are decoded: nobody makes a claim's first row, which refers to this one, until then.

@@ -41,6 +41,11 @@ SELECT version, bounds, digest = harness.pin_digest(p) AS sound FROM harness.sna
 -- name: is_ahead
 SELECT now FROM clock_timestamp() AS now WHERE now < %(then)s
 
+-- name: await_publishers
+-- Who publishes a version has this lock from before the version's time is taken until its COMMIT (`ledger/lock_table`). So
+-- what was under way and is older than this statement is visible to the next one.
+SELECT pg_advisory_xact_lock_shared(1752330869, %(table_id)s)
+
 -- name: version_then
 SELECT version FROM harness.versions WHERE table_id = %(table_id)s AND committed_at <= %(then)s
 ORDER BY version DESC LIMIT 1
