@@ -420,8 +420,8 @@ class MirrorBook(Protocol):
         """Note that the head is on its way, so that expire keeps it, and return it."""
         ...
 
-    def register(self, table: TableRow, catalog: str, claim: Claim, *, metadata: str) -> None:
-        """Note that *metadata* is about to be named by the server, so that expire keeps it for good."""
+    def register(self, table: TableRow, catalog: str, claim: Claim, *, metadata: str) -> bool:
+        """Note that *metadata* is about to be named by the server, so that expire keeps it for good; False: dropped."""
         ...
 
     def known(self, table: TableRow, view: ViewName, seen: Seen | None) -> KnownSnapshot: ...

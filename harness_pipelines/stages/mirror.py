@@ -156,7 +156,9 @@ class Round:
                 return looks > 0
             self.stores.guard.check(table, self.stores.ledger)
             try:
-                self._send(target, seen, acts)
+                if not self._send(target, seen, acts):
+                    log.info("mirror.dropped", table=table.name, catalog=name)
+                    return False  # where the spec still names it, the next round begins again
             except MirrorUndecided as unknown:  # the next look tells
                 lost = unknown
                 log.info("mirror.outcome_unknown", table=table.name, catalog=name, error=str(unknown))
@@ -178,24 +180,27 @@ class Round:
             log.warning("mirror.server_went_back", table=table.name, catalog=self.catalog.name, version=back[0])
         return seen, acts
 
-    def _send(self, target: Version, seen: Mapping[ViewName, Seen], acts: Mapping[ViewName, MirrorStep]) -> None:
+    def _send(self, target: Version, seen: Mapping[ViewName, Seen], acts: Mapping[ViewName, MirrorStep]) -> bool:
         """One kind of request: what is missing is registered first, and followed after another look.
 
+        False, with nothing sent: the mirror was dropped meanwhile, and expire may forget what it kept for it.
         Raises: MirrorUndecided, and what the server raises.
         """
         if missing := [view for view, act in acts.items() if act is MirrorStep.REGISTER]:
             for view in missing:
                 metadata = target.views[view].metadata
-                self.stores.mirrors.register(self.table, self.catalog.name, self.claim, metadata=metadata)
+                if not self.stores.mirrors.register(self.table, self.catalog.name, self.claim, metadata=metadata):
+                    return False
                 self.server.register(view, metadata)
                 faults.point("mirror.during_files")
-            return
+            return True
         behind = [view for view, act in acts.items() if act is MirrorStep.FOLLOW]
         pins = {view: target.views[view].metadata for view in behind}
         self.server.follow(
             [MirrorChange(view=v, seen=seen[v], metadata=pins[v], version=target.version) for v in behind]
         )
         faults.point("mirror.after_commit")
+        return True
 
 
 def drop_mirror(

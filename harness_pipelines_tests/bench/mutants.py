@@ -31,7 +31,7 @@ LEFT_OUT = ("contract/test_log.py", "contract/test_stateful.py")  #: Kafka's sid
 #: By importance. Files that only show things (overview, watch, fsck, audit, lineage) are judged by their own suites.
 FILES = (
     *("ledger", "buffer", "reads", "upkeep", "corrections", "revert", "evolve", "snapshots", "reconcile", "quarantine"),
-    *("states", "recalls", "recluster", "overlays", "history", "digests", "drop"),
+    *("states", "recalls", "recluster", "overlays", "history", "digests", "drop", "mirrors"),
     functions.FILE,
 )
 BUDGET_S, QUICK_BUDGET_S = 15.0, 3.0  #: of tests for one mutant; one that lives longer has survived

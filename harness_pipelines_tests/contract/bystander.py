@@ -58,6 +58,10 @@ INSERT INTO harness.layouts (table_id, version, tree, digest, clustered) SELECT 
 INSERT INTO harness.snapshots (name) VALUES (concat('bystander_', %(t)s::int));
 INSERT INTO harness.snapshot_tables (name, table_id, version, bounds)
     VALUES (concat('bystander_', %(t)s::int), %(t)s, 1, '{}');
+INSERT INTO harness.mirrors (table_id, catalog, version, holds, registered, names, uuids, trouble, trouble_since,
+                             looked_at)
+    VALUES (%(t)s, 'lakehouse', 1, '{1}', '{file:///nowhere/r.metadata.json}', '{file:///nowhere/n.metadata.json}',
+            '{"stream": "of another table"}', 'away', clock_timestamp() - interval '1 day', clock_timestamp());
 INSERT INTO harness.filtered (table_id, partition, records) VALUES (%(t)s, 0, 1);
 INSERT INTO harness.contract_violations (table_id, partition, check_name, severity, records)
     VALUES (%(t)s, 0, 'positive', 'warn', 1);

@@ -112,3 +112,23 @@ def test_a_keeper_that_is_interrupted_while_it_asks_gives_the_claim_back(real: R
             keeper.acquire()
     keeper.release()
     assert real.ledger.claim(table, Stage.TIER, shard=0, holder=str(uuid.uuid4()), lease=MINUTE) is not None
+
+
+def test_a_claim_that_may_have_been_taken_is_given_back_by_its_holder_alone_and_no_other_one_is(real: RealRig):
+    table, other, holder = real.table(), real.table(), str(uuid.uuid4())
+    claims = [(table, Stage.TIER, 0), (table, Stage.TIER, 1), (table, Stage.OTREE, 0), (other, Stage.TIER, 0)]
+    for of, stage, shard in claims:
+        assert real.ledger.claim(of, stage, shard=shard, holder=holder, lease=MINUTE) is not None
+
+    def lasting() -> list[bool]:
+        found = [real.ledger.claimed(of, stage, shard=shard) for of, stage, shard in claims]
+        return [one is not None and one[0].lease_until > one[1] for one in found]
+
+    real.ledger.release_of(table, Stage.TIER, shard=0, holder=str(uuid.uuid4()))
+    assert lasting() == [True, True, True, True]
+    real.ledger.release_of(table, Stage.TIER, shard=0, holder=holder)
+    assert lasting() == [False, True, True, True]
+    ended = real.ledger.claimed(table, Stage.TIER, shard=0)
+    real.ledger.release_of(table, Stage.TIER, shard=0, holder=holder)  # it is over already
+    again = real.ledger.claimed(table, Stage.TIER, shard=0)
+    assert ended is not None and again is not None and again[0].lease_until == ended[0].lease_until

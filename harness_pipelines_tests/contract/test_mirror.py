@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -453,6 +453,67 @@ def test_expire_keeps_what_the_server_still_names_and_no_more(real: RealRig, ser
     mirrored.assert_shows(newest)
     assert deleted  # what only versions between had
     assert not set(deleted) & named
+
+
+@pytest.mark.parametrize("asleep", ["before the note", "before the request"])
+def test_what_a_follower_sends_after_the_mirror_was_dropped_is_there(
+    real: RealRig, server: CatalogServer, monkeypatch: pytest.MonkeyPatch, asleep: str
+):
+    retention = {"versions": "1s", "snapshots": 1, "grace": "1s"}
+    mirrored, stores = Mirrored(real, server, views="stream", retention=retention), cast(Any, real)
+    mirrored.publish()
+    [catalog] = mirrored.table.spec.catalogs
+    folder = Path(urlsplit(real.ledger.pointer(mirrored.table, "stream")).path).parent
+
+    def dropped() -> None:
+        mirror.drop_mirror(stores, mirrored.table, catalog, really=True)
+        for _ in range(4):
+            mirrored.publish()
+        for path in folder.iterdir():
+            os.utime(path, (0, 0))
+        assert expired(mirrored)  # while the follower's lease lives
+        later = "UPDATE harness.claims SET lease_until = clock_timestamp() + interval '1 minute' WHERE table_id = %s"
+        real.ask(later, [mirrored.table.table_id])
+
+    register = real.mirrors.register
+
+    def noted(*where: Any, **what: Any) -> bool:
+        found = register(*where, **what)
+        if mirrored.low == 5:
+            dropped()
+        return found
+
+    if asleep == "before the note":
+        faults.arm("mirror.after_plan", dropped)
+    else:
+        monkeypatch.setattr(real.mirrors, "register", noted)
+    mirrored.step()
+    if asleep == "before the note":
+        assert not server.catalog.table_exists(f"{NAMESPACE}.{mirrored.table.views['stream']}")
+    else:
+        assert all(Path(urlsplit(path).path).exists() for path in files_of(mirrored.there))
+    faults.disarm()
+    assert mirrored.step() is None
+    mirrored.assert_shows(real.ledger.head(mirrored.table))
+
+
+def test_what_a_dropped_mirror_was_sent_is_kept_for_an_hour_and_counts_as_no_mirror(mirrored: Mirrored):
+    real, stores, table = mirrored.real, cast(Any, mirrored.real), mirrored.table
+    version = mirrored.publish()
+    mirrored.step()
+    [catalog] = table.spec.catalogs
+    mirror.drop_mirror(stores, table, catalog, really=True)
+    [kept] = real.database.rows("mirrors/kept", {"table_id": table.table_id})
+    assert kept["holds"] == [version.version] and kept["files"]
+    assert real.mirrors.state(table, catalog.name).holds == ()
+    assert not real.mirrors.forget(table, catalog.name)
+    assert mirrored.lag.version is None
+    older = "UPDATE harness.mirrors SET dropped_at = dropped_at - interval '61 minutes' WHERE table_id = %s"
+    real.ask(older, [table.table_id])
+    assert real.database.rows("mirrors/kept", {"table_id": table.table_id}) == []
+    assert mirrored.step() is None  # the spec names it still
+    [kept] = real.database.rows("mirrors/kept", {"table_id": table.table_id})
+    assert kept["holds"] == [version.version]
 
 
 def test_a_table_is_not_dropped_while_a_catalog_names_its_files(mirrored: Mirrored):

@@ -15,7 +15,7 @@ SELECT stage, shard, holder::text AS holder, lease_until FROM harness.claims
 WHERE table_id = %(table_id)s AND lease_until > clock_timestamp() ORDER BY stage, shard
 
 -- name: mirrors
-SELECT catalog FROM harness.mirrors WHERE table_id = %(table_id)s ORDER BY catalog
+SELECT catalog FROM harness.mirrors WHERE table_id = %(table_id)s AND dropped_at IS NULL ORDER BY catalog
 
 -- name: ledger_rows
 SELECT (SELECT count(*) FROM harness.versions WHERE table_id = %(table_id)s) AS versions,

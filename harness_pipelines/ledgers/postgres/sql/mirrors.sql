@@ -3,7 +3,7 @@ SELECT m.version, m.holds, m.uuids, m.trouble, h.version AS head,
        extract(epoch FROM clock_timestamp() - m.looked_at)::float8 AS looked_s
 FROM (
     SELECT v.version FROM harness.versions v WHERE v.table_id = %(table_id)s ORDER BY v.version DESC LIMIT 1
-) h LEFT JOIN harness.mirrors m ON m.table_id = %(table_id)s AND m.catalog = %(catalog)s
+) h LEFT JOIN harness.mirrors m ON m.table_id = %(table_id)s AND m.catalog = %(catalog)s AND m.dropped_at IS NULL
 
 -- name: head
 SELECT * FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version DESC LIMIT 1
@@ -12,11 +12,12 @@ SELECT * FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version DE
 -- What was sent before stays: nobody knows yet that the server does not show it.
 INSERT INTO harness.mirrors AS m (table_id, catalog, holds) VALUES (%(table_id)s, %(catalog)s, ARRAY[%(version)s::bigint])
 ON CONFLICT (table_id, catalog) DO UPDATE
-SET holds = CASE WHEN %(version)s = ANY(m.holds) THEN m.holds ELSE m.holds || %(version)s::bigint END
+SET holds = CASE WHEN %(version)s = ANY(m.holds) THEN m.holds ELSE m.holds || %(version)s::bigint END, dropped_at = NULL
 
 -- name: register
-UPDATE harness.mirrors SET registered = registered || %(metadata)s::text
-WHERE table_id = %(table_id)s AND catalog = %(catalog)s AND NOT %(metadata)s = ANY(registered)
+UPDATE harness.mirrors
+SET registered = CASE WHEN %(metadata)s = ANY(registered) THEN registered ELSE registered || %(metadata)s::text END
+WHERE table_id = %(table_id)s AND catalog = %(catalog)s AND dropped_at IS NULL
 
 -- name: known
 SELECT max(version) FILTER (WHERE snapshot = %(snapshot)s) AS newest,
@@ -30,19 +31,24 @@ FROM (
 UPDATE harness.mirrors SET version = %(version)s, holds = ARRAY[%(version)s::bigint], names = %(names)s, uuids = %(uuids)s,
     trouble = NULL, trouble_since = NULL, looked_at = clock_timestamp(),
     mirrored_at = CASE WHEN version = %(version)s THEN mirrored_at ELSE clock_timestamp() END
-WHERE table_id = %(table_id)s AND catalog = %(catalog)s
+WHERE table_id = %(table_id)s AND catalog = %(catalog)s AND dropped_at IS NULL
 
 -- name: trouble
 INSERT INTO harness.mirrors AS m (table_id, catalog, trouble, trouble_since)
 VALUES (%(table_id)s, %(catalog)s, %(error)s, clock_timestamp())
 ON CONFLICT (table_id, catalog) DO UPDATE
-SET trouble = excluded.trouble, trouble_since = coalesce(m.trouble_since, excluded.trouble_since)
+SET trouble = excluded.trouble, trouble_since = coalesce(m.trouble_since, excluded.trouble_since), dropped_at = NULL
 
 -- name: forget
-DELETE FROM harness.mirrors WHERE table_id = %(table_id)s AND catalog = %(catalog)s
+-- `holds` and `registered` stay: a follower that sleeps may have sent none of it yet.
+UPDATE harness.mirrors SET version = NULL, names = '{}', uuids = '{}', trouble = NULL, trouble_since = NULL,
+    mirrored_at = NULL, looked_at = NULL, dropped_at = clock_timestamp()
+WHERE table_id = %(table_id)s AND catalog = %(catalog)s AND dropped_at IS NULL
 
 -- name: kept
-SELECT holds, registered || names AS files FROM harness.mirrors WHERE table_id = %(table_id)s
+-- What was on its way to one that was dropped is kept for the hour that other acts have.
+SELECT holds, registered || names AS files FROM harness.mirrors
+WHERE table_id = %(table_id)s AND coalesce(dropped_at > clock_timestamp() - interval '1 hour', true)
 
 -- name: published_files
 -- Metadata files that versions named: those of them that nothing reaches any more are ours to remove.

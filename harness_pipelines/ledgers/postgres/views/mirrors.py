@@ -91,11 +91,15 @@ class Mirrors:
             check_held(connection, claim)
             return head
 
-    def register(self, table: TableRow, catalog: str, claim: Claim, *, metadata: str) -> None:
-        """Note that the server is about to name *metadata*, a file of ours, for good. Raises: FencedOut."""
+    def register(self, table: TableRow, catalog: str, claim: Claim, *, metadata: str) -> bool:
+        """Note that the server is about to name *metadata*, a file of ours, for good. Raises: FencedOut.
+
+        False: the mirror was dropped since it was intended; the server may not be sent anything.
+        """
         with self._database.transaction() as connection:
-            connection.execute(sql("mirrors/register"), {**_key(table, catalog), "metadata": metadata})
+            noted = connection.execute(sql("mirrors/register"), {**_key(table, catalog), "metadata": metadata})
             check_held(connection, claim)
+            return noted.rowcount == 1
 
     def known(self, table: TableRow, view: ViewName, seen: Seen | None) -> KnownSnapshot:
         """What the ledger has of the snapshot that was *seen*."""
@@ -124,7 +128,10 @@ class Mirrors:
         self._database.run("mirrors/trouble", {**_key(table, catalog), "error": error})
 
     def forget(self, table: TableRow, catalog: str) -> bool:
-        """Forget the mirror, and what expire kept for it; False: nothing was known."""
+        """Forget the mirror, and in an hour what expire keeps for it; False: nothing was known.
+
+        Until then a follower that sleeps may send what it had intended.
+        """
         return self._database.run("mirrors/forget", _key(table, catalog)) > 0
 
     def lags(self, tables: Collection[str]) -> list[MirrorLag]:
