@@ -329,7 +329,7 @@ def of_a_lost_time(real: RealRig, table: TableRow) -> Adoption:
     upkeep: Any = real.upkeep
     upkeep.condemn(real.again(table))
     real.ask(r"DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND path !~ '\.parquet$'", key)
-    assert len(real.ask("SELECT FROM harness.condemned_files WHERE table_id = %(table_id)s", key)) == 1
+    assert len(real.ask("SELECT path FROM harness.condemned_files WHERE table_id = %(table_id)s", key)) == 1
     real.ask("UPDATE harness.condemned_files SET since = since - interval '15 minutes'")
     pointer, head = old.stream.metadata, lost.stream
     return Adoption(pointer=pointer, head=head, starts={0: 0}, stream_hi={0: 30}, buffer_hi={0: 30})
@@ -378,7 +378,7 @@ def test_what_expire_began_to_remove_and_did_not_is_adopted_an_hour_later(
     made = adopt()
 
     assert all(path.exists() for path in needed(real, real.again(table), made))
-    assert real.ask("SELECT FROM harness.condemned_files WHERE table_id = %s", [table.table_id]) == []
+    assert real.ask("SELECT path FROM harness.condemned_files WHERE table_id = %s", [table.table_id]) == []
 
 
 def test_a_run_of_expire_that_sleeps_before_it_begins_removes_nothing_that_was_adopted(

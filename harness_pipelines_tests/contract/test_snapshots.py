@@ -26,7 +26,7 @@ from harness_pipelines_tests.contract.test_locks import waits
 from harness_pipelines_tests.producer import wait_until
 
 HELD_BY = "SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND granted"
-WAITS = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+WAITS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
 OLDER = """
 UPDATE harness.versions SET committed_at = committed_at - (4 - version) * interval '1 hour' WHERE table_id = %s
 """
