@@ -251,12 +251,15 @@ class RecordingDatabase(Database):
             yield Recorded(connection, self.transactions[-1])
 
 
+ADVISORY = {"1752330865": "trim lock", "1752330869": "publishers' lock"}
+
+
 def locked(statements: list[str]) -> list[str]:
     """What each statement locks, each thing once, in the order of its first lock."""
     found: list[str] = []
     for statement in statements:
-        if "pg_advisory_xact_lock" in statement:
-            names = ["trim lock"]
+        if advisory := re.findall(r"pg_advisory_xact_lock(?:_shared)?\((\d+)", statement):
+            names = [*re.findall(r"FROM (\w+\.\w+)", statement), *(ADVISORY[number] for number in advisory)]
         elif re.search(r"\bFOR (NO KEY )?(UPDATE|KEY SHARE)\b", statement):
             names = re.findall(r"FROM ([\w.]+)", statement)
         else:
@@ -286,6 +289,7 @@ def test_a_publish_locks_in_the_order_of_the_design(real: RealRig, recording: Re
     (publishing,) = [t for t in recording.transactions if any("INSERT INTO harness.versions" in s for s in t)]
     assert locked(publishing) == [
         "harness.tables",
+        "publishers' lock",
         "public.iceberg_tables",
         "harness.moves",
         "harness.lake_positions",
@@ -310,6 +314,7 @@ def test_a_retire_locks_in_the_order_of_the_design(real: RealRig, recording: Rec
     found = [name for name in locked(retiring) if name != "harness.moves"]  # orphaned moves: no publish waits there
     assert found == [
         "harness.tables",
+        "publishers' lock",
         "harness.lake_positions",
         "trim lock",
         "harness.leases",

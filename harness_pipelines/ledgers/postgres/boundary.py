@@ -352,9 +352,10 @@ def check_not_removed(connection: Connection, table: TableRow, found: Iterable[s
     key = {"table_id": table.table_id, "paths": [normal(file) for file in found]}
     if (row := connection.execute(sql("upkeep/condemned_of"), key).fetchone()) is not None:
         raise BuiltGone(
-            f"{table.name}: a run of expire began to remove {row['path']} at {row['removing_since']:%Y-%m-%d %H:%M:%S} "
-            "UTC and has not said that it did: its process may sleep, and remove it yet. Nothing was changed; end that "
-            "process, and run the same command again an hour after that time"
+            f"{table.name}: a run of expire began to remove {row['path']} at "
+            f"{row['removing_since']:%Y-%m-%d %H:%M:%S} UTC and has not said that it did: its process may sleep, and "
+            "remove it yet. Nothing was changed; end that process, and run the same command again an hour after that "
+            "time"
         )
 
 

@@ -89,7 +89,7 @@ def test_what_was_judged_counts_while_the_test_that_noticed_it_is_as_it_was():
 
 
 def test_a_lock_is_taken_away_from_one_caller_at_a_time():
-    made = [m.caller for m in mutants_of("ledger/lock_row", ["a.f", "b.g"]) if m.kind == "lock"]
+    made = [m.caller for m in mutants_of("ledger/lock_move", ["a.f", "b.g"]) if m.kind == "lock"]
     assert made == ["a.f", "b.g"]
 
 

@@ -123,5 +123,5 @@ def test_spark_s_reader_names_a_key_that_java_does_not_take(tmp_path):
     with pytest.raises(UsageError, match="not in PKCS#8.*openssl pkcs8 -topk8") as caught:
         java_properties({"ssl.key.location": str(key)})
     assert "secret-base64" not in str(caught.value)
-    with pytest.raises(UsageError, match=r"'ssl.certificate.location'.*no PEM file"):
+    with pytest.raises(UsageError, match=r"'ssl.certificate.location'.*the PEM file .* cannot be read"):
         java_properties({"ssl.certificate.location": str(tmp_path / "missing.crt")})
