@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
-from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
@@ -19,6 +18,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import OverlayRequest
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.otree.otree import otree_once
+from harness_pipelines_tests.engines import static
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import OTREE, TableRig
 
@@ -138,7 +138,7 @@ class KeyedRig(TableRig):
         """The batch view of *version*, as any other engine reads it: without what is recalled."""
         batch = (version or self.head).batch
         assert batch is not None
-        return StaticTable.from_metadata(batch.metadata).scan().to_arrow()
+        return static(batch.metadata).scan().to_arrow()
 
     def recalled_rows(self, version: Version | None = None) -> pa.Table:
         """The rows of the batch view of *version* that lie in Postgres."""

@@ -20,6 +20,7 @@ from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
+from harness_pipelines_tests.engines import static
 
 KEYED: dict[str, Any] = {
     "key": ["id"],
@@ -138,11 +139,9 @@ class Lake:
         return dict(zip(ids, found.column("s").to_pylist(), strict=True))
 
     def in_lake(self, version: Version | None = None) -> list[int]:
-        from pyiceberg.table import StaticTable
-
         batch = (version or self.head).batch
         assert batch is not None
-        found = StaticTable.from_metadata(batch.metadata).scan().to_arrow()
+        found = static(batch.metadata).scan().to_arrow()
         return sorted(found.column("id").to_pylist())
 
     def in_postgres(self, version: Version | None = None) -> list[int]:
