@@ -87,6 +87,7 @@ def test_a_worker_that_is_interrupted_gives_up_what_spark_does_for_it(
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_worker_whose_claim_is_lost_gives_up_what_spark_does_under_it(
     other: hp.Harness, harness: hp.Harness, kafka: KafkaRig, tmp_path: Path
 ):
