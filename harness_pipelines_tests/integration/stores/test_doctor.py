@@ -274,7 +274,7 @@ def test_a_spark_that_hangs_is_named_in_time(settings: Settings, services: Servi
 
 @pytest.fixture
 def own(services: Services, tmp_path: Path) -> Iterator[Settings]:
-    """A home with a database and a warehouse of its own: the doctor looks at all tables, and other tests leave some."""
+    """A separate home, database and warehouse: the doctor checks all tables, and other tests leave some behind."""
     jars = os.environ.get("HARNESS_JARS")
     home = Services(tmp_path / "home", jars=Path(jars) if jars else None)
     shared = services.current()

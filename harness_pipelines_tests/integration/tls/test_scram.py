@@ -79,14 +79,6 @@ def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> It
         found.kill()
 
 
-@pytest.fixture
-def topic(broker: PrivateBroker) -> Iterator[str]:
-    with closing(KafkaRig(broker.bootstrap)) as rig:
-        name = rig.create(1)
-        rig.produce(name, 0, [b"a", b"b"])
-        yield name
-
-
 def login(authority: Authority, user: str, password: str, mechanism: str) -> dict[str, str]:
     return {
         "security.protocol": "SASL_SSL", "ssl.ca.location": str(authority.root), "sasl.mechanism": mechanism,

@@ -104,14 +104,6 @@ def broker(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pri
         found.kill()
 
 
-@pytest.fixture
-def topic(broker: PrivateBroker) -> Iterator[str]:
-    with closing(KafkaRig(broker.bootstrap)) as rig:
-        name = rig.create(1)
-        rig.produce(name, 0, [b"a", b"b"])
-        yield name
-
-
 def login(made: Made, *, client: str | None = None, sasl: bool = False) -> dict[str, str]:
     """Settings of a Kafka client."""
     found = {"security.protocol": "SASL_SSL" if sasl else "SSL", "ssl.ca.location": str(made.root)}

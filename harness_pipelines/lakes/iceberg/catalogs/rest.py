@@ -199,6 +199,6 @@ class RestMirror:
         except _AWAY as error:
             away = MirrorUndecided if writes else MirrorAway
             raise away(f"{self._where} {what} and gave no answer: {error}; the table continues") from error
-        # NotImplementedError is PyIceberg's for a request that the server does not list among its endpoints.
+        # PyIceberg raises NotImplementedError for a request that is not among the endpoints that the server lists.
         except (RESTError, NotImplementedError, ValueError) as error:
             raise MirrorRefused(f"{self._where} {what} and refused: {error}") from error
