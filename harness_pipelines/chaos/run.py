@@ -26,6 +26,7 @@ from harness_pipelines.errors import HarnessError, TryAgain
 TICK_S = 0.05
 LOOK_S = 0.5  #: how often the ledger is asked how far the tables are
 PROGRESS_S = 30.0
+LATE_S = 60.0  #: a fault that takes so much longer than planned is named with the progress
 FLOW_S = 600.0  #: for the first records to reach the lake, on a machine that has other work too
 STILL_S = 150.0  #: no fault is active and nothing moves: the table is stuck
 PRODUCER_END_S = 60.0
@@ -222,6 +223,13 @@ class Storm:
         """Taken from the readers' output: the ledger may be stopped now, while the schedule continues."""
         seen = ", ".join(f"{name}: {sum(highs.values())}" for name, highs in self._seen.items())
         self._say(f"{self._result.reads} reads, {len(self._result.outages)} faults so far; records read of {seen}")
+        late = [o for o in self._result.outages if self._is_late(o)]
+        if late:
+            self._say(f"not over yet: {', '.join(map(str, (outage.fault for outage in late)))}")
+
+    def _is_late(self, outage: Outage) -> bool:
+        """Whether a fault, or the way back from it, takes longer than it should: the storm waits for its end."""
+        return outage.healed is None and time.monotonic() > outage.began + outage.fault.lasts_s + LATE_S
 
     def _refresh(self) -> None:
         for truth in self.truths.values():
