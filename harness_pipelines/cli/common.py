@@ -14,6 +14,7 @@ import click
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import note
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
@@ -48,7 +49,7 @@ def chosen_tables(harness: Harness, names: tuple[str, ...]) -> list[Table]:
     for one in sick:
         note(f"harness: left out: {one.why}")
     if not found and sick:
-        raise UsageError(f"this harness can read none of the {len(sick)} tables, see above")
+        raise UsageError(f"this harness can read none of the {quantity(len(sick), 'table')}, see above")
     if not found:
         raise UsageError("there are no tables: `harness table apply FILE` creates one, `harness demo` shows one")
     return found

@@ -1,4 +1,4 @@
-"""Names and messages of a spec: the error, values as YAML writes them, the nearest allowed name, and equal names.
+"""Words of messages: errors of a spec, values as YAML writes them, counts, the nearest allowed name, equal names.
 
 Spark ignores case by Java's rules, folders of macOS ignore how an accent is spelled, DuckDB ignores ASCII's case,
 Postgres and Iceberg compare as written. Two columns that any of these takes for one would lose values without an
@@ -108,6 +108,11 @@ def odd_letter(name: str, allowed: Iterable[str] = ()) -> str:
         if not letter.isascii() and letter not in usual:
             return f"; character {at} is U+{ord(letter):04X} {unicodedata.name(letter, '(without a name)')}"
     return ""
+
+
+def quantity(count: int, what: str) -> str:
+    """Return *count* of the noun *what*, a singular that an ``s`` makes a plural: ``1 row``, ``1,000 rows``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def unknown_name(name: str, allowed: Sequence[str], *, what: str = "column") -> str:

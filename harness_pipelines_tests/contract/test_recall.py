@@ -288,7 +288,7 @@ def command(lake: Lake, *words: str) -> Result:
 def test_the_command_recalls_tells_and_cancels(lake: Lake):
     name = lake.table.name
     dry = command(lake, "recall", name, "--where", "id < 3", "--dry-run")
-    assert f"{name}: would recall 3 rows, " in dry.output and "found in 1 files" in dry.output, dry.output
+    assert f"{name}: would recall 3 rows, " in dry.output and "found in 1 file" in dry.output, dry.output
     done = orjson.loads(command(lake, "recall", name, "--where", "id < 3", "--json").stdout)
     assert {k: done[k] for k in ("table", "act", "where", "rows", "state", "done", "recalled")} == {
         "table": name,
@@ -301,7 +301,7 @@ def test_the_command_recalls_tells_and_cancels(lake: Lake):
     }
     waiting = command(lake, "recall", name, "--release", "--no-wait")
     assert f"waits for a worker; `harness status {name}` shows it" in waiting.output
-    assert command(lake, "recall", name, "--cancel").output == f"{name}: cancelled 1 requests\n"
+    assert command(lake, "recall", name, "--cancel").output == f"{name}: cancelled 1 request\n"
     shown = orjson.loads(command(lake, "table", "show", name, "--json").stdout)
     assert [one["rows"] for one in shown["recalled"]] == [3]
     assert "# batch view: 3 of its rows are recalled to Postgres" in command(lake, "table", "show", name).output

@@ -21,6 +21,7 @@ from harness_pipelines.sources.kafka.client import KafkaTimeouts
 from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.sources.kafka.versions import has_topic_ids, release_of, requests_of
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 ASK_S, REACH_S, AT_ONCE = 6.0, 2.0, 8
 NOT_SET = "HARNESS_KAFKA is not set, and no embedded Kafka runs"
@@ -93,7 +94,7 @@ def _topics(notes: Notes, *, settings: Settings) -> Iterator[Finding]:
             else:
                 yield finding
     if fine:
-        yield notes.ok("topics", f"those of {fine} tables are there and may be read")
+        yield notes.ok("topics", f"those of {quantity(fine, 'table')} are there and may be read")
     elif not tables:
         yield notes.skipped("topics", "there are no tables yet", "`harness table apply FILE` creates one")
 

@@ -10,6 +10,7 @@ import click
 from harness_pipelines.cli.common import check_wish, not_asked, wish_options
 from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.audit.proof.report import Account, AuditReport, RangeAudit
@@ -167,8 +168,8 @@ def _show(report: AuditReport) -> None:
             console.print(f"[red]{kind}[/]  {count:,} in total; --json lists the first {FINDINGS_MAX:,}")
     for account in report.accounts:
         console.print(
-            f"[red]accounting[/]  {account.stage} move {account.move_id} moved {account.rows:,} rows, the tiers hold "
-            f"{account.found:,}{_changed(account)}"
+            f"[red]accounting[/]  {account.stage} move {account.move_id} moved "
+            f"{quantity(account.rows, 'row')}, the tiers hold {account.found:,}{_changed(account)}"
         )
     if report.foreign:
         console.print(f"[red]foreign[/]  {report.foreign}")
@@ -195,7 +196,7 @@ def _verdict(console: object, report: AuditReport) -> None:
     assert isinstance(console, Console)
     now = report.records - report.taken_over
     rate = now / report.seconds if report.seconds else 0
-    judged = f"version {report.version}, {now:,} records checked in {report.seconds:.1f} s ({rate:,.0f}/s)"
+    judged = f"version {report.version}, {quantity(now, 'record')} checked in {report.seconds:.1f} s ({rate:,.0f}/s)"
     if report.taken_over:
         judged += f", {report.taken_over:,} signed off earlier"
     if report.unsigned:
@@ -204,7 +205,7 @@ def _verdict(console: object, report: AuditReport) -> None:
         console.print(f"[bold green]OK[/]  {report.table}: every record is in exactly one tier; {judged}")
         return
     wrong = [f"{count:,} {kind}" for kind, count in report.counts.items() if count]
-    wrong += [f"{len(report.accounts)} moves with other counts"] if report.accounts else []
+    wrong += [f"{quantity(len(report.accounts), 'move')} with other counts"] if report.accounts else []
     wrong += ["a foreign commit"] if report.foreign else []
     wrong += ["the batch view"] if report.batch and not report.batch.ok else []
     console.print(f"[bold red]NOT OK[/]  {report.table}: {', '.join(wrong)}; {judged}")

@@ -11,6 +11,7 @@ import click
 
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.audit.fsck.run import FsckReport
@@ -86,7 +87,7 @@ def _show(report: FsckReport, *, seconds: float) -> None:
             console.print(f"[{colour}]{len(findings) - SHOWN_MAX:,} more[/]; --json prints all")
     tables = dict.fromkeys(c.table for c in report.checked)
     rules = sum(c.why_not is None for c in report.checked)
-    what = f"{len(tables):,} tables, {rules:,} checks, {seconds:.1f} s"
+    what = f"{quantity(len(tables), 'table')}, {quantity(rules, 'check')}, {seconds:.1f} s"
     if report.ok:
         console.print(f"[bold green]OK[/]  {what}")
         return

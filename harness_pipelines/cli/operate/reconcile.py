@@ -11,6 +11,7 @@ from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_opt
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
@@ -158,7 +159,7 @@ def _repair(harness: Harness, name: str, options: dict[str, Any], json_target: s
     done = repair_file(harness.stores, harness.table(name).row, options["repair_file"], dry_run=not options["yes"])
 
     def show() -> None:
-        what = f"{done.rows:,} rows of {done.file} from {done.source}; they agree with {done.checked}"
+        what = f"{quantity(done.rows, 'row')} of {done.file} from {done.source}; they agree with {done.checked}"
         end = f"repaired in version {done.version}" if done.version is not None else "nothing was changed"
         click.echo(f"{done.table}: {what}; {end}")
 
@@ -183,4 +184,5 @@ def _show_foreign(found: ForeignRows, *, done: bool) -> None:
     if done:
         click.echo(f"{found.table}: {found.rows} rows are accepted as {where}, version {found.version}")
     else:
-        click.echo(f"{found.table}: {found.rows} rows in {found.files} files would be accepted as {where}")
+        what = f"{quantity(found.rows, 'row')} in {quantity(found.files, 'file')}"
+        click.echo(f"{found.table}: {what} would be accepted as {where}")

@@ -18,6 +18,7 @@ from harness_pipelines.read.report.layout import ROOT, LayoutSeen, NoLayout, loo
 from harness_pipelines.secret import redact
 from harness_pipelines.show.bars import size
 from harness_pipelines.show.layout_axes import SLAB, Axis, staged_files
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
@@ -102,8 +103,9 @@ def picture(seen: LayoutSeen) -> dict[str, Any]:
             {
                 "box": _rectangle([axis.of_span(boxes[r.path][axis.axis]) for axis in axes]),
                 "filled": round(r.bytes / max(seen.target_bytes, 1), 3),
-                "title": f"region {r.path or ROOT}: {_sides(axes, boxes[r.path])}\n{r.rows:,} rows in {r.files:,} "
-                f"files, {size(r.bytes)}, {size(r.staged_bytes)} of it staged",
+                "title": f"region {r.path or ROOT}: {_sides(axes, boxes[r.path])}\n"
+                f"{quantity(r.rows, 'row')} in {quantity(r.files, 'file')}, "
+                f"{size(r.bytes)}, {size(r.staged_bytes)} of it staged",
             }
             for r in shown
         ],

@@ -11,6 +11,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.read.report.layout import LayoutSeen
@@ -68,14 +69,14 @@ def _show(seen: LayoutSeen) -> None:
     staged = sum(1 for r in regions if r.staged_bytes)
     columns = ", ".join(column.name for column in seen.tree.columns if column != LAYER)
     target = max(seen.target_bytes, 1)
-    click.echo(f"{seen.table} at version {seen.version}: {len(regions):,} regions over ({columns})")
+    click.echo(f"{seen.table} at version {seen.version}: {quantity(len(regions), 'region')} over ({columns})")
     click.echo(f"  tree     {seen.tree.digest[:16]}")
     click.echo(
         f"  files    {len(seen.files):,}, {size(seen.bytes)}; p50 {size(sizes['p50'])}, p95 {size(sizes['p95'])}, "
         f"max {size(sizes['max'])} ({sizes['max'] / target:.2f} of the target {size(target)})"
     )
     click.echo(
-        f"  staged   {seen.contents.staged_share:.1%} of the bytes: in {staged:,} regions, "
+        f"  staged   {seen.contents.staged_share:.1%} of the bytes: in {quantity(staged, 'region')}, "
         f"{sum(len(files) for files in seen.contents.astray.values()):,} files span several"
     )
     if seen.layer is not None:
@@ -85,7 +86,7 @@ def _show(seen: LayoutSeen) -> None:
         click.echo("  due      nothing")
         return
     click.echo(
-        f"  due      {len(seen.due):,} parts, {size(sum(part.bytes for part in seen.due))}: "
+        f"  due      {quantity(len(seen.due), 'part')}, {size(sum(part.bytes for part in seen.due))}: "
         f"a worker (`harness run {seen.table}`) rewrites them"
     )
     for part in seen.due[:DUE_SHOWN_MAX]:

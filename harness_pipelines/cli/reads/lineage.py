@@ -10,6 +10,7 @@ import click
 from harness_pipelines.cli.common import opened
 from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.read.report.lineage import FileLineage, FileTold, MoveLineage, MoveTold, RecordLineage
@@ -66,7 +67,7 @@ def _show_file(seen: FileLineage) -> None:
         hidden = f", {seen.hidden.rows:,} of them hidden" if seen.hidden else ""
         _line("rows", f"{entry.rows:,}{hidden}, {size(entry.bytes)}; {_offsets(seen.file)}")
     else:
-        _line("hides", f"{entry.rows:,} rows of {entry.hides_in}")
+        _line("hides", f"{quantity(entry.rows, 'row')} of {entry.hides_in}")
     _line("live", _live(seen))
     kept = origin.operation or "expired from the metadata"
     version = "" if origin.version is None else f", came with version {origin.version}"
@@ -129,7 +130,7 @@ def _file_line(file: FileTold, *, origin: bool) -> str:
     entry, move = file.entry, file.origin.move
     what = _offsets(file) if entry.is_data else "position deletes"
     came = f"; by {move.stage} move {move.move_id}" if origin and move else ""
-    return f"{file.view}  {entry.path.rsplit('/', 1)[-1]}  {entry.rows:,} rows; {what}{came}"
+    return f"{file.view}  {entry.path.rsplit('/', 1)[-1]}  {quantity(entry.rows, 'row')}; {what}{came}"
 
 
 def _show_move_told(move: MoveTold) -> None:
@@ -139,7 +140,7 @@ def _show_move_told(move: MoveTold) -> None:
     _line("move", f"{move.move_id}: {move.stage}, {move.state}{attempt}; trigger {move.trigger}")
     _line("offsets", _ranges(move))
     if move.rows is not None:
-        _line("moved", f"{move.rows:,} rows" + ("" if move.bytes is None else f", {size(move.bytes)}"))
+        _line("moved", quantity(move.rows, "row") + ("" if move.bytes is None else f", {size(move.bytes)}"))
     base = "" if move.base_version is None else f"version {move.base_version}, "
     made = "" if move.version is None else f"; made version {move.version}"
     _line("built on", f"{base}schema {move.schema_version}{made}")

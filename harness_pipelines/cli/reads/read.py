@@ -14,6 +14,7 @@ from harness_pipelines.cli.common import LONG_MAX, at_option, opened, split_name
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,7 +140,8 @@ def _show(rows: pa.Table, limit: int | None, output: Path | None) -> None:
     else:
         for line in lines:
             click.echo(line)
-    note(f"first {rows.num_rows} rows; more: --limit N, or --format csv" if more else f"{rows.num_rows:,} rows")
+    count = quantity(rows.num_rows, "row")
+    note(f"first {count}; more: --limit N, or --format csv" if more else count)
 
 
 def _write(batches: AbstractContextManager[pa.RecordBatchReader], form: str, output: Path | None) -> None:
@@ -158,7 +160,7 @@ def _write(batches: AbstractContextManager[pa.RecordBatchReader], form: str, out
         draft.replace(output)
     finally:
         draft.unlink(missing_ok=True)
-    note(f"{count:,} rows in {output}")
+    note(f"{quantity(count, 'row')} in {output}")
 
 
 def _created(path: Path) -> BinaryIO:

@@ -12,6 +12,7 @@ from harness_pipelines.cli.reads.sql_tables import parse_query
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 ROWS_MAX = 1000
 
@@ -53,7 +54,7 @@ def sql(settings: Settings, /, query: str, *, limit: int, json_target: str | Non
     shown = {"columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows[:limit]]}
     emit(shown, json_target, lambda: _show(columns, rows[:limit]))
     if len(rows) > limit:
-        note(f"first {limit:,} rows; more: --limit N")
+        note(f"first {quantity(limit, 'row')}; more: --limit N")
 
 
 def _show(columns: list[str], rows: list[tuple[object, ...]]) -> None:
@@ -61,4 +62,4 @@ def _show(columns: list[str], rows: list[tuple[object, ...]]) -> None:
 
     for line in text_lines(columns, rows):
         click.echo(line)
-    note(f"{len(rows):,} rows")
+    note(quantity(len(rows), "row"))

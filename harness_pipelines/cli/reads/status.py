@@ -11,6 +11,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.show.status import KafkaEnds, TableSeen, look
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.ports.ledger import SickTable
@@ -99,7 +100,8 @@ def _show_table(one: TableSeen) -> None:
     out = bars.console()
     age = bars.ago((one.at - one.head.committed_at).total_seconds())
     tail = "?" if one.lag["tail"] is None else f"{one.lag['tail']:,}"
-    out.print(f"[bold]{one.table}[/]  version {one.head.version}, {age} old, {one.counts.lake_rows:,} rows in the lake")
+    rows = quantity(one.counts.lake_rows, "row")
+    out.print(f"[bold]{one.table}[/]  version {one.head.version}, {age} old, {rows} in the lake")
     for line in bars.bars(one.spans, topic=one.topic):
         out.print(line)
     merge = f", {one.lag['stream']:,} not in the batch view yet" if one.has_batch else ""
@@ -115,12 +117,14 @@ def _show_table(one: TableSeen) -> None:
     if not any(claim["alive"] for claim in one.claims):
         out.print(f"  no worker runs it: `harness run {one.table}`", style="dim")
     if one.counts.readers:
-        out.print(f"  {one.counts.readers} running reads, the oldest for {bars.ago(one.counts.oldest_lease_s or 0.0)}")
+        oldest_for = bars.ago(one.counts.oldest_lease_s or 0.0)
+        out.print(f"  {quantity(one.counts.readers, 'running read')}, the oldest for {oldest_for}")
     if one.pins:
         oldest = one.pins[0]
         out.print(
             f"  {len(one.pins)} versions are pinned, the oldest ({escape(oldest.name)}, version {oldest.version}) "
-            f"since {oldest.since:%Y-%m-%d %H:%M:%S} UTC, {oldest.behind:,} versions before the oldest that is retained"
+            f"since {oldest.since:%Y-%m-%d %H:%M:%S} UTC, "
+            f"{quantity(oldest.behind, 'version')} before the oldest that is retained"
         )
     if one.refuses_much:
         out.print(f"  [bold yellow]refusing[/]: {one.refusing}: `harness quarantine list {one.table}`")

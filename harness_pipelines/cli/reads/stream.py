@@ -16,6 +16,7 @@ from harness_pipelines.pauses import Pauses
 from harness_pipelines.protocol.reading.streams import StreamToken
 from harness_pipelines.show.output import note
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.protocol.reading.reads import At
@@ -86,7 +87,7 @@ def stream(settings: Settings, /, table: str, **options: Any) -> None:
         )
         sink = _Sink(options["form"], resume, options["limit"])
         _through(found, sink)
-    note(f"{sink.count:,} records")
+    note(quantity(sink.count, "record"))
 
 
 def _beginning(given: At | None, resume: Path | None) -> At:

@@ -13,6 +13,7 @@ from harness_pipelines.formats.base import Reason
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.show.output import emit, json_option, note, printable
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
@@ -193,13 +194,13 @@ def replay_command(
         row = harness.table(table).row
         done = replay(
             harness.stores, row, wanted, decoder=spec, dry_run=dry_run,
-            progress=lambda done: note(f"{done.records:,} records decoded, {done.replayed:,} replayed"),
+            progress=lambda done: note(f"{quantity(done.records, 'record')} decoded, {done.replayed:,} replayed"),
         )  # fmt: skip
 
     def human() -> None:
         verb = "would be replayed" if dry_run else "replayed"
         made = f" in version {', '.join(map(str, done.versions))}" if done.versions else ""
-        click.echo(f"{done.records:,} records decoded: {done.replayed:,} {verb}{made}")
+        click.echo(f"{quantity(done.records, 'record')} decoded: {done.replayed:,} {verb}{made}")
         for reason, count in done.refused.items():
             click.echo(f"{count:,} still refused: {reason}")
         for one in done.shown:
@@ -235,7 +236,7 @@ def drop_command(
         count = drop(harness.stores, harness.table(table).row, wanted, dry_run=not yes)
 
     def human() -> None:
-        click.echo(f"{count:,} records {'dropped' if yes else 'would be dropped'}")
+        click.echo(f"{quantity(count, 'record')} {'dropped' if yes else 'would be dropped'}")
 
     emit({"table": table, "dry_run": not yes, "records": count}, json_target, human)
     if not (yes or dry_run):

@@ -10,6 +10,7 @@ from harness_pipelines.cli.common import opened
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
@@ -70,7 +71,7 @@ def _cancel(one: Table, json_target: str | None) -> None:
 
     def human() -> None:
         taken = f"; {len(left)} already started" if left else ""
-        click.echo(f"{one.name}: cancelled {len(given_up)} requests{taken}")
+        click.echo(f"{one.name}: cancelled {quantity(len(given_up), 'request')}{taken}")
 
     emit({"table": one.name, "cancelled": given_up, "left": left}, json_target, human)
 
@@ -88,11 +89,14 @@ def _show_plan(plan: RecallPlan) -> None:
     from harness_pipelines.show.bars import size
 
     if plan.act is OverlayRequest.RELEASE:
-        click.echo(f"{plan.table}: would move {plan.rows:,} rows back into the lake, {size(plan.bytes)} in Postgres")
+        click.echo(
+            f"{plan.table}: would move {quantity(plan.rows, 'row')} back into the lake, {size(plan.bytes)} in Postgres"
+        )
         return
     held = f"; {plan.held:,} are already recalled" if plan.held else ""
     click.echo(
-        f"{plan.table}: would recall {plan.rows:,} rows, {size(plan.bytes)}, found in {plan.files:,} files{held}"
+        f"{plan.table}: would recall {quantity(plan.rows, 'row')}, {size(plan.bytes)}, "
+        f"found in {quantity(plan.files, 'file')}{held}"
     )
 
 
@@ -124,4 +128,6 @@ def _show(table: str, request: RecallRequest, held: int) -> None:
         click.echo(f"{table}: nothing to do, {what}; {held:,} rows are recalled")
         return
     done = "recalled" if request.act is OverlayRequest.RECALL else "moved back into the lake"
-    click.echo(f"{table}: {request.rows:,} rows {done}, {size(request.bytes or 0)}; {held:,} rows are recalled now")
+    click.echo(
+        f"{table}: {quantity(request.rows, 'row')} {done}, {size(request.bytes or 0)}; {held:,} rows are recalled now"
+    )

@@ -10,6 +10,7 @@ from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_opt
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
@@ -79,9 +80,8 @@ def _cancel(one: Table, json_target: str | None) -> None:
     for request in given_up:
         stores.reclusters.end(one.row, request)
     numbers = [request.request_id for request in given_up]
-    emit(
-        {"table": one.name, "cancelled": numbers}, json_target, lambda: click.echo(f"cancelled {len(numbers)} requests")
-    )
+    what = quantity(len(numbers), "request")
+    emit({"table": one.name, "cancelled": numbers}, json_target, lambda: click.echo(f"cancelled {what}"))
 
 
 def _work(one: Table, plan: Reclustering) -> Reclustering:
@@ -93,11 +93,11 @@ def _work(one: Table, plan: Reclustering) -> Reclustering:
     if begun.bytes < plan.bytes:
         note(f"{one.name}: continues request {begun.request.request_id}, {size(begun.bytes)} left")
     before = begun.bytes
-    note(f"{one.name}: {_count(len(begun.parts), 'part')} to rewrite, {size(begun.bytes)}")
+    note(f"{one.name}: {quantity(len(begun.parts), 'part')} to rewrite, {size(begun.bytes)}")
     for left in run(one.harness.stores, one.row, begun.request):
         if left.bytes != before:
             before = left.bytes
-            note(f"{one.name}: {_count(len(left.parts), 'part')} left, {size(left.bytes)}")
+            note(f"{one.name}: {quantity(len(left.parts), 'part')} left, {size(left.bytes)}")
     return begun
 
 
@@ -125,14 +125,10 @@ def _show(plan: Reclustering, *, done: bool) -> None:
         return
     pace = "" if plan.seconds is None or done else f", about {ago(plan.seconds)} at the pace of the last moves"
     click.echo(
-        f"{plan.table}: {'rewrote' if done else 'would rewrite'} {_count(len(plan.parts), 'part')}: "
-        f"{_count(plan.files, 'file')}, {size(plan.bytes)} read and written in {_count(plan.moves, 'move')}{pace}"
+        f"{plan.table}: {'rewrote' if done else 'would rewrite'} {quantity(len(plan.parts), 'part')}: "
+        f"{quantity(plan.files, 'file')}, {size(plan.bytes)} read and written in {quantity(plan.moves, 'move')}{pace}"
     )
     for part in plan.parts[:PARTS_SHOWN_MAX]:
         click.echo(f"  {part.path or ROOT}  {size(part.bytes)}, {size(part.staged_bytes)} of it not clustered")
     if len(plan.parts) > PARTS_SHOWN_MAX:
         click.echo(f"  and {len(plan.parts) - PARTS_SHOWN_MAX:,} more: --json prints all of them")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

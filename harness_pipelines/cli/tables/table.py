@@ -11,6 +11,7 @@ from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_opt
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
@@ -283,7 +284,8 @@ def _show_drop(gone: Dropped, files: list[LakeFiles], *, done: bool, purge: bool
         click.echo(f"  buffer   {segment.name} ({segment.state}, {segment.bytes:,} bytes)")
     for view in gone.views:
         click.echo(f"  catalog  {view}")
-    click.echo(f"  ledger   {gone.versions} versions, {gone.moves} moves, {gone.quarantined} quarantined records")
+    refused = quantity(gone.quarantined, "quarantined record")
+    click.echo(f"  ledger   {quantity(gone.versions, 'version')}, {quantity(gone.moves, 'move')}, {refused}")
     if gone.readers:
         click.echo(f"  readers  {gone.readers} running reads will fail")
     for found in files:

@@ -47,10 +47,10 @@ def test_a_record_is_put_back_once_the_spec_takes_it_and_another_given_up(
     tried = json.loads(harness("quarantine", "replay", table, "--dry-run", "--json").stdout)
     assert (tried["replayed"], tried["refused"], tried["versions"]) == (1, {"malformed": 1}, [])
     done = harness("quarantine", "replay", table, "--reason", "unknown_field").stdout
-    assert "1 records decoded: 1 replayed in version " in done
+    assert "1 record decoded: 1 replayed in version " in done
     assert len(json.loads(harness("read", table, "--json").stdout)["rows"]) == GOOD + 1
 
-    assert harness("quarantine", "drop", table, "--dry-run").stdout == "1 records would be dropped\n"
+    assert harness("quarantine", "drop", table, "--dry-run").stdout == "1 record would be dropped\n"
     assert "--yes" in harness("quarantine", "drop", table, code=2).stderr
     harness("quarantine", "drop", table, "--yes")
     assert counts(harness, table) == {("dropped", "malformed"): 1, ("replayed", "unknown_field"): 1}
@@ -83,7 +83,7 @@ def test_what_is_listed_is_chosen_by_every_word_that_is_given(harness: Cli, tabl
 
     drop = ("quarantine", "drop", table, "--yes")
     assert harness(*drop, "--until", early["kafka_time"]).stdout == "0 records dropped\n"
-    assert harness(*drop, "--since", late["kafka_time"]).stdout == "1 records dropped\n"
+    assert harness(*drop, "--since", late["kafka_time"]).stdout == "1 record dropped\n"
     assert chosen("--state", "dropped", "--partition", str(LATE[0])) == [LATE]
 
 

@@ -301,6 +301,6 @@ def test_the_command_passes_over_running_services_and_init_tries_the_warehouse(
     assert [one for one in told["findings"] if one["verdict"] == "fail"] == []
     assert looked.exit_code == 0
     assert {one["system"] for one in told["findings"]} >= {"machine", "postgres", "kafka", "warehouse", "spark"}
-    assert "those of 1 tables are there and may be read" in [one["found"] for one in told["findings"]]
+    assert "those of 1 table are there and may be read" in [one["found"] for one in told["findings"]]
     secrets = [file.read_text().strip() for at in (own.home, services.home) for file in (at / "secrets").iterdir()]
     assert [secret for secret in secrets if secret in json.dumps(told)] == []

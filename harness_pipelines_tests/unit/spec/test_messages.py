@@ -10,7 +10,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import NoSchemas
 from harness_pipelines.spec.load import load_spec, located
-from harness_pipelines.spec.wording import SpecError
+from harness_pipelines.spec.wording import SpecError, quantity
 from harness_pipelines_tests.unit.spec.said import SAID
 from harness_pipelines_tests.unit.spec.wrong import SPECS
 
@@ -55,3 +55,11 @@ def test_each_message_has_a_place_and_ends_without_a_traceback():
         for line in message.splitlines():
             assert line.startswith("orders.yaml:"), line
             assert not any(word in line for word in ("Error", "Traceback", "Input should", "validation", "\\n")), line
+
+
+def test_one_is_singular_and_any_other_count_is_not():
+    assert [quantity(count, "quarantined record") for count in (0, 1, 2_000)] == [
+        "0 quarantined records",
+        "1 quarantined record",
+        "2,000 quarantined records",
+    ]
