@@ -18,7 +18,8 @@ from harness_pipelines.services.state import LOOPBACK, answers, replace_file, se
 from harness_pipelines.services.values import ServiceName
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-#: `spark.local.dir` is split at commas, so it is relative to the folder that the server works in.
+#: `spark.local.dir` is split at commas, so it is relative to the folder that the server works in. The executor is in
+#: the server's own process: a driver that takes it for lost after a sleep of the machine ends the server minutes later.
 SETTINGS = """\
 spark.master                                  local[{slots}]
 spark.scheduler.mode                          FAIR
@@ -34,6 +35,7 @@ spark.connect.authenticate.token              {token}
 spark.connect.execute.reattachable.senderMaxStreamDuration  {answers}s
 spark.connect.execute.manager.detachedTimeout      {detached}s
 spark.connect.execute.manager.maintenanceInterval  {looks}s
+spark.storage.blockManagerHeartbeatTimeoutMs  30d
 spark.local.dir                               tmp
 spark.ui.enabled                              false
 spark.ui.showConsoleProgress                  false
