@@ -1,8 +1,9 @@
 """Which tests the gate runs a second time, with the lake on an object store, and why each of them.
 
-The first run has `integration/stores/`: what a store does that a folder does not. These are the way of a record from
-the log to the last reader of its files, through every kind of commit, so that none works on a folder only. All other
-tests of whole tables run there by hand: `deploy/run test --warehouse s3 harness_pipelines_tests/integration`.
+The first run has `integration/stores/`, whose lake is on a store in every run: what a store does that a folder does
+not, and the whole life of a table. These are the kinds of commit that are not in it, so that none works on a folder
+only. All other tests of whole tables run there by hand:
+`deploy/run test --warehouse s3 harness_pipelines_tests/integration`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ESSENTIAL: Mapping[str, str] = {
-    "integration/stores/test_lake_on_s3.py": (
-        "ingest, tier, otree, reads by both engines, expire, audit, fsck and `table drop --purge` of one table"
-    ),
     "integration/tables/test_no_buffer.py": "tier from the log",
     "integration/tables/test_compact.py::"
     "test_small_files_become_one_per_partition_in_offset_order_and_no_bound_moves": "compact replaces files",
@@ -26,9 +24,6 @@ ESSENTIAL: Mapping[str, str] = {
     ),
     "integration/tables/test_keyed_merge.py::test_files_without_a_changed_key_stay_and_the_snapshot_is_an_overwrite": (
         "a merge that rewrites some files"
-    ),
-    "integration/stores/test_reconcile_on_s3.py": (
-        "reconcile settles an open move, and finds the tables of a warehouse by listing it"
     ),
     "faults/test_matrix.py::"
     "test_a_worker_that_dies_or_sleeps_at_any_point_is_followed_without_loss_double_or_a_human_act"

@@ -39,6 +39,7 @@ def test_the_reference_keeps_the_rules():
     run(lambda: [MemorySide()], examples=200, steps=40)
 
 
+@pytest.mark.long  # the next test judges as many examples of the real stores by the same oracle
 @pytest.mark.timeout(300 * LONGER)
 def test_the_real_stores_keep_the_rules(real: RealRig):
     run(lambda: [RealSide(real)], examples=12, steps=20)

@@ -13,3 +13,8 @@ def test_each_that_is_named_is_there(name: str):
     path, _, rest = name.partition("::")
     function, _, _ = rest.partition("[")
     assert f"def {function}" in (TESTS / path).read_text()
+
+
+@pytest.mark.parametrize("name", ESSENTIAL)
+def test_none_has_its_lake_on_a_store_in_the_first_run_already(name: str):
+    assert not name.startswith("integration/stores/")
