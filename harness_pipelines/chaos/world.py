@@ -303,6 +303,11 @@ class World:
         """Read under a lease of an hour at once and at its end: the same rows, whatever expire does meanwhile."""
         began()
         promotions = promotions_of(self.home)
+
+        def forgot() -> bool:
+            """Whether the leases may be among what the ledger forgot."""
+            return promotions_of(self.home) > promotions
+
         held: list[tuple[hp.Table, ReadPlan, str]] = []
         try:
             for name in self.tables:
@@ -315,12 +320,11 @@ class World:
         for table, plan, before in held:
             where = f"{table.name}, version {plan.version}"
             try:
-                again = self._until_answered(partial(_fingerprint, table, plan))
-                self._until_answered(partial(table.release, plan))
+                again = self._until_answered(partial(_fingerprint, table, plan), is_futile=forgot)
+                self._until_answered(partial(table.release, plan), is_futile=forgot)
             except HarnessError as error:
-                if promotions_of(self.home) > promotions:  # the lease may be among what the ledger forgot
-                    continue
-                self.told.put((fault, {"unreadable": f"{where}: {type(error).__name__}: {error}"}))
+                if not forgot():
+                    self.told.put((fault, {"unreadable": f"{where}: {type(error).__name__}: {error}"}))
                 continue
             if again not in (before, None):
                 self.told.put((fault, {"unrepeatable": f"{where}: other rows than before"}))
@@ -389,14 +393,19 @@ class World:
             self._over.wait(1.0)
         return told
 
-    def _until_answered(self, step: Callable[[], Answer]) -> Answer | None:
-        """Take *step* until what it needs is there. None when the run is over. Raises: what it raised in the end."""
+    def _until_answered(
+        self, step: Callable[[], Answer], *, is_futile: Callable[[], bool] = lambda: False
+    ) -> Answer | None:
+        """Take *step* until what it needs is there, or it *is_futile* to wait for that. None when the run is over.
+
+        Raises: what it raised in the end.
+        """
         until = time.monotonic() + ACT_S
         while not self._over.is_set():
             try:
                 return step()
             except HarnessError:
-                if time.monotonic() > until:
+                if time.monotonic() > until or is_futile():
                     raise
                 self._over.wait(1.0)
         return None

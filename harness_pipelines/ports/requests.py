@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.layout.requested import Request
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.overlays import OverlayRequest
 from harness_pipelines.protocol.moves import Move
+
+
+class RequestLost(HarnessError):
+    """The ledger no longer has what was asked of a table."""
+
+    way_on = "ask once more: the same command records the request again"
+    recovery = Recovery.REFRESH
+
+    @classmethod
+    def of(cls, table: TableRow, number: int) -> Self:
+        return cls(
+            f"{table.name}: the ledger no longer has request {number}: a stand-by that lacked it was promoted, the "
+            "database was restored, or the table was dropped; what is published stays, ask once more"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,7 @@ class ReclusterRequests(Protocol):
     """Requests to rewrite parts of batch views."""
 
     def open(self, table: TableRow) -> list[Request]: ...
+    def is_open(self, table: TableRow, request: Request) -> bool: ...
     def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Request: ...
     def end(self, table: TableRow, request: Request) -> None: ...
     def leave_out(self, table: TableRow, *, move_id: int, files: Iterable[str], error: str) -> None: ...

@@ -171,8 +171,9 @@ class PostgresLedger:
             return Droppable.of(self.table(name))
         except TableDamaged:
             namespace, _, short = name.partition(".")
-            [row] = self.database.rows("ledger/tables", {"namespace": namespace, "name": short})
-            return Droppable.of_damaged(row)
+            for row in self.database.rows("ledger/tables", {"namespace": namespace, "name": short}):
+                return Droppable.of_damaged(row)
+            raise
 
     def drop_table(self, table: TableRow | Droppable, *, dry_run: bool = False, purge: Sequence[str] = ()) -> Dropped:
         """Drop a table, all or nothing; see `harness_pipelines.ledgers.postgres.acts.drop`.

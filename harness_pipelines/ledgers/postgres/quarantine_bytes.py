@@ -11,7 +11,7 @@ from typing import Any
 
 from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog
+from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog, gone
 from harness_pipelines.ports.errors import MovedMeanwhile, QuarantineNameTaken
 from harness_pipelines.ports.lake import QuarantinePlace
 from harness_pipelines.ports.ledger import TableRow
@@ -113,7 +113,8 @@ class QuarantineBytes:
 
 def _place_of(connection: Connection, table: TableRow) -> QuarantinePlace:
     found = connection.execute(sql("quarantine/place"), {"table_id": table.table_id}).fetchone()
-    assert found is not None, "tables with a claim are in the ledger"
+    if found is None:
+        raise gone("quarantine/place")
     return QuarantinePlace(found["folder"], found["metadata"])
 
 

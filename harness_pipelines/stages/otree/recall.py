@@ -20,6 +20,7 @@ from uuid import uuid4
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ports.access import HasGuard
 from harness_pipelines.ports.ledger import TableStopped
+from harness_pipelines.ports.requests import RequestLost
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import OverlayRequest, RecallTooLarge, check_size
 from harness_pipelines.stages.otree import recalled
@@ -110,7 +111,8 @@ def run(stores: Ports, table: TableRow, request: RecallRequest) -> Iterator[Reca
     """Work until *request* has ended; yields it as it stands, now and then, and at last as it ended.
 
     Where another worker holds otree, that one does it, and this only looks on.
-    Raises: RecallTooLarge when it was refused; TableStopped, MoveStuck; TryAgain when Spark or a store is away.
+    Raises: RecallTooLarge when it was refused; TableStopped, MoveStuck, RequestLost; TryAgain when Spark or a store is
+    away.
     """
     if table.stopped:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was moved")
@@ -119,7 +121,7 @@ def run(stores: Ports, table: TableRow, request: RecallRequest) -> Iterator[Reca
     keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE, give_up=give_up)
     pause = threading.Event()
     try:
-        while (now := stores.recalls.find(table, request.recall_id)).is_open:
+        while (now := _found(stores, table, request)).is_open:
             yield now
             if keeper.acquire():
                 otree_once(stores, table, keeper.current(), trigger="request")
@@ -130,6 +132,14 @@ def run(stores: Ports, table: TableRow, request: RecallRequest) -> Iterator[Reca
     if now.state == "refused":
         raise RecallTooLarge(now.detail or f"{table.name}: request {now.recall_id} was refused")
     yield now
+
+
+def _found(stores: Ports, table: TableRow, request: RecallRequest) -> RecallRequest:
+    """*request* as it stands. Raises: RequestLost, also where another one has its number by now."""
+    now = stores.recalls.find(table, request.recall_id)
+    if now.asked_at != request.asked_at:
+        raise RequestLost.of(table, request.recall_id)
+    return now
 
 
 def _user() -> str:

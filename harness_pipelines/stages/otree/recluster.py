@@ -100,7 +100,8 @@ def run(stores: Ports, table: TableRow, request: Request, *, run_id: str | None 
     """Work until nothing is left of *request*; yields what is, now and then.
 
     Where another worker holds otree, that one does it, and this only looks on. *run_id*: of Dagster, to be recorded.
-    Raises: TableStopped, MoveStuck, WarehouseTaken, LedgerOlderThanLake; TryAgain when Spark or a store is away.
+    Raises: TableStopped, MoveStuck, WarehouseTaken, LedgerOlderThanLake, RequestLost;
+    TryAgain when Spark or a store is away.
     """
     if table.stopped:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was rewritten")
@@ -108,7 +109,7 @@ def run(stores: Ports, table: TableRow, request: Request, *, run_id: str | None 
     keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE, give_up=give_up)
     pause = threading.Event()
     try:
-        while any(one.request_id == request.request_id for one in stores.reclusters.open(table)):
+        while stores.reclusters.is_open(table, request):
             stores.guard.check(table, stores.ledger)
             if keeper.acquire():
                 otree_once(stores, table, keeper.current(), trigger="request", run_id=run_id)

@@ -20,6 +20,7 @@ from harness_pipelines.ledgers.postgres.boundary import (
     Commit,
     SharedCatalog,
     check_pointer,
+    gone,
 )
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.views.quarantine import ReadBytes, set_aside, with_bytes
@@ -284,7 +285,10 @@ def readable_versions(connection: Connection, table_id: int) -> tuple[list[Versi
     key = {"table_id": table_id}
     named = versions_named(connection, table_id)
     leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
-    retained_from = connection.execute(sql("ledger/lock_table"), key).fetchone()["retained_from"]  # type: ignore[index]
+    locked = connection.execute(sql("ledger/lock_table"), key).fetchone()
+    if locked is None:
+        raise gone("ledger/lock_table")
+    retained_from = locked["retained_from"]
     first = min([retained_from, *(v.version for v in (*named, *leased))])
     versions = [rows.version(row) for row in connection.execute(sql("ledger/versions"), {**key, "first": first})]
     return [*(v for v in versions if v.version >= retained_from), *leased, *named], versions

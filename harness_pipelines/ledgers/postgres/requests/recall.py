@@ -10,7 +10,7 @@ from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ports.ledger import Boundary, TableRow
-from harness_pipelines.ports.requests import RecallRequest
+from harness_pipelines.ports.requests import RecallRequest, RequestLost
 from harness_pipelines.protocol.lake.overlays import Overlay, OverlayChange, OverlayMissing, OverlayRequest
 from harness_pipelines.protocol.moves import Move
 
@@ -26,9 +26,10 @@ class Recalls:
         return [_request(row) for row in self.database.rows("recalls/open", {"table_id": table.table_id})]
 
     def find(self, table: TableRow, recall_id: int) -> RecallRequest:
-        """The request of that number, open or not."""
-        [row] = self.database.rows("recalls/find", {"table_id": table.table_id, "recall": recall_id})
-        return _request(row)
+        """The request of that number, open or not. Raises: RequestLost."""
+        for row in self.database.rows("recalls/find", {"table_id": table.table_id, "recall": recall_id}):
+            return _request(row)
+        raise RequestLost.of(table, recall_id)
 
     def ask(self, table: TableRow, act: OverlayRequest, *, where: str | None, by: str) -> RecallRequest:
         """Record a request; an open one that wants the same is gone on with instead."""

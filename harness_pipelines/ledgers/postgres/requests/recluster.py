@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.layout.requested import Request
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.requests import LeftOut
+from harness_pipelines.ports.requests import LeftOut, RequestLost
 
 
 class Reclusters:
@@ -22,6 +22,13 @@ class Reclusters:
     def open(self, table: TableRow) -> list[Request]:
         """Those that are not done, oldest first."""
         return [_request(row) for row in self.database.rows("recluster/open", {"table_id": table.table_id})]
+
+    def is_open(self, table: TableRow, request: Request) -> bool:
+        """Whether *request* waits for a worker still. Raises: RequestLost."""
+        key = {"table_id": table.table_id, "request_id": request.request_id, "upto": request.upto}
+        for row in self.database.rows("recluster/is_open", key):
+            return bool(row["is_open"])
+        raise RequestLost.of(table, request.request_id)
 
     def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Request:
         """Record a request; an open one for the same parts is gone on with instead."""

@@ -2,6 +2,11 @@
 SELECT request AS request_id, paths, upto, rebuild FROM harness.reclusters
 WHERE table_id = %(table_id)s AND ended_at IS NULL ORDER BY request
 
+-- name: is_open
+-- After lost history another request may have the number.
+SELECT ended_at IS NULL AS is_open FROM harness.reclusters
+WHERE table_id = %(table_id)s AND request = %(request_id)s AND upto = %(upto)s
+
 -- name: ask
 INSERT INTO harness.reclusters (table_id, paths, upto, rebuild)
 VALUES (%(table_id)s, %(paths)s, %(upto)s, %(rebuild)s)

@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Database, sql
-from harness_pipelines.ledgers.postgres.boundary import check_held
+from harness_pipelines.ledgers.postgres.boundary import check_held, gone
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.lake import MirrorState
 from harness_pipelines.ports.ledger import TableRow
@@ -68,24 +68,26 @@ class Mirrors:
         self._database, self._readers = database, readers
 
     def state(self, table: TableRow, catalog: str) -> MirrorState:
-        """One statement: a worker asks several times a second."""
-        [row] = self._readers.rows("mirrors/state", _key(table, catalog))
-        return MirrorState(
-            version=row["version"],
-            holds=tuple(row["holds"] or ()),
-            head=row["head"],
-            uuids=row["uuids"] or {},
-            looked_s=row["looked_s"],
-            trouble=row["trouble"],
-        )
+        """One statement: a worker asks several times a second. Raises: RowGone."""
+        for row in self._readers.rows("mirrors/state", _key(table, catalog)):
+            return MirrorState(
+                version=row["version"],
+                holds=tuple(row["holds"] or ()),
+                head=row["head"],
+                uuids=row["uuids"] or {},
+                looked_s=row["looked_s"],
+                trouble=row["trouble"],
+            )
+        raise gone("mirrors/state")
 
     def intend(self, table: TableRow, catalog: str, claim: Claim) -> Version:
-        """Note that the head is on its way, so that expire keeps it; return it. Raises: FencedOut."""
+        """Note that the head is on its way, so that expire keeps it; return it. Raises: FencedOut, RowGone."""
         with self._database.transaction() as connection:
             # Expire decides what it keeps under this lock, so it sees the note, or the head is still the head.
             connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
             found = connection.execute(sql("mirrors/head"), {"table_id": table.table_id}).fetchone()
-            assert found is not None
+            if found is None:
+                raise gone("mirrors/head")
             head = rows.version(found)
             connection.execute(sql("mirrors/intend"), {**_key(table, catalog), "version": head.version})
             check_held(connection, claim)
