@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness_pipelines.cli.common import check_wish, not_asked, wish_options
+from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
 from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.wording import quantity
@@ -48,11 +48,10 @@ def audit(ctx: click.Context, table: str, *, full: bool, processes: int | None, 
       harness audit shop.orders
       harness audit shop.orders --full --json audit.json
     """
-    from harness_pipelines.app.client import connect
     from harness_pipelines.audit.proof.complete import audit_table
 
     settings: Settings = ctx.obj
-    with connect(settings) as harness, _progress() as shown:
+    with opened(settings) as harness, _progress() as shown:
         report = audit_table(harness.stores, harness.table(table).row, full=full, progress=shown, processes=processes)
     emit(report.to_json(), json_target, lambda: _show(report))
     if not report.ok:
@@ -84,11 +83,10 @@ def accept_loss(
       harness accept-loss shop.orders --partition 0 --to 1200 --dry-run
       harness accept-loss shop.orders --partition 0 --to 1200 --yes
     """
-    from harness_pipelines.app.client import connect
     from harness_pipelines.audit.repair import accept_loss as losing
 
     check_wish(dry_run=dry_run, yes=yes)
-    with connect(settings) as harness:
+    with opened(settings) as harness:
         record = losing.accept_loss if yes else losing.find_loss
         loss = record(harness.stores, harness.table(table).row, partition=partition, to=to)
     emit(loss.to_json(), json_target, lambda: _show_loss(loss))

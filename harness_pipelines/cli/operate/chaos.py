@@ -102,7 +102,9 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
     from harness_pipelines.chaos.result import Options
     from harness_pipelines.chaos.run import run_chaos
     from harness_pipelines.chaos.schedule import schedule
+    from harness_pipelines.show.logs import configure_logging
 
+    configure_logging()
     seed = options["seed"] if options["seed"] is not None else secrets.randbelow(1_000_000)
     planned = schedule(seed, options["for_s"], s3=options["s3"])
     if not options["yes"]:

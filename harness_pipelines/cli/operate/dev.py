@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness_pipelines.cli.common import page_port_option
+from harness_pipelines.cli.common import opened, page_port_option
 from harness_pipelines.extras import require
 from harness_pipelines.show.output import note
 from harness_pipelines.spec.settings import Settings
@@ -47,7 +47,6 @@ def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: 
     An installation without tables gets the table demo.lineitem with records of TPC-H. Dagster runs move them;
     docs/tutorial/dagster.md explains each step.
     """
-    from harness_pipelines.app.client import connect
     from harness_pipelines.cli.page import serving
     from harness_pipelines.services import Services
     from harness_pipelines.services.control_room import control_room
@@ -57,7 +56,7 @@ def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: 
     filled = services.up(progress=note).fill(settings)
     with (
         _demo(filled, demo_rows) as producer,
-        connect(filled) as harness,
+        opened(filled) as harness,
         serving(harness, page_port) as page,
         control_room(filled, port=port) as room,
     ):
@@ -79,7 +78,6 @@ def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: 
 @contextmanager
 def _demo(settings: Settings, rows: int) -> Iterator[SteadyProducer | None]:
     """Run the producer of the demo's records if the table is new; it ends with the block."""
-    from harness_pipelines.app.client import connect
     from harness_pipelines.demo.lineitem import Lineitem
     from harness_pipelines.demo.producer import SteadyProducer
     from harness_pipelines.demo.scenario import PARTITIONS
@@ -87,7 +85,7 @@ def _demo(settings: Settings, rows: int) -> Iterator[SteadyProducer | None]:
 
     scenario = Lineitem(mode="runs", staged_ratio=STAGED_RATIO)
     with TemporaryDirectory() as folder:
-        with connect(settings) as harness:
+        with opened(settings) as harness:
             harness.init()
             if harness.tables() or not rows:
                 yield None

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import adbc_driver_manager
 import click
@@ -193,3 +194,8 @@ def test_what_a_producer_wrote_cannot_pass_for_our_own_words():
     assert printable("a\x1b[31m\n\u202eb\x9b\0é") == "a\\x1b[31m\\n\\u202eb\\x9b\\x00é"
     line = plain_line(None, "", {"event": "x", "detail": "bad\x1b]0;\u202e\nlevel=error", "name": "a\x9b"})
     assert line.isprintable()
+
+
+def test_a_command_opens_the_harness_where_its_log_lines_go_to_standard_error():
+    commands = [path for path in Path(main.__file__).parent.rglob("*.py") if path.name != "common.py"]
+    assert [path.name for path in commands if "app.client import connect" in path.read_text()] == []
