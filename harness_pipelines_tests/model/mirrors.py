@@ -1,7 +1,9 @@
-"""A foreign catalog that follows a table: two workers with claims, lost answers, a backup, another writer, expire.
+"""A foreign catalog that follows a table: two workers, lost answers, a backup, another writer, expire, a drop.
 
 One view. The version n has the snapshot n; a foreign one has a negative number. The server's commit is one step and its
-note in the ledger is another, so that everything can happen between.
+note in the ledger is another, so that everything can happen between. So are the note that a file is about to be
+registered and the request. A drop takes the table out of the server, and then the ledger forgets the mirror. What a
+worker registers after that is followed, or dropped again, within the hour.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from harness_pipelines.protocol.lake.mirrors import (
 from harness_pipelines_tests.model.explorer import Step
 
 OURS = "ours"
+SEND = "send"  #: the name of a file is noted, and about to be sent
 
 
 class There(NamedTuple):
@@ -54,6 +57,9 @@ class State(NamedTuple):
     shown: frozenset[int]  #: versions that the server ever said it shows
     left: tuple[int, int, int, int, int]  #: publishes, thefts, backups, foreign commits, expiries
     stopped: bool = False
+    drops: int = 0  #: that may still be begun
+    dropping: bool = False  #: the server has dropped the table, the ledger has not forgotten the mirror
+    dropped: str = ""  #: "lately", or "long ago": not within the hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class Mirrors:
     backups: int = 0
     foreign: int = 1
     expiries: int = 1
+    drops: int = 0
     bad: frozenset[str] = frozenset()
     name: str = "mirrors"
 
@@ -78,18 +85,24 @@ class Mirrors:
                 hand.epoch < s.epoch and hand.act for hand in s.hands
             ),
             "a version is gone": lambda s: len(s.files) < s.head,
+            "a file is registered after the mirror was dropped": lambda s: bool(s.dropped) and s.server is not None,
+            "a worker sleeps until nothing is kept of a dropped mirror": lambda s: (
+                s.dropped == "long ago" and any(hand.target and hand.target not in s.files for hand in s.hands)
+            ),
         }
 
     def first(self) -> State:
         left = (self.publishes, self.thefts, self.backups, self.foreign, self.expiries)
         none: frozenset[int] = frozenset()
-        return State(1, frozenset({1}), None, None, False, False, None, none, none, 1, (Hand(1),), none, left)
+        return State(1, frozenset({1}), None, None, False, False, None, none, none, 1, (Hand(1),), none, left)._replace(
+            drops=self.drops
+        )
 
     def canonical(self, state: State) -> State:
         return state._replace(hands=tuple(sorted(state.hands, key=str)))
 
     def broken(self, s: State) -> str | None:
-        if s.noted is not None and not s.restored and s.server is None and not s.stopped:
+        if s.noted is not None and not (s.restored or s.stopped or s.dropping) and s.server is None:
             return f"S38: version {s.noted} is noted, and the server has no table"
         if s.server is not None and not s.restored and s.server.snapshot > 0 and s.server.snapshot not in s.files:
             return f"S10: the server shows version {s.server.snapshot}, whose files are gone"
@@ -138,11 +151,23 @@ class Mirrors:
                 gone = s.server._replace(snapshot=older)
                 yield Step("foreign", f"rollback {older}", s._replace(server=gone, restored=True, left=left))
         if expiries:
-            reached = {s.head, *s.registered, *(s.holds if "holds_not_kept" not in self.bad else ())}
+            reached = {s.head}
+            if s.dropped != "long ago":
+                reached |= {*s.registered, *(s.holds if "holds_not_kept" not in self.bad else ())}
             if (kept := s.files & reached) != s.files:
                 yield Step("expire", "expire", s._replace(files=kept, left=(*s.left[:4], expiries - 1)))
+        yield from self._drop(s)
         for at, hand in enumerate(s.hands):
             yield from self._worker(s, at, hand)
+
+    def _drop(self, s: State) -> Iterator[Step[State]]:
+        if s.drops and not s.dropping and not s.stopped and s.noted is not None:
+            yield Step("operator", "drop.at_server", s._replace(server=None, dropping=True, drops=s.drops - 1))
+        if s.dropping:
+            lately = "long ago" if "dropped_at_once" in self.bad else "lately"
+            yield Step("operator", "drop.forget", s._replace(noted=None, dropping=False, dropped=lately))
+        if s.dropped == "lately" and s.server is None and not any(hand.act == SEND for hand in s.hands):
+            yield Step("clock", "hour_ends", s._replace(dropped="long ago"))
 
     def _worker(self, s: State, at: int, hand: Hand) -> Iterator[Step[State]]:
         def put(state: State, now: Hand) -> State:
@@ -155,13 +180,16 @@ class Mirrors:
         if not hand.target:
             if held:
                 holds = frozenset({s.head}) if "intent_replaces" in self.bad else s.holds | {s.head}
-                yield Step("worker", "mirror.intend", put(s._replace(holds=holds), Hand(hand.epoch, target=s.head)))
+                begun = s._replace(holds=holds, dropped="")
+                yield Step("worker", "mirror.intend", put(begun, Hand(hand.epoch, target=s.head)))
             return
         if not hand.act:
             yield from self._look(s, hand, put)
             return
         if hand.act == MirrorStep.NOTHING:
-            if held:
+            if held and s.dropped:  # no row of a mirror that is followed is there to note it in
+                yield Step("worker", "mirror.dropped", put(s, Hand(hand.epoch)))
+            elif held:
                 done = s._replace(noted=hand.target, holds=frozenset({hand.target}))
                 yield Step("worker", f"mirror.settle v{hand.target}", put(done, Hand(hand.epoch)))
             else:
@@ -194,9 +222,18 @@ class Mirrors:
         """The answer may be lost: the next step is a look either way."""
         again = hand._replace(act="", seen=None)
         if hand.act == MirrorStep.REGISTER:
+            if hand.epoch != s.epoch:
+                yield Step("worker", "mirror.fenced", put(s, Hand(hand.epoch)))
+            elif s.dropped and "registered_unasked" not in self.bad:
+                yield Step("worker", "mirror.dropped", put(s, Hand(hand.epoch)))
+            else:
+                known = s._replace(registered=s.registered | {hand.target})
+                yield Step("worker", "mirror.note_file", put(known, hand._replace(act=SEND)))
+            return
+        if hand.act == SEND:
             if s.server is None:
-                known = s._replace(registered=s.registered | {hand.target}, server=There(hand.target, None))
-                yield Step("worker", f"mirror.register v{hand.target}", put(known, again))
+                sent = s._replace(server=There(hand.target, None))
+                yield Step("worker", f"mirror.register v{hand.target}", put(sent, again))
             else:
                 yield Step("worker", "mirror.conflict", put(s, again))
             return

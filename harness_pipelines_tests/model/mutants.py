@@ -17,11 +17,13 @@ from harness_pipelines_tests.model.history import History
 from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
 from harness_pipelines_tests.model.mirrors import Mirrors
+from harness_pipelines_tests.model.moments import Moments
 from harness_pipelines_tests.model.moves import Left, Moves
 from harness_pipelines_tests.model.overlays import Left as OverlaysLeft
 from harness_pipelines_tests.model.overlays import Overlays
 from harness_pipelines_tests.model.ranges import Ranges
 from harness_pipelines_tests.model.reading import Reading
+from harness_pipelines_tests.model.removals import Removals
 from harness_pipelines_tests.model.restores import Restores
 from harness_pipelines_tests.model.schemas import Schemas
 from harness_pipelines_tests.model.snapshots import Snapshots
@@ -46,6 +48,8 @@ FILES_MOVES = Files(readers=0, name="files: open moves")
 FILES_CRASH = Files(records=1, crashes=1, readers=0, name="files: abandoned moves")
 FILES_REVERT = Files(records=1, reverts=1, readers=0, name="files: reverts")
 ACTS = Acts(name="acts: without an open move")
+REMOVALS = Removals(name="removals: beside an adoption")
+MOMENTS = Moments(name="moments: reads of a time beside publishers")
 VIEWS = Views(ViewsLeft(ends=1), records=3, tiered=2, merged=1, name="views: two attempts")
 VIEWS_FAULTS = Views(ViewsLeft(crashes=1, ends=1, lost=1), tiered=2, merged=1, name="views: faults")
 VIEWS_SMALL = Views(ViewsLeft(ends=1), tiered=2, merged=1, name="views: two attempts, small")
@@ -102,6 +106,7 @@ CORRECTIONS_CALM = Corrections(crashes=0, name="corrections: without crashes")
 HISTORY = History(name="history: promotions, backups, a server that comes back")
 DROPS = Schemas(name="schemas: a drop by two at once, old reads")
 MIRRORS = Mirrors(name="mirrors: another writer")
+MIRRORS_DROP = Mirrors(*(2, 0, 0, 0), expiries=1, drops=1, name="mirrors: dropped under a worker")
 MIRRORS_BACKUP = Mirrors(backups=1, foreign=0, name="mirrors: a server goes back to a backup")
 SPECS = Specs()
 STREAMS = Streams()
@@ -110,7 +115,7 @@ STREAMS = Streams()
 SUITE: tuple[AnyModel, ...] = (
     *(FAULTS, HALVES, REVERTS, REVERTS_SLOW, PUBLISHERS, FOREIGN),
     *(SEGMENTS, SCHEMAS, READS, READS_LONG, FILES, FILES_MOVES, FILES_CRASH, FILES_REVERT),
-    ACTS,
+    *(ACTS, REMOVALS, MOMENTS),
     *(
         VIEWS,
         VIEWS_SMALL,
@@ -131,7 +136,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(RANGES, RANGES_CALM, RANGES_TWICE),
     *(RESTORES, RESTORES_LONG),
     DROPS,
-    *(SPECS, HISTORY, STREAMS, MIRRORS, MIRRORS_BACKUP),
+    *(SPECS, HISTORY, STREAMS, MIRRORS, MIRRORS_BACKUP, MIRRORS_DROP),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -178,6 +183,10 @@ MUTANTS: Mapping[str, Mutant] = {
     "a mirror takes a conflict for a success": Mutant(MIRROR, ("conflict_is_success",), MIRRORS, "S38"),
     "a mirror forgets what it sent before": Mutant(MIRROR, ("intent_replaces",), MIRRORS, "S10"),
     "expire keeps nothing for a mirror": Mutant(EXPIRE, ("holds_not_kept",), MIRRORS, "S10"),
+    "a dropped mirror is forgotten at once": Mutant(None, ("dropped_at_once",), MIRRORS_DROP, "S10"),
+    "a worker does not ask whether the mirror was dropped": Mutant(
+        MIRROR, ("registered_unasked",), MIRRORS_DROP, "S10"
+    ),
     # -- ingest
     "ingest commits without a fence": Mutant(INGEST, ("unfenced",), SEGMENTS, "S5"),
     "ingest reads its claim plainly": Mutant(INGEST, ("claim_read_plainly",), SEGMENTS, "S5"),
@@ -302,6 +311,12 @@ MUTANTS: Mapping[str, Mutant] = {
     "an act looks whether its files are there without the trim lock": Mutant(
         EVOLVE, ("acts_without_trim_lock",), ACTS, "S10"
     ),
+    "expire does not note what it begins to remove": Mutant(EXPIRE, ("removal_not_noted",), REMOVALS, "S10"),
+    "expire begins to remove what was pardoned, without a fence": Mutant(
+        EXPIRE, ("begin_unfenced", "begins_what_was_pardoned"), REMOVALS, "S10"
+    ),
+    "what a holder removes is adopted": Mutant(None, ("notes_ignored",), REMOVALS, "S10"),
+    "an adoption pardons what a holder removes": Mutant(None, ("pardon_takes_notes",), REMOVALS, "S10"),
     "expire looks at the stream view only": Mutant(EXPIRE, ("stream_view_only",), VIEWS_READ, "S10"),
     "the files that an open merge reads are not reached": Mutant(EXPIRE, ("bases_not_reached",), VIEWS_READ, "S10"),
     "files of an open relayout are removed": Mutant(EXPIRE, ("open_moves_ignored",), VIEWS_READ, "S27"),
@@ -399,6 +414,14 @@ MUTANTS: Mapping[str, Mutant] = {
     "a stream goes on where the log ends": Mutant(None, ("leg_to_the_end_of_the_log",), STREAMS, "S18"),
     "a stream begins anew with its history": Mutant(None, ("leg_from_the_start",), STREAMS, "S18"),
     "a stream does not tell what was put back behind it": Mutant(None, ("corrections_not_told",), STREAMS, "S18"),
+    # -- reads of a moment
+    "a read of a moment waits for no publisher": Mutant(None, ("publishers_not_awaited",), MOMENTS, "S2"),
+    "a moment is read that is not over": Mutant(None, ("read_before_it_is_over",), MOMENTS, "S2"),
+    "a reader waits for publishers before the moment is over": Mutant(
+        None, ("awaited_before_it_is_over",), MOMENTS, "S2"
+    ),
+    "a reader looks in the statement that waits": Mutant(None, ("looks_while_it_waits",), MOMENTS, "S2"),
+    "a version has the time of before its lock": Mutant(TIER, ("time_before_the_lock",), MOMENTS, "S2"),
     # -- named snapshots
     "a snapshot is created without the trim lock": Mutant(None, ("create_without_lock",), SNAPSHOTS, "S10"),
     "version and bounds of a snapshot are read in two statements": Mutant(None, ("two_statements",), SNAPSHOTS, "S36"),

@@ -44,11 +44,12 @@ STEPS: Mapping[Stage, tuple[str, ...]] = {
     ),
     Stage.EXPIRE: (
         *("expire.lock", "expire.delete_leases", "expire.retire", "expire.drop", "expire.trim", "expire.drop_branches"),
-        *("expire.look_reached", "expire.condemn", "expire.recheck", "expire.delete", "expire.abandon"),
+        *("expire.look_reached", "expire.condemn", "expire.recheck", "expire.begin", "expire.delete", "expire.abandon"),
     ),
     Stage.MIRROR: (
         *("mirror.take_claim", "mirror.intend", "mirror.look", "mirror.register", "mirror.commit", "mirror.conflict"),
-        *("mirror.settle", "mirror.fenced", "mirror.overtaken", "mirror.stop", "mirror.die"),
+        *("mirror.settle", "mirror.fenced", "mirror.overtaken", "mirror.stop", "mirror.die", "mirror.note_file"),
+        "mirror.dropped",
     ),
     Stage.REVERT: ("revert.build", "revert.publish", "revert.refused"),
     Stage.REPLAY: ("replay.look", "replay.build", "replay.rebuild", "replay.wait", "replay.refused", "replay.publish"),
