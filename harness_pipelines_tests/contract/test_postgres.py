@@ -106,6 +106,26 @@ def test_two_inits_at_once_do_it_once_and_a_later_one_changes_nothing(make_datab
 
 
 @pytest.mark.parametrize(
+    "there",
+    [
+        "CREATE TABLE public.iceberg_tables (catalog_name varchar(255))",  # as another Iceberg catalog makes it
+        "CREATE SCHEMA harness",
+        "CREATE SCHEMA harness_buffer",
+    ],
+)
+def test_a_database_in_which_a_name_is_taken_is_refused_whole(make_database: Callable[[], str], there: str):
+    fresh = make_database()
+    with psycopg.connect(fresh, autocommit=True) as owner:
+        owner.execute(there)
+
+    with pytest.raises(NotInitialised, match=r"has something of a name .* already exists.*nothing was changed"):
+        migrate(fresh)
+
+    with psycopg.connect(fresh) as owner:
+        assert owner.execute("SELECT to_regclass('public.harness_migrations')").fetchone() == (None,)
+
+
+@pytest.mark.parametrize(
     ("change", "undo", "said"),
     [
         (

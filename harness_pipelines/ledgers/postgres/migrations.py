@@ -21,6 +21,12 @@ from harness_pipelines.drivers.postgres import (
     sql,
 )
 
+_TAKEN = (
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateFunction,
+    psycopg.errors.DuplicateSchema,
+)
 _MIGRATIONS = files("harness_pipelines.ledgers.postgres") / "sql" / "migrations"
 
 
@@ -40,7 +46,9 @@ def migrate(dsn: str) -> list[str]:
 
     All in one transaction under an advisory lock, so two `harness init` at once do it once. A migration may rewrite
     a table of millions of rows, so neither the server nor this side ends it after a time; a lock is waited for as
-    ever. Raises: NotInitialised when the database is newer than this harness or a migration was edited.
+    ever.
+
+    Raises: NotInitialised when the database is newer than this harness, a migration was edited, or a name is taken.
     """
     with explained(dsn), Connection.of(session_dsn(dsn, role=None)) as connection:
         check_direct(connection, dsn=dsn, role=None)
@@ -50,7 +58,14 @@ def migrate(dsn: str) -> list[str]:
         connection.execute(sql("init/create_migrations"))
         missing = _not_applied(connection, migrations())
         for number, name, text in missing:  # a number that was left free may come after higher ones
-            connection.execute(text)
+            try:
+                connection.execute(text)
+            except _TAKEN as error:
+                raise NotInitialised(
+                    f"the database {connection.info.dbname} has something of a name that the ledger needs "
+                    f"({error.diag.message_primary}), as an Iceberg JDBC catalog has; nothing was changed. Give the "
+                    "harness a database of its own in HARNESS_DSN"
+                ) from error
             connection.execute(sql("init/record"), {"number": number, "name": name, "digest": _digest(text)})
         return [name for _, name, _ in missing]
 

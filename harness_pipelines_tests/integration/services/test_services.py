@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported, not declared so
+from psycopg.conninfo import conninfo_to_dict
 
 from harness_pipelines.services import Endpoints, ServiceDied, Services, ServiceState
 from harness_pipelines.services.process import identify, is_alive
@@ -121,11 +122,14 @@ def test_kafka_makes_no_topic_by_itself(endpoints):
     assert topic not in producer.list_topics(timeout=20).topics
 
 
-def test_spark_reads_and_writes_an_iceberg_table_of_a_catalog_named_by_the_session(endpoints):
+def test_spark_reads_and_writes_an_iceberg_table_of_a_catalog_named_by_the_session(endpoints, make_database):
     from pyspark.sql import SparkSession
 
-    address, name = urlparse(dsn_of(endpoints)), f"cat_{uuid.uuid4().hex[:8]}"
-    jdbc = f"jdbc:postgresql://{address.hostname}:{address.port}/harness"
+    address, name = (
+        conninfo_to_dict(make_database()),
+        f"cat_{uuid.uuid4().hex[:8]}",
+    )  # it makes tables that the ledger has too
+    jdbc = f"jdbc:postgresql://{address['host']}:{address['port']}/{address['dbname']}"
     spark = SparkSession.builder.remote(endpoints.spark).create()
     try:
         assert spark.sql("select current_timezone()").collect()[0][0] == "UTC"
@@ -133,8 +137,8 @@ def test_spark_reads_and_writes_an_iceberg_table_of_a_catalog_named_by_the_sessi
             "": "org.apache.iceberg.spark.SparkCatalog",
             ".type": "jdbc",
             ".uri": jdbc,
-            ".jdbc.user": address.username,
-            ".jdbc.password": address.password,
+            ".jdbc.user": address["user"],
+            ".jdbc.password": address["password"],
             ".jdbc.schema-version": "V1",
             ".warehouse": f"{endpoints.warehouse}/{name}",
         }.items():
@@ -146,7 +150,7 @@ def test_spark_reads_and_writes_an_iceberg_table_of_a_catalog_named_by_the_sessi
 
         assert sorted(row.id for row in spark.table(f"{name}.shop.orders").collect()) == [1, 2]
         rows = spark.read.format("jdbc").options(
-            url=jdbc, user=address.username, password=address.password, dbtable="iceberg_tables"
+            url=jdbc, user=address["user"], password=address["password"], dbtable="iceberg_tables"
         )
         assert rows.load().where(f"catalog_name = '{name}'").count() == 1  # the jdbc catalog is the one in Postgres
         spark.sql(f"drop table {name}.shop.orders purge")
