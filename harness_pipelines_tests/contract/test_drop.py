@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness_pipelines.ledgers.postgres.acts.drop import Droppable, TableInUse, drop_table, purge_noted, to_purge
+from harness_pipelines.drivers.object_stores.deletion import delete
+from harness_pipelines.drivers.postgres import Database
+from harness_pipelines.ledgers.postgres.acts import drop
+from harness_pipelines.ledgers.postgres.acts.drop import (
+    Droppable,
+    FolderPurged,
+    TableInUse,
+    drop_table,
+    purge_noted,
+    to_purge,
+)
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.files import FolderShared
-from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
+from harness_pipelines.spec.types import iceberg_fields
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 
 _OF_TABLES = """
 SELECT table_name FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
@@ -159,3 +172,60 @@ def test_files_of_another_table_are_not_purged_with_a_view_that_somebody_put_the
             drop_table(real.database, table, catalog=CATALOG, purge=[shared])
     assert left(real, table) == before
     drop_table(real.database, table, catalog=CATALOG)
+
+
+def _dropped(real: RealRig, folder: Path) -> str:
+    """The name of a dropped table that leaves a file to be deleted in *folder*."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "f.parquet").touch()
+    one = real.table(views="stream")
+    drop_table(real.database, one, catalog=CATALOG, purge=[folder.as_uri()])
+    return one.name
+
+
+def _made_of(real: RealRig, folder: Path) -> TableRow:
+    """A table whose view is in *folder*, as a rebuild makes it."""
+    view = replace(fresh_view(), metadata=f"{folder.as_uri()}/metadata/1.json")
+    spec = real.spec(views="stream")
+    identity = TopicIdentity(cluster_id="c", topic="t", topic_id="i", partitions=(0,))
+    return real.ledger.create_table(
+        spec, identity, starts={0: 0}, fields=iceberg_fields(spec.columns), views={"stream": view}
+    )
+
+
+def test_no_table_is_made_of_files_that_are_being_deleted(
+    real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The drop sleeps before its first file goes, and somebody rebuilds the table."""
+    folder, refused = tmp_path / "taken", []
+    name = _dropped(real, folder)
+
+    def sleeping(paths: Sequence[str]) -> None:
+        with pytest.raises(FolderPurged, match=f"{name} --purge` deletes the files in {folder.as_uri()}"):
+            _made_of(real, folder)
+        refused.append(paths)
+        delete(paths)
+
+    monkeypatch.setattr(drop, "delete", sleeping)
+    purge_noted(real.owner, name)
+
+    assert refused and not folder.exists()
+    assert _made_of(real, folder).views  # nothing is deleted there any more
+
+
+def test_a_table_that_is_made_between_the_look_and_the_first_file_keeps_its_files(
+    real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The drop sleeps after it has looked which folders are still nobody's."""
+    folder = tmp_path / "rebuilt"
+    name, look = _dropped(real, folder), drop.to_purge
+
+    def sleeping(database: Database, wanted: str) -> list[str]:
+        found = look(database, wanted)
+        _made_of(real, folder)
+        return found
+
+    monkeypatch.setattr(drop, "to_purge", sleeping)
+    purge_noted(real.owner, name)
+
+    assert (folder / "data" / "f.parquet").exists()

@@ -21,7 +21,7 @@ from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres import parameters, specs
 from harness_pipelines.ledgers.postgres.acts import drop
-from harness_pipelines.ledgers.postgres.acts.drop import Droppable, Dropped
+from harness_pipelines.ledgers.postgres.acts.drop import Droppable, Dropped, check_not_purged
 from harness_pipelines.ledgers.postgres.acts.revert import Reverts
 from harness_pipelines.ledgers.postgres.boundary import (
     BoundaryCommit,
@@ -88,7 +88,10 @@ class PostgresLedger:
         fields: Sequence[Mapping[str, Any]],
         views: Mapping[ViewName, View],
     ) -> TableRow:
-        """Record the table, its schema 1, its partitions and version 1, and make its views known to the catalog."""
+        """Record the table, its schema 1, its partitions and version 1, and make its views known to the catalog.
+
+        Raises: TableExists; FolderPurged, where files that *views* have are being deleted.
+        """
         with self.database.transaction() as connection:
             values = {
                 "namespace": spec.namespace,
@@ -108,6 +111,7 @@ class PostgresLedger:
             assert table is not None
             for name, view in views.items():
                 self.catalog_rows.insert(connection, table, table.views[name], new=view.metadata)
+            check_not_purged(connection, table.name, [view.metadata for view in views.values()])
             self._insert_partitions(connection, table_id, starts)
             now = _one(connection, "reads/now")["now"]
             first = Version(

@@ -5,7 +5,7 @@ Runs as the login itself (the owner that ran `harness init`), because workers ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from psycopg import sql as compose
 from harness_pipelines.drivers.files import SameFile, listed, remove_empty, remove_folders
 from harness_pipelines.drivers.object_stores.deletion import delete
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.errors import TryAgain
+from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.errors import MirrorsLeft
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.lake.files import OF_VIEWS, check_own, overlap
@@ -28,6 +28,12 @@ class TableInUse(TryAgain):
     """A worker holds a claim on the table; nothing was dropped."""
 
     way_on = "stop the worker that the message names, or wait for its lease (30 s)"
+
+
+class FolderPurged(HarnessError):
+    """The files that a table would be made of are being deleted, as somebody asked when they dropped it."""
+
+    way_on = "let `harness table drop TABLE --purge --yes` finish, then create the table and load it from Kafka"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,26 +227,58 @@ def to_purge(database: Database, name: str) -> list[str]:
 
     A folder that a table is in again, because it was rebuilt from there, stays: however either is spelled.
     """
-    same = SameFile()
-    places = {same.folder(folder_of(row["metadata_location"])) for row in database.rows("drop/places")}
+    places = [row["metadata_location"] for row in database.rows("drop/places")]
     folders = [str(row["folder"]) for row in database.rows("drop/to_purge", {"name": name})]
-    keys = {folder: same.folder(normal(folder)) for folder in folders}
-    return [one for one in folders if not any(overlap(keys[one], place) for place in places)]
+    return [one for one in folders if not _is_place(one, places)]
+
+
+def _is_place(folder: str, metadata: Iterable[str]) -> bool:
+    """Whether a table lies in *folder*, or around it; *metadata* are files that the catalog names."""
+    same = SameFile()
+    key = same.folder(normal(folder))
+    return any(overlap(key, place) for place in {same.folder(folder_of(path)) for path in metadata})
 
 
 def purge_noted(database: Database, name: str) -> None:
     """Delete what views wrote to the folders that `to_purge` names, and forget each that has none of it any more.
 
+    A folder is noted before its first file goes. Who makes a table of its files after that is refused.
+
     What lies beside that is left alone: somebody may have changed the location of a view to a folder with other files.
     Raises: StoreRefused, OSError, with the rest still noted.
     """
     for folder in to_purge(database, name):
+        if not _begin(database, folder):
+            continue
         for part in OF_VIEWS:
             purge(f"{folder.rstrip('/')}/{part}")
         remove_empty(folder)
         with database.transaction() as connection:
             connection.execute(sql("drop/as_owner"))
             connection.execute(sql("drop/purged"), {"folder": folder})
+
+
+def _begin(database: Database, folder: str) -> bool:
+    """Note that the files of *folder* go from now on; False: a table was made of them since they were looked for."""
+    with database.transaction() as connection:
+        connection.execute(sql("drop/as_owner"))
+        connection.execute(sql("drop/lock_purges"))
+        places = [row["metadata_location"] for row in connection.execute(sql("drop/places"))]
+        if _is_place(folder, places):
+            return False
+        connection.execute(sql("drop/begin_purge"), {"folder": folder})
+        return True
+
+
+def check_not_purged(connection: Connection, table: str, metadata: Sequence[str]) -> None:
+    """Check that nobody deletes the files of a table that is made with *metadata*. Raises: FolderPurged."""
+    connection.execute(sql("drop/lock_purges"))
+    for row in connection.execute(sql("drop/begun")):
+        if _is_place(row["folder"], metadata):
+            raise FolderPurged(
+                f"{table}: `harness table drop {row['name']} --purge` deletes the files in {row['folder']}: no table "
+                "is made of them; nothing was changed"
+            )
 
 
 def purge(location: str) -> None:

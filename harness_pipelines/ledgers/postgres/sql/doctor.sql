@@ -61,6 +61,6 @@ SELECT a.pid, a.usename AS login, a.application_name AS application
 FROM pg_stat_activity a
 WHERE a.datname = current_database()
   AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'advisory' AND l.granted
-              AND l.classid::bigint BETWEEN 1752330864 AND 1752330869)
+              AND l.classid::bigint BETWEEN 1752330864 AND 1752330870)
   AND NOT EXISTS (SELECT FROM pg_locks t WHERE t.pid = a.pid AND t.locktype = 'virtualxid' AND t.mode = 'ExclusiveLock')
 ORDER BY a.pid

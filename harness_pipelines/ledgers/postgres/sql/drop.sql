@@ -43,6 +43,16 @@ SELECT folder FROM harness.purges WHERE name = %(name)s ORDER BY asked_at, folde
 -- name: places
 SELECT metadata_location FROM public.iceberg_tables WHERE metadata_location IS NOT NULL
 
+-- name: lock_purges
+-- Whoever begins to delete a folder looks at all tables, whoever makes a table looks at the folders: one after the other.
+SELECT pg_advisory_xact_lock(1752330870, 0)
+
+-- name: begin_purge
+UPDATE harness.purges SET begun_at = coalesce(begun_at, clock_timestamp()) WHERE folder = %(folder)s
+
+-- name: begun
+SELECT folder, name FROM harness.purges WHERE begun_at IS NOT NULL ORDER BY folder
+
 -- name: purged
 DELETE FROM harness.purges WHERE folder = %(folder)s
 
