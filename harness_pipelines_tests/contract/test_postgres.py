@@ -118,7 +118,9 @@ def test_a_database_in_which_a_name_is_taken_is_refused_whole(make_database: Cal
     with psycopg.connect(fresh, autocommit=True) as owner:
         owner.execute(there)
 
-    with pytest.raises(NotInitialised, match=r"has something of a name .* already exists.*nothing was changed"):
+    with pytest.raises(
+        NotInitialised, match=r"already has an object .* already exists.*nothing was changed.*HARNESS_DSN"
+    ):
         migrate(fresh)
 
     with psycopg.connect(fresh) as owner:

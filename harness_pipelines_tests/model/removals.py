@@ -66,7 +66,7 @@ class Removals:
         return None
 
     def is_goal(self, s: State) -> bool:
-        """Whoever still has the file can adopt it, once nobody removes it."""
+        """The file is adopted or removed, or reconcile has no attempt left."""
         return s.adopted or not s.is_stored or not s.attempts
 
     def show(self, s: State) -> str:

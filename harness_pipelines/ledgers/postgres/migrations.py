@@ -62,9 +62,9 @@ def migrate(dsn: str) -> list[str]:
                 connection.execute(text)
             except _TAKEN as error:
                 raise NotInitialised(
-                    f"the database {connection.info.dbname} has something of a name that the ledger needs "
-                    f"({error.diag.message_primary}), as an Iceberg JDBC catalog has; nothing was changed. Give the "
-                    "harness a database of its own in HARNESS_DSN"
+                    f"the database {connection.info.dbname} already has an object that the ledger would create "
+                    f"({error.diag.message_primary}), for example from an Iceberg JDBC catalog; nothing was changed. "
+                    "Name a separate database in HARNESS_DSN"
                 ) from error
             connection.execute(sql("init/record"), {"number": number, "name": name, "digest": _digest(text)})
         return [name for _, name, _ in missing]

@@ -125,10 +125,8 @@ def test_kafka_makes_no_topic_by_itself(endpoints):
 def test_spark_reads_and_writes_an_iceberg_table_of_a_catalog_named_by_the_session(endpoints, make_database):
     from pyspark.sql import SparkSession
 
-    address, name = (
-        conninfo_to_dict(make_database()),
-        f"cat_{uuid.uuid4().hex[:8]}",
-    )  # it makes tables that the ledger has too
+    # In a separate database: the catalog creates tables that the ledger would create in the shared one.
+    address, name = conninfo_to_dict(make_database()), f"cat_{uuid.uuid4().hex[:8]}"
     jdbc = f"jdbc:postgresql://{address['host']}:{address['port']}/{address['dbname']}"
     spark = SparkSession.builder.remote(endpoints.spark).create()
     try:

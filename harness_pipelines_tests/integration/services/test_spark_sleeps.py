@@ -64,7 +64,7 @@ def test_an_embedded_spark_serves_after_a_sleep_that_is_longer_than_its_limit_of
     for _ in range(SLEEPS):
         os.kill(process.pid, signal.SIGSTOP)
         try:
-            time.sleep(2 * TIMEOUT_S)
+            time.sleep(2 * TIMEOUT_S)  # time itself is tested: a stopped process has no condition to wait for
         finally:
             os.kill(process.pid, signal.SIGCONT)
         assert counted(address) == 1000

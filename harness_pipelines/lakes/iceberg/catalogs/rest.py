@@ -199,6 +199,6 @@ class RestMirror:
         except _AWAY as error:
             away = MirrorUndecided if writes else MirrorAway
             raise away(f"{self._where} {what} and gave no answer: {error}; the table continues") from error
-        # PyIceberg raises NotImplementedError for a request that is not among the endpoints that the server lists.
+        # NotImplementedError is how PyIceberg says that the server does not list the endpoint of a request.
         except (RESTError, NotImplementedError, ValueError) as error:
             raise MirrorRefused(f"{self._where} {what} and refused: {error}") from error
