@@ -421,7 +421,10 @@ class MirrorBook(Protocol):
         ...
 
     def register(self, table: TableRow, catalog: str, claim: Claim, *, metadata: str) -> bool:
-        """Note that *metadata* is about to be named by the server, so that expire keeps it for good; False: dropped."""
+        """Note that *metadata* is about to be named by the server, so that expire keeps it for good.
+
+        False: a drop began since it was intended.
+        """
         ...
 
     def known(self, table: TableRow, view: ViewName, seen: Seen | None) -> KnownSnapshot: ...
@@ -429,7 +432,13 @@ class MirrorBook(Protocol):
         self, table: TableRow, catalog: str, claim: Claim, *, version: int, seen: Mapping[ViewName, Seen]
     ) -> None: ...
     def trouble(self, table: TableRow, catalog: str, error: str) -> None: ...
-    def forget(self, table: TableRow, catalog: str) -> bool: ...
+    def begin_drop(self, table: TableRow, catalog: str) -> None:
+        """Note that the server is about to lose the tables."""
+        ...
+
+    def forget(self, table: TableRow, catalog: str) -> bool:
+        """Forget a mirror whose drop was begun; False: a worker has begun to follow it again, or none was known."""
+        ...
 
 
 class MirrorOpener(Protocol):

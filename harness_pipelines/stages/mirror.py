@@ -208,14 +208,28 @@ def drop_mirror(
 ) -> tuple[ViewName, ...]:
     """Take the views out of *catalog* and forget the mirror; those that are there. Files stay.
 
-    A worker whose spec names the catalog registers them again. *forget*: the server is not asked.
-    Raises: MirrorNameTaken for a table that is not ours, with nothing dropped, and what the server raises.
+    The drop is noted before the server is asked, so that a worker registers nothing between the look and the end. One
+    whose spec names the catalog follows it again: then nothing is forgotten. *forget*: the server is not asked.
+    Raises: MirrorNameTaken for a table that is not ours, with nothing dropped, and what the server raises; a drop that
+    was cut off stays noted, and its files are kept until another one ends.
     """
-    mirrors = stores.mirrors
-    there: dict[ViewName, Seen] = {}
-    server = stores.foreign_catalog(table, catalog)
+    mirrors, server = stores.mirrors, stores.foreign_catalog(table, catalog)
+    there = () if forget else _ours(stores, table, catalog, server)
+    if really:
+        mirrors.begin_drop(table, catalog.name)
+        if not forget:
+            there = _ours(stores, table, catalog, server)
+        for view in there:
+            server.drop(view)
+        mirrors.forget(table, catalog.name)
+    return there
+
+
+def _ours(stores: Ports, table: TableRow, catalog: CatalogSpec, server: ForeignCatalog) -> tuple[ViewName, ...]:
+    """The views that *server* has. Raises: MirrorNameTaken."""
+    mirrors, there = stores.mirrors, list[ViewName]()
     uuids, head = mirrors.state(table, catalog.name).uuids, stores.ledger.head(table)
-    for view in () if forget else mirrored_views(table, catalog):
+    for view in mirrored_views(table, catalog):
         if (found := server.load(view)) is None:
             continue
         known = {server.uuid_of(view, head.views[view].metadata), uuids.get(view)}
@@ -224,9 +238,5 @@ def drop_mirror(
                 f"{table.name}: the {view} view in catalog {catalog.name}: a table is there that this ledger never "
                 f"registered (uuid {found.uuid}); it was left alone"
             )
-        there[view] = found
-    if really:
-        for view in there:
-            server.drop(view)
-        mirrors.forget(table, catalog.name)
+        there.append(view)
     return tuple(there)

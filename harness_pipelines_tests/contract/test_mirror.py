@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -495,6 +496,87 @@ def test_what_a_follower_sends_after_the_mirror_was_dropped_is_there(
     faults.disarm()
     assert mirrored.step() is None
     mirrored.assert_shows(real.ledger.head(mirrored.table))
+
+
+@pytest.mark.parametrize("asleep", ["before it intends", "before the note"])
+def test_a_server_that_a_worker_reaches_between_its_drop_and_the_ledger_is_followed_or_left_alone(
+    real: RealRig, server: CatalogServer, monkeypatch: pytest.MonkeyPatch, asleep: str
+):
+    retention = {"versions": "1s", "snapshots": 1, "grace": "1s"}
+    mirrored, stores = Mirrored(real, server, views="stream", retention=retention), cast(Any, real)
+    mirrored.publish()
+    mirrored.step()
+    mirrored.publish()
+    [catalog] = mirrored.table.spec.catalogs
+    name = f"{NAMESPACE}.{mirrored.table.views['stream']}"
+    at_server, end, drop = threading.Event(), threading.Event(), rest.RestMirror.drop
+
+    def slow(catalog: Any, view: Any) -> bool:
+        found = drop(catalog, view)
+        at_server.set()
+        assert end.wait(60)
+        return found
+
+    def begin() -> None:
+        operator.start()
+        assert at_server.wait(60)
+
+    monkeypatch.setattr(rest.RestMirror, "drop", slow)
+    arguments = (stores, mirrored.table, catalog)
+    operator = threading.Thread(target=mirror.drop_mirror, args=arguments, kwargs={"really": True}, daemon=True)
+    if asleep == "before it intends":
+        begin()
+    else:
+        faults.arm("mirror.after_plan", begin)
+    mirrored.step()
+    faults.disarm()
+    end.set()
+    operator.join(60)
+    assert server.catalog.table_exists(name) == (asleep == "before it intends")  # it was found without the table
+
+    real.ask(
+        "UPDATE harness.mirrors SET dropped_at = dropped_at - interval '61 minutes' WHERE table_id = %s",
+        [mirrored.table.table_id],
+    )
+    for _ in range(4):
+        mirrored.publish(keep=1)
+    for path in Path(urlsplit(real.ledger.pointer(mirrored.table, "stream")).path).parent.iterdir():
+        os.utime(path, (0, 0))
+    real.ledger.release(mirrored.claim)
+    assert expired(mirrored)
+    if server.catalog.table_exists(name):
+        assert all(Path(urlsplit(path).path).exists() for path in files_of(mirrored.there))
+    else:
+        assert not real.mirrors.lags([mirrored.table.name])[0].version
+
+
+def test_a_drop_that_was_cut_off_is_shown_and_keeps_its_files_until_it_is_finished(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+):
+    real, stores, table = mirrored.real, cast(Any, mirrored.real), mirrored.table
+    version = mirrored.publish()
+    mirrored.step()
+    [catalog] = table.spec.catalogs
+
+    def dies(*_: Any) -> bool:
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rest.RestMirror, "drop", dies)
+        with pytest.raises(InterruptedError):
+            mirror.drop_mirror(stores, table, catalog, really=True)
+    assert "harness mirror drop" in str(mirrored.lag.trouble)
+    [kept] = real.database.rows("mirrors/kept", {"table_id": table.table_id})
+    assert kept["holds"] == [version.version]
+    for claim in (mirrored.claim, mirrored.tiers):
+        real.ledger.release(claim)
+    with pytest.raises(MirrorsLeft, match="lakehouse"):
+        drop_table(real.owner, table, catalog=CATALOG)
+
+    assert mirror.drop_mirror(stores, table, catalog, really=True) == ("stream",)
+
+    assert (mirrored.lag.trouble, mirrored.lag.version) == (None, None)
+    assert not mirrored.server.catalog.table_exists(f"{NAMESPACE}.{table.views['stream']}")
 
 
 def test_what_a_dropped_mirror_was_sent_is_kept_for_an_hour_and_counts_as_no_mirror(mirrored: Mirrored):

@@ -128,8 +128,17 @@ def test_expire_keeps_what_all_catalogs_of_a_table_may_show_and_an_hour_what_was
         return sorted((one["holds"], one["files"]) for one in real.database.rows("mirrors/kept", key))
 
     assert kept() == [([2], [f"of {OTHER}", "named"]), ([3], [f"of {OURS}"])]
+    assert not book.forget(table, OURS)  # no drop of it was begun
+    book.begin_drop(table, OURS)
+    assert not book.register(table, OURS, claim, metadata="late")
+    assert len(kept()) == 2
+    book.intend(table, OURS, claim)
+    assert not book.forget(table, OURS)  # a worker follows it again
+    assert book.register(table, OURS, claim, metadata=f"of {OURS}")
+    book.begin_drop(table, OURS)
     assert book.forget(table, OURS)
     assert not book.forget(table, OURS)
+    assert book.register(table, OTHER, claim, metadata=f"of {OTHER}")
     assert book.state(table, OTHER).version == 2
     assert len(kept()) == 2
     assert not book.register(table, OURS, claim, metadata="late")
@@ -172,5 +181,7 @@ def test_a_mirror_lags_since_the_oldest_version_that_it_does_not_show(real: Real
     book.intend(table, "gone", claim)
     gone = next(one for one in book.lags([table.name]) if one.catalog == "gone")
     assert (gone.kind, gone.uri) == (None, None)
+    book.begin_drop(table, "gone")
+    assert "harness mirror drop" in str(next(one for one in book.lags([table.name]) if one.catalog == "gone").trouble)
     book.forget(table, "gone")
     assert {one.catalog for one in book.lags([table.name])} == {OURS, OTHER}

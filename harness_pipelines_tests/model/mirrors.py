@@ -2,8 +2,9 @@
 
 One view. The version n has the snapshot n; a foreign one has a negative number. The server's commit is one step and its
 note in the ledger is another, so that everything can happen between. So are the note that a file is about to be
-registered and the request. A drop takes the table out of the server, and then the ledger forgets the mirror. What a
-worker registers after that is followed, or dropped again, within the hour.
+registered and the request. A drop notes that it begins, looks at the server, takes the table out, and forgets the
+mirror where no worker has begun to follow it again: four steps. A request that was under way when a drop began and
+arrives after it is followed, or dropped again, within the hour.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from harness_pipelines_tests.model.explorer import Step
 
 OURS = "ours"
 SEND = "send"  #: the name of a file is noted, and about to be sent
+SEND_LATE = "send late"  #: and a drop began after the note
+BEGUN, SEEN, TAKEN = "begun", "seen", "taken"  #: how far a drop is: it has noted, seen the table, nothing is there
 
 
 class There(NamedTuple):
@@ -58,8 +61,11 @@ class State(NamedTuple):
     left: tuple[int, int, int, int, int]  #: publishes, thefts, backups, foreign commits, expiries
     stopped: bool = False
     drops: int = 0  #: that may still be begun
-    dropping: bool = False  #: the server has dropped the table, the ledger has not forgotten the mirror
+    dropping: str = ""  #: how far the operator is
+    ending: bool = False  #: the ledger has a note that the mirror is being dropped
     dropped: str = ""  #: "lately", or "long ago": not within the hour
+    late: bool = False  #: what the server shows was under way when a drop began
+    lost: bool = False  #: a drop took it from a worker that follows it; nothing was registered since
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,8 @@ class Mirrors:
             ),
             "a version is gone": lambda s: len(s.files) < s.head,
             "a file is registered after the mirror was dropped": lambda s: bool(s.dropped) and s.server is not None,
+            "a worker follows what is being dropped": lambda s: s.dropping == SEEN and not s.ending,
+            "a drop takes what a worker has noted again": lambda s: s.lost and s.noted is not None and not s.dropping,
             "a worker sleeps until nothing is kept of a dropped mirror": lambda s: (
                 s.dropped == "long ago" and any(hand.target and hand.target not in s.files for hand in s.hands)
             ),
@@ -102,7 +110,7 @@ class Mirrors:
         return state._replace(hands=tuple(sorted(state.hands, key=str)))
 
     def broken(self, s: State) -> str | None:
-        if s.noted is not None and not (s.restored or s.stopped or s.dropping) and s.server is None:
+        if s.noted is not None and not (s.restored or s.stopped or s.dropping or s.lost) and s.server is None:
             return f"S38: version {s.noted} is noted, and the server has no table"
         if s.server is not None and not s.restored and s.server.snapshot > 0 and s.server.snapshot not in s.files:
             return f"S10: the server shows version {s.server.snapshot}, whose files are gone"
@@ -161,13 +169,27 @@ class Mirrors:
             yield from self._worker(s, at, hand)
 
     def _drop(self, s: State) -> Iterator[Step[State]]:
-        if s.drops and not s.dropping and not s.stopped and s.noted is not None:
-            yield Step("operator", "drop.at_server", s._replace(server=None, dropping=True, drops=s.drops - 1))
-        if s.dropping:
-            lately = "long ago" if "dropped_at_once" in self.bad else "lately"
-            yield Step("operator", "drop.forget", s._replace(noted=None, dropping=False, dropped=lately))
-        if s.dropped == "lately" and s.server is None and not any(hand.act == SEND for hand in s.hands):
+        if s.drops and not s.dropping and not s.stopped:
+            hands = tuple(hand._replace(act=SEND_LATE) if hand.act == SEND else hand for hand in s.hands)
+            begun = s._replace(dropping=BEGUN, ending="drop_not_noted" not in self.bad, hands=hands, drops=s.drops - 1)
+            yield Step("operator", "drop.begin", begun)
+        if s.dropping == BEGUN:
+            yield Step("operator", "drop.look", s._replace(dropping=TAKEN if s.server is None else SEEN))
+        if s.dropping == SEEN:
+            taken = s._replace(server=None, dropping=TAKEN, late=False, lost=True)
+            yield Step("operator", "drop.at_server", taken)
+        if s.dropping == TAKEN:
+            yield Step("operator", "drop.forget", self._forgotten(s)._replace(dropping=""))
+        is_late = s.late and s.server is not None  # it is followed, or dropped again, before the hour ends
+        if s.dropped == "lately" and not is_late and not any(_sends(hand) for hand in s.hands):
             yield Step("clock", "hour_ends", s._replace(dropped="long ago"))
+
+    def _forgotten(self, s: State) -> State:
+        """Only what nobody has begun to follow again."""
+        if not (s.ending or self.bad & {"drop_not_noted", "followed_is_forgotten"}):
+            return s
+        lately = "long ago" if "dropped_at_once" in self.bad else "lately"
+        return s._replace(noted=None, ending=False, dropped=lately, lost=False)
 
     def _worker(self, s: State, at: int, hand: Hand) -> Iterator[Step[State]]:
         def put(state: State, now: Hand) -> State:
@@ -180,7 +202,7 @@ class Mirrors:
         if not hand.target:
             if held:
                 holds = frozenset({s.head}) if "intent_replaces" in self.bad else s.holds | {s.head}
-                begun = s._replace(holds=holds, dropped="")
+                begun = s._replace(holds=holds, dropped="", ending=False)
                 yield Step("worker", "mirror.intend", put(begun, Hand(hand.epoch, target=s.head)))
             return
         if not hand.act:
@@ -224,15 +246,15 @@ class Mirrors:
         if hand.act == MirrorStep.REGISTER:
             if hand.epoch != s.epoch:
                 yield Step("worker", "mirror.fenced", put(s, Hand(hand.epoch)))
-            elif s.dropped and "registered_unasked" not in self.bad:
+            elif self._is_refused(s):
                 yield Step("worker", "mirror.dropped", put(s, Hand(hand.epoch)))
             else:
                 known = s._replace(registered=s.registered | {hand.target})
                 yield Step("worker", "mirror.note_file", put(known, hand._replace(act=SEND)))
             return
-        if hand.act == SEND:
+        if _sends(hand):
             if s.server is None:
-                sent = s._replace(server=There(hand.target, None))
+                sent = s._replace(server=There(hand.target, None), late=hand.act == SEND_LATE, lost=False)
                 yield Step("worker", f"mirror.register v{hand.target}", put(sent, again))
             else:
                 yield Step("worker", "mirror.conflict", put(s, again))
@@ -248,3 +270,12 @@ class Mirrors:
             yield Step("worker", "mirror.conflict", put(s, hand._replace(act=MirrorStep.NOTHING.value)))
         else:
             yield Step("worker", "mirror.conflict", put(s, again))
+
+    def _is_refused(self, s: State) -> bool:
+        """Return whether a file may not be registered: its mirror was dropped, or is being dropped."""
+        dropped = bool(s.dropped) and "registered_unasked" not in self.bad
+        return dropped or (s.ending and not self.bad & {"registered_unasked", "registered_while_dropped"})
+
+
+def _sends(hand: Hand) -> bool:
+    return hand.act in {SEND, SEND_LATE}

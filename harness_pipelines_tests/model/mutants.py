@@ -187,6 +187,9 @@ MUTANTS: Mapping[str, Mutant] = {
     "a worker does not ask whether the mirror was dropped": Mutant(
         MIRROR, ("registered_unasked",), MIRRORS_DROP, "S10"
     ),
+    "a mirror is dropped at the server before it is noted": Mutant(None, ("drop_not_noted",), MIRRORS_DROP, "S10"),
+    "a worker registers what is being dropped": Mutant(MIRROR, ("registered_while_dropped",), MIRRORS_DROP, "S10"),
+    "a drop forgets what a worker follows again": Mutant(None, ("followed_is_forgotten",), MIRRORS_DROP, "S10"),
     # -- ingest
     "ingest commits without a fence": Mutant(INGEST, ("unfenced",), SEGMENTS, "S5"),
     "ingest reads its claim plainly": Mutant(INGEST, ("claim_read_plainly",), SEGMENTS, "S5"),

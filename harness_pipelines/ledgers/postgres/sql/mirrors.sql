@@ -12,12 +12,13 @@ SELECT * FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version DE
 -- What was sent before stays: nobody knows yet that the server does not show it.
 INSERT INTO harness.mirrors AS m (table_id, catalog, holds) VALUES (%(table_id)s, %(catalog)s, ARRAY[%(version)s::bigint])
 ON CONFLICT (table_id, catalog) DO UPDATE
-SET holds = CASE WHEN %(version)s = ANY(m.holds) THEN m.holds ELSE m.holds || %(version)s::bigint END, dropped_at = NULL
+SET holds = CASE WHEN %(version)s = ANY(m.holds) THEN m.holds ELSE m.holds || %(version)s::bigint END,
+    dropped_at = NULL, dropping_since = NULL
 
 -- name: register
 UPDATE harness.mirrors
 SET registered = CASE WHEN %(metadata)s = ANY(registered) THEN registered ELSE registered || %(metadata)s::text END
-WHERE table_id = %(table_id)s AND catalog = %(catalog)s AND dropped_at IS NULL
+WHERE table_id = %(table_id)s AND catalog = %(catalog)s AND dropped_at IS NULL AND dropping_since IS NULL
 
 -- name: known
 SELECT max(version) FILTER (WHERE snapshot = %(snapshot)s) AS newest,
@@ -39,11 +40,18 @@ VALUES (%(table_id)s, %(catalog)s, %(error)s, clock_timestamp())
 ON CONFLICT (table_id, catalog) DO UPDATE
 SET trouble = excluded.trouble, trouble_since = coalesce(m.trouble_since, excluded.trouble_since), dropped_at = NULL
 
--- name: forget
--- `holds` and `registered` stay: a follower that sleeps may have sent none of it yet.
-UPDATE harness.mirrors SET version = NULL, names = '{}', uuids = '{}', trouble = NULL, trouble_since = NULL,
-    mirrored_at = NULL, looked_at = NULL, dropped_at = clock_timestamp()
+-- name: begin_drop
+-- As a trouble, so that a drop which was cut off is seen.
+UPDATE harness.mirrors SET dropping_since = clock_timestamp(), trouble_since = clock_timestamp(),
+    trouble = 'it is being dropped; where that was cut off, `harness mirror drop` finishes it'
 WHERE table_id = %(table_id)s AND catalog = %(catalog)s AND dropped_at IS NULL
+
+-- name: forget
+-- Unless a worker has begun to follow it again since. `holds` and `registered` stay: a follower that sleeps may have sent
+-- none of it yet.
+UPDATE harness.mirrors SET version = NULL, names = '{}', uuids = '{}', trouble = NULL, trouble_since = NULL,
+    mirrored_at = NULL, looked_at = NULL, dropped_at = clock_timestamp(), dropping_since = NULL
+WHERE table_id = %(table_id)s AND catalog = %(catalog)s AND dropping_since IS NOT NULL
 
 -- name: kept
 -- What was on its way to one that was dropped is kept for the hour that other acts have.

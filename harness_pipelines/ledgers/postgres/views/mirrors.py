@@ -96,7 +96,7 @@ class Mirrors:
     def register(self, table: TableRow, catalog: str, claim: Claim, *, metadata: str) -> bool:
         """Note that the server is about to name *metadata*, a file of ours, for good. Raises: FencedOut.
 
-        False: the mirror was dropped since it was intended; the server may not be sent anything.
+        False: a drop began since it was intended; the server may not be sent anything.
         """
         with self._database.transaction() as connection:
             noted = connection.execute(sql("mirrors/register"), {**_key(table, catalog), "metadata": metadata})
@@ -129,10 +129,15 @@ class Mirrors:
         """Note what keeps the mirror from its work; the next `settle` ends it."""
         self._database.run("mirrors/trouble", {**_key(table, catalog), "error": error})
 
-    def forget(self, table: TableRow, catalog: str) -> bool:
-        """Forget the mirror, and in an hour what expire keeps for it; False: nothing was known.
+    def begin_drop(self, table: TableRow, catalog: str) -> None:
+        """Note that the server is about to lose the tables: until the next `intend` nothing is registered there."""
+        self._database.run("mirrors/begin_drop", _key(table, catalog))
 
-        Until then a follower that sleeps may send what it had intended.
+    def forget(self, table: TableRow, catalog: str) -> bool:
+        """Forget the mirror whose drop was begun, and in an hour what expire keeps for it.
+
+        Until then a follower that sleeps may send what it had intended. False, with nothing forgotten: none was known,
+        or a worker has begun to follow it again.
         """
         return self._database.run("mirrors/forget", _key(table, catalog)) > 0
 
