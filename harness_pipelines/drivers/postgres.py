@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import inf, isinf
+from pathlib import Path
 from typing import Any, LiteralString, cast
 
 import psycopg
-from psycopg import pq
 from psycopg.abc import RV, PQGen
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool
 
 from harness_pipelines.drivers.certificates import CertificateRefused, TlsPlace, why_refused
+from harness_pipelines.drivers.postgres_address import check_environment, in_force, origin, own_settings
 from harness_pipelines.errors import DatabaseAway, HarnessError, OutcomeUnknown, TryAgain, UsageError
 from harness_pipelines.files import endless
 from harness_pipelines.secret import redact
@@ -125,6 +126,8 @@ LOGIN_REFUSED = re.compile(
     r'is not permitted to log in|FATAL: +(?:role|database) ".*" does not exist|permission denied for database',
     re.IGNORECASE,
 )
+#: libpq's words for a service that its files lack, or that cannot be read.
+_NO_SERVICE = re.compile(r"definition of service .* not found|service file .* not found|in service file")
 _LOGIN_STATES = frozenset({"28000", "28P01", "3D000"})
 #: Statements lie with the adapter that runs them.
 _SQL = tuple(files(f"harness_pipelines.{room}") / "sql" for room in ("ledgers.postgres", "buffers.postgres"))
@@ -207,7 +210,7 @@ class Asked:
 
     @property
     def place(self) -> str:
-        place = conninfo_to_dict(self.dsn)
+        place = in_force(self.dsn)
         return f"Postgres at {place.get('host', 'the local socket')}:{place.get('port', 5432)}"
 
     @property
@@ -236,18 +239,36 @@ _FILES = ("sslcert", "sslcrl", "sslkey", "sslrootcert")  #: that libpq opens for
 def session_dsn(dsn: str, *, role: str | None) -> str:
     """Return *dsn* with the timeouts and, if given, the role set for every session that is opened with it.
 
-    Timeouts in the ``options`` of *dsn* itself win over the harness's. The role and what statements and values are read
-    by, such as the time zone and the encoding, are never the user's. Raises: UsageError for a file that has no end.
+    Timeouts in the ``options`` that libpq takes for *dsn* win over the harness's. The role and what statements and
+    values are read by, such as the time zone and the encoding, are never the user's. Raises: UsageError for a file that
+    has no end, for one of authorities that is missing where libpq would then check nothing, and for a variable that
+    changes how values are written.
     """
-    settings = conninfo_to_dict(dsn)
+    known = in_force(dsn)
+    roots = known.get("sslrootcert")
+    if roots and roots != "system" and not known.get("sslmode", "").startswith("verify") and not Path(roots).exists():
+        raise UsageError(
+            f"{origin('sslrootcert', dsn)}: the file {roots} is not there, and the server's certificate would not be "
+            "checked, without a word: correct the path, remove the setting, or write sslmode=verify-full"
+        )
+    return make_conninfo("", **session_settings(dsn, role=role))
+
+
+def session_settings(dsn: str, *, role: str | None) -> dict[str, str]:
+    """The same as settings by libpq's names, for a driver that may run on another machine and find its files there.
+
+    Raises: UsageError, as `session_dsn` does, but for authorities.
+    """
+    check_environment()
+    known = in_force(dsn)
     for name in _FILES:
-        if (file := settings.get(name)) and (why := endless(str(file))) is not None:
-            raise UsageError(f"{name} of the database's address: the file {file} {why}")
-    own = str(settings.pop("options", "") or "")
+        if (file := known.get(name)) and (why := endless(file)) is not None:
+            raise UsageError(f"{origin(name, dsn)}: the file {file} {why}")
     ours = {**_LANGUAGE, _DIRECT: "on"} | ({"role": role} if role else {})
-    options = " ".join(filter(None, (_flags(SESSION_OPTIONS), own, _flags(ours))))  # of two, the later counts
-    given = {name: str(value) for name, value in settings.items() if value is not None}
-    return make_conninfo("", **{**_KEEPALIVES, **given, "client_encoding": "UTF8", "options": options})
+    # Of two options, the later counts.
+    options = " ".join(filter(None, (_flags(SESSION_OPTIONS), known.get("options", ""), _flags(ours))))
+    kept = {name: known.get(name) or value for name, value in _KEEPALIVES.items()}
+    return {**own_settings(dsn), **kept, "client_encoding": "UTF8", "options": options}
 
 
 def _flags(options: Mapping[str, str]) -> str:
@@ -268,7 +289,7 @@ def pulse_s(dsn: str) -> float:
 
 def _limit_s(dsn: str, name: str) -> float:
     """The timeout *name* of a session of *dsn*; 0: none."""
-    options = f"-c {name}={SESSION_OPTIONS[name]} {conninfo_to_dict(dsn).get('options', '')}"
+    options = f"-c {name}={SESSION_OPTIONS[name]} {in_force(dsn).get('options', '')}"
     found = re.findall(rf"\b{name}\s*=\s*'?(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d)?", options)
     number, unit = found[-1]  # of several, the last one counts
     return float(number) * _SECONDS[unit or "ms"]
@@ -351,6 +372,8 @@ def _away(said: str, asked: Asked, state: str = "") -> HarnessError:
         return NotInitialised("the database has no role of the harness yet: run `harness init`")
     if "permission denied to set role" in said or 'invalid value for parameter "role"' in said:
         return MissingRole(f"{said}: run `harness init`, then GRANT {WORKER} or {READER}")
+    if _NO_SERVICE.search(said):
+        return UsageError(f"{said}: correct PGSERVICE, or name the file in PGSERVICEFILE")
     why = why_refused(said, _tls_place(asked))
     if why is not None:
         settings = "sslmode, sslrootcert, sslcert and sslkey of HARNESS_DSN (or PGSSL*) and its host"
@@ -368,8 +391,7 @@ def _away(said: str, asked: Asked, state: str = "") -> HarnessError:
 
 
 def _tls_place(asked: Asked) -> TlsPlace | None:
-    known = {d.keyword.decode(): d.val.decode() for d in pq.Conninfo.get_defaults() if d.val}
-    given = {**known, **{k: str(v) for k, v in conninfo_to_dict(asked.dsn).items() if v is not None}}
+    given = in_force(asked.dsn)
     host, port, roots = given.get("host", ""), given.get("port", "5432"), given.get("sslrootcert")
     if not host or host.startswith(("/", "@")) or "," in host + port:
         return None

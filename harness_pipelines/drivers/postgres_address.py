@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
+from pathlib import Path
 
 import psycopg
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 
 PORT_MAX = 65_535
 _PORTS = re.compile(r"\d*(?:,\d*)*")
+#: libpq sends these after the options of a session, so they would win over what the harness reads values by.
+_SENT_LAST: Mapping[str, tuple[str, ...]] = {
+    "PGTZ": ("default", "utc", "gmt", "etc/utc", "zulu"), "PGDATESTYLE": ("default", "iso"),
+}  # fmt: skip
 
 
 def check_address(variable: str, dsn: str | None) -> None:
@@ -32,6 +41,59 @@ def check_address(variable: str, dsn: str | None) -> None:
             "password is written as %20, %2F, %40, %3A, %23, %3F, %25; or host=... port=... user=... password='...', "
             "in which \\ stands before ' and \\. Nothing was connected to"
         )
+
+
+def check_environment() -> None:
+    """Raises: UsageError for a variable of libpq's that would change how the values of every session are written."""
+    for variable, harmless in _SENT_LAST.items():
+        value = os.environ.get(variable, "")
+        if value and value.split(",")[0].strip().lower() not in harmless:
+            raise UsageError(
+                f"{variable} is {value}, and libpq would have every session write its times so; the harness reads "
+                f"them in UTC and in ISO form: unset {variable}. Nothing was connected to"
+            )
+
+
+def own_settings(dsn: str) -> dict[str, str]:
+    """What *dsn* itself says, by libpq's names."""
+    return {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
+
+
+def in_force(dsn: str) -> dict[str, str]:
+    """What libpq takes for *dsn*, by its names: what *dsn* leaves out is of its service, of ``PG*``, or a default."""
+    own = own_settings(dsn)
+    known = {d.keyword.decode(): d.val.decode() for d in pq.Conninfo.get_defaults() if d.val}
+    return known | (_of_service(own["service"]) if own.get("service") else {}) | own
+
+
+def origin(name: str, dsn: str) -> str:
+    """Where libpq has its setting *name* from, in words."""
+    if own_settings(dsn).get(name):
+        return f"{name} of the database's address"
+    variable = next(
+        (d.envvar.decode() for d in pq.Conninfo.get_defaults() if d.keyword.decode() == name and d.envvar), ""
+    )
+    return variable if os.environ.get(variable) else f"{name} of the service that the database's address names"
+
+
+def _of_service(service: str) -> dict[str, str]:
+    """The settings of *service* in the first of libpq's files that has it. Raises: UsageError when none has."""
+    files = [os.environ.get("PGSERVICEFILE") or str(Path.home() / ".pg_service.conf")]
+    files += [f"{folder}/pg_service.conf" for folder in (os.environ.get("PGSYSCONFDIR"),) if folder]
+    for file in files:
+        try:
+            lines = [line.strip() for line in read_text(file, SECRET_BYTES_MAX).splitlines()]
+        except Unreadable:
+            continue
+        if f"[{service}]" in lines:
+            found = lines[lines.index(f"[{service}]") + 1 :]
+            end = next((i for i, line in enumerate(found) if line.startswith("[")), len(found))
+            said = [line.partition("=") for line in found[:end] if line and not line.startswith("#")]
+            return {name: value for name, _, value in said}
+    raise UsageError(
+        f"the database's address names the service {service}, which {' and '.join(files)} lack: correct `service`, or "
+        "name the file in PGSERVICEFILE. Nothing was connected to"
+    )
 
 
 def place_of(dsn: str) -> tuple[str, int]:

@@ -15,7 +15,8 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.chaos.standby import Server
-from harness_pipelines.engines.spark.session import SparkAway, jdbc_options
+from harness_pipelines.engines.spark.jdbc import jdbc_options
+from harness_pipelines.engines.spark.session import SparkAway
 from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Endpoints
 from harness_pipelines_tests.producer import KafkaRig

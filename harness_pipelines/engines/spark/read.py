@@ -9,9 +9,9 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from harness_pipelines.engines.spark.fold import quoted
+from harness_pipelines.engines.spark.jdbc import JdbcOptions
 from harness_pipelines.engines.spark.predicates import to_spark
 from harness_pipelines.engines.spark.segments import columns_of
-from harness_pipelines.engines.spark.session import JdbcOptions
 from harness_pipelines.engines.spark.view import Pins, view_frame
 from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
 from harness_pipelines.layout.tree import LAYER

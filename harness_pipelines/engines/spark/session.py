@@ -7,28 +7,21 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import socket
 import sys
 import warnings
-from base64 import b64decode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from math import ceil, isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote, urlencode, urlsplit
-
-from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from urllib.parse import urlsplit
 
 from harness_pipelines.drivers.object_stores.clients import spark_options
-from harness_pipelines.drivers.postgres import READER, SPARK, WORKER, deadline_s, session_dsn
+from harness_pipelines.drivers.postgres import READER, SPARK, WORKER
+from harness_pipelines.engines.spark.jdbc import JdbcOptions, jdbc_options
 from harness_pipelines.engines.spark.stage_session import METHOD_BYTES
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.extras import ExtraMissing
-from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,7 +39,6 @@ def _jvm_errors() -> tuple[type[Exception], type[Exception]]:
 
 
 Py4JError, Py4JNetworkError = _jvm_errors()
-DRIVER = "org.postgresql.Driver"
 CONNECT_PORT = 15002
 CATALOG_IDLE_S = 60
 IDLE_SESSION_TIMEOUT = "57P05"  #: SQLSTATE of a session that Postgres ended because nothing was asked of it
@@ -67,24 +59,6 @@ KEEPALIVE: Mapping[str, int] = {
 #: Of every session; those that stages work in have more (`spark_stage`).
 SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", **METHOD_BYTES}
 _BEFORE_SPARKS = "lz4-java-"  #: jars that stand for flawed ones which come with Spark
-#: libpq's names of connection settings that the JDBC driver has too.
-_JDBC_NAMES: Mapping[str, str] = {
-    "user": "user",
-    "password": "password",
-    "options": "options",
-    "sslmode": "sslmode",
-    "sslrootcert": "sslrootcert",
-    "sslcert": "sslcert",
-    "sslkey": "sslkey",
-    "sslpassword": "sslpassword",
-    "application_name": "ApplicationName",
-    "connect_timeout": "connectTimeout",
-}
-
-
-_PEM_KEY = re.compile(r"-----BEGIN PRIVATE KEY-----\s+([A-Za-z0-9+/=\s]+)-----END PRIVATE KEY-----")
-#: By Java's name the object identifier, in DER, with which a key of the algorithm begins.
-_KEY_OIDS: Mapping[str, bytes] = {"EC": bytes.fromhex("06072a8648ce3d0201"), "EdDSA": bytes.fromhex("06032b6570")}
 
 
 class SparkUnreachable(TryAgain):
@@ -105,61 +79,6 @@ class SparkJarsMissing(UsageError):
     """The jars that a local Spark needs are not where the settings say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JdbcOptions:
-    """A Postgres address in JDBC's form; the properties hold the password and are never shown."""
-
-    url: str
-    properties: Mapping[str, str] = field(repr=False)
-
-
-def jdbc_options(dsn: str, *, role: str | None) -> JdbcOptions:
-    """The JDBC form of the libpq *dsn*, with the session settings of every harness connection and *role*.
-
-    What the DSN leaves out comes from ``PG*``, as libpq has it. Raises: UsageError for a Unix socket, which the JDBC
-    driver cannot use.
-    """
-    known = {d.keyword.decode(): d.val.decode() for d in pq.Conninfo.get_defaults() if d.val}
-    given = {**known, **{k: str(v) for k, v in conninfo_to_dict(session_dsn(dsn, role=role)).items() if v is not None}}
-    host, database = given.get("host") or given.get("hostaddr") or "localhost", given.get("dbname") or given["user"]
-    if host.startswith(("/", "@")):
-        raise UsageError(
-            f"Spark cannot reach Postgres by the Unix socket {host}: give a host name or address in HARNESS_DSN"
-        )
-    ports = (given.get("port") or "5432").split(",")
-    hosts = host.split(",")
-    places = [_place(h, ports[i] if i < len(ports) else ports[-1]) for i, h in enumerate(hosts)]
-    properties = {jdbc: given[libpq] for libpq, jdbc in _JDBC_NAMES.items() if given.get(libpq)}
-    if algorithm := _key_algorithm(given.get("sslkey")):
-        properties["pemKeyAlgorithm"] = algorithm
-    # A Postgres that hangs still acknowledges TCP segments, so each answer has a timeout of its own here.
-    answer_s = deadline_s(make_conninfo("", options=given["options"]))
-    within = {} if isinf(answer_s) else {"socketTimeout": str(ceil(answer_s))}
-    properties |= {**within, "driver": DRIVER, "tcpKeepAlive": "true"}
-    # A server of Spark Connect makes names of options lower case, and the driver ignores names that it does not know.
-    mixed = {name: properties.pop(name) for name in sorted(properties) if not name.islower()}
-    url = f"jdbc:postgresql://{','.join(places)}/{quote(database, safe='')}?{urlencode(mixed, quote_via=quote)}"
-    return JdbcOptions(url=url, properties=properties)
-
-
-def _key_algorithm(path: str | None) -> str | None:
-    """The algorithm of the private key in a PEM file: the JDBC driver assumes RSA unless one is set.
-
-    None: it is one, or the file is not there to be looked at (on Spark's machines alone, say).
-    """
-    try:
-        text = read_text(path, SECRET_BYTES_MAX, encoding="ASCII") if path else ""
-    except Unreadable:
-        return None
-    found = _PEM_KEY.search(text)
-    der = b64decode("".join(found[1].split())) if found else b""
-    return next((name for name, oid in _KEY_OIDS.items() if oid in der[:40]), None)
-
-
-def _place(host: str, port: str) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def open_spark(
     settings: Settings, *, app_name: str = "harness", opener: Callable[[Mapping[str, str]], Any] | None = None
 ) -> SparkSession:
@@ -171,10 +90,13 @@ def open_spark(
     A master's session is one beside that of the caller's process, if it has one, or that *opener* makes of
     Spark's options: nothing is changed in those.
 
-    Raises: UsageError when no Spark is set, SparkUnreachable, SparkJarsMissing.
+    Raises: UsageError when no Spark is set, or for settings of Postgres that it cannot keep; SparkUnreachable,
+    SparkJarsMissing.
     """
     if not settings.spark:
         raise UsageError("where is Spark? Set HARNESS_SPARK, or start the embedded services: `harness services up`")
+    if settings.dsn:
+        segments_address(settings)  # refused here, before Spark is started or asked
     if settings.spark.startswith("sc://"):
         prepare_connect()
         spark = _connect(settings.spark)

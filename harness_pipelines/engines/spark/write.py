@@ -26,7 +26,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
 
 if TYPE_CHECKING:
-    from harness_pipelines.engines.spark.session import JdbcOptions
+    from harness_pipelines.engines.spark.jdbc import JdbcOptions
 
 FETCH_ROWS = 20_000
 

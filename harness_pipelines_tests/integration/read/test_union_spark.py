@@ -17,8 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from harness_pipelines.engines.spark.jdbc import jdbc_options
 from harness_pipelines.engines.spark.predicates import to_spark as predicate_to_spark
-from harness_pipelines.engines.spark.session import SparkUnreachable, jdbc_options, open_spark
+from harness_pipelines.engines.spark.session import SparkUnreachable, open_spark
 from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.errors import UsageError
 from harness_pipelines.lakes.iceberg.read.scan import pinned

@@ -16,8 +16,9 @@ import httpx
 import pytest
 
 from harness_pipelines.chaos.standby import free_port
+from harness_pipelines.engines.spark.jdbc import jdbc_options
 from harness_pipelines.engines.spark.kafka import read_kafka
-from harness_pipelines.engines.spark.session import jdbc_options, open_spark
+from harness_pipelines.engines.spark.session import open_spark
 from harness_pipelines.engines.spark.sessions import SparkSessions
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.services import Endpoints

@@ -11,18 +11,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import adbc_driver_manager
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pyspark.errors import PySparkException
 
 import harness_pipelines as hp
 from harness_pipelines.chaos.standby import Server, give
+from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.certificates import CertificateRefused
-from harness_pipelines.drivers.postgres import Connection, explained
+from harness_pipelines.drivers.postgres import Connection, explained, session_dsn
 from harness_pipelines.engines.spark import write
+from harness_pipelines.engines.spark.jdbc import jdbc_options
 from harness_pipelines.engines.spark.kafka import read_kafka, tls_place
-from harness_pipelines.engines.spark.session import jdbc_options, open_spark
+from harness_pipelines.engines.spark.session import open_spark
 from harness_pipelines.engines.spark.troubles import SparkLoginFailed
+from harness_pipelines.errors import UsageError
 from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.services import Endpoints
@@ -330,6 +335,57 @@ def test_spark_reads_the_topic_over_tls(made: Made, broker, topic: str, endpoint
     try:
         frame = read_kafka(spark, settings, spec, [OffsetRange(partition=0, low=0, high=2)])
         assert [bytes(row["value"]) for row in frame.collect()] == [b"a", b"b"]
+    finally:
+        spark.stop()
+
+
+SSL = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+
+
+def test_psycopg_adbc_and_spark_go_to_the_database_by_the_same_settings(
+    made: Made, database: Server, endpoints: Endpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    present(database, made, "good")
+    login = conninfo_to_dict(database.dsn)
+    lines = [f"{name}={login[name]}" for name in ("port", "user", "password", "dbname")]
+    services = tmp_path / "services.conf"
+    services.write_text("\n".join(["[lake]", "host=localhost", "sslmode=require", *lines]))
+    demands = {"SSLROOTCERT": str(made.root), "CHANNELBINDING": "require", "REQUIREAUTH": "scram-sha-256"}
+    for name, value in {"SERVICEFILE": str(services), "TARGETSESSIONATTRS": "read-write", **demands}.items():
+        monkeypatch.setenv(f"PG{name}", value)
+    dsn = "service=lake"
+    spark = open_spark(settings_for(endpoints, tmp_path))
+
+    def by_psycopg() -> Any:
+        with Connection.of(session_dsn(dsn, role=None)) as connection:
+            found = connection.execute(SSL).fetchone()
+            return found and found["ssl"]
+
+    def by_adbc() -> Any:
+        with (
+            closing(AdbcSessions(dsn, role=None)) as sessions,
+            closing(sessions.open(autocommit=True)) as session,
+            session.cursor() as cursor,
+        ):
+            return cursor.execute(SSL).fetchone()[0]
+
+    def by_spark() -> Any:
+        jdbc = jdbc_options(dsn, role=None)
+        return spark.read.jdbc(jdbc.url, f"({SSL}) AS one", properties=dict(jdbc.properties)).collect()[0][0]
+
+    try:
+        for ask in (by_psycopg, by_adbc, by_spark):
+            assert ask() is True
+        stranger = made.root.parent / "others" / "stranger.pem"
+        for name, value in {"REQUIREAUTH": "md5", "SSLROOTCERT": str(stranger)}.items():
+            with monkeypatch.context() as changed:
+                changed.setenv(f"PG{name}", value)
+                for ask in (by_psycopg, by_adbc, by_spark):
+                    with pytest.raises((psycopg.Error, adbc_driver_manager.Error, PySparkException)):
+                        ask()
+        monkeypatch.setenv("PGSSLCRL", str(made.root))
+        with pytest.raises(UsageError, match="PGSSLCRL"):
+            by_spark()
     finally:
         spark.stop()
 
