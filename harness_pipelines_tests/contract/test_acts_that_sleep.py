@@ -184,6 +184,14 @@ def test_an_act_whose_files_are_condemned_but_still_there_does_not_publish_them(
     assert all(path.exists() for path in needed(real, table, real.ledger.head(table)))
 
 
+def test_an_act_is_not_held_up_by_condemned_files_that_it_does_not_name(real: RealRig, table: TableRow):
+    real.ask(
+        "INSERT INTO harness.condemned_files (table_id, path, bytes) VALUES (%s, 'file:///nowhere/old.parquet', 1)",
+        [table.table_id],
+    )
+    assert revert(real, table)().version == 4
+
+
 # -- pointers that move without a version -------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness_pipelines.drivers.object_stores.deletion import delete
-from harness_pipelines.drivers.postgres import Database
+from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres.acts import drop
 from harness_pipelines.ledgers.postgres.acts.drop import (
     Droppable,
@@ -20,16 +20,22 @@ from harness_pipelines.ledgers.postgres.acts.drop import (
     purge_noted,
     to_purge,
 )
+from harness_pipelines.ledgers.postgres.migrations import ledger_database
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.files import FolderShared
 from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
+from harness_pipelines_tests.contract.test_locks import waits
 
 _OF_TABLES = """
 SELECT table_name FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
 WHERE table_schema = 'harness' AND column_name = 'table_id' AND table_type = 'BASE TABLE'
+"""
+_POINTER = """
+INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
+VALUES (%s, %s, %s, %s, 'TABLE')
 """
 
 
@@ -211,6 +217,67 @@ def test_no_table_is_made_of_files_that_are_being_deleted(
 
     assert refused and not folder.exists()
     assert _made_of(real, folder).views  # nothing is deleted there any more
+
+
+def test_a_table_is_made_of_files_whose_turn_has_not_come(
+    real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Two folders: while the files of one go, somebody rebuilds the table from the other."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    name, purged = _dropped(real, first), list[str]()
+    one_called_so = replace(Droppable.of(real.table(views="stream")), name=name)
+    (second / "data").mkdir(parents=True)
+    (second / "data" / "f.parquet").touch()
+    drop_table(real.database, one_called_so, catalog=CATALOG, purge=[second.as_uri()])
+
+    def sleeping(paths: Sequence[str]) -> None:
+        if not purged:
+            _made_of(real, second)
+        purged.extend(paths)
+        delete(paths)
+
+    monkeypatch.setattr(drop, "delete", sleeping)
+    purge_noted(real.owner, name)
+
+    assert purged == [f"{first.as_uri()}/data/f.parquet"]
+    assert (second / "data" / "f.parquet").exists()
+
+
+def test_a_purge_waits_for_who_makes_a_table_and_leaves_its_files(real: RealRig, tmp_path: Path):
+    """Else it looks before the other's COMMIT, and both go on."""
+    name, folder = _dropped(real, tmp_path / "made"), (tmp_path / "made").as_uri()
+    purging = ledger_database(real.dsn, role=None, size=1)
+
+    def make(connection: Connection) -> None:
+        connection.execute(sql("drop/lock_purges"))
+        pointer = (CATALOG, f"made_{uuid.uuid4().hex}", "t", f"{folder}/metadata/1.json")
+        connection.execute(_POINTER, pointer)
+
+    assert waits(real, lambda: purge_noted(purging, name), hold=make) == []
+    purging.close()
+    assert (tmp_path / "made" / "data" / "f.parquet").exists()
+
+
+def test_who_makes_a_table_waits_for_a_purge_that_begins_and_is_refused(real: RealRig, tmp_path: Path):
+    _dropped(real, tmp_path / "taken")
+
+    def begin(connection: Connection) -> None:
+        connection.execute(sql("drop/lock_purges"))
+        connection.execute(sql("drop/begin_purge"), {"folder": (tmp_path / "taken").as_uri()})
+
+    [refused] = waits(real, lambda: _made_of(real, tmp_path / "taken"), hold=begin)
+    assert isinstance(refused, FolderPurged)
+
+
+def test_a_pointer_to_nothing_is_no_place_of_a_table(real: RealRig, tmp_path: Path):
+    """As another program may leave one in the catalog."""
+    name, namespace = _dropped(real, tmp_path / "gone"), f"empty_{uuid.uuid4().hex}"
+    real.ask(_POINTER, (CATALOG, namespace, "t", None))
+    try:
+        purge_noted(real.owner, name)
+    finally:
+        real.ask("DELETE FROM public.iceberg_tables WHERE table_namespace = %s", [namespace])
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_table_that_is_made_between_the_look_and_the_first_file_keeps_its_files(

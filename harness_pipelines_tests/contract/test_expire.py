@@ -152,6 +152,20 @@ def test_what_was_condemned_after_an_open_move_was_planned_is_left_to_it(real: R
     assert retention.delete_ripe(table, claim) == [file.as_uri()]
 
 
+def test_only_what_is_removed_now_is_noted_as_such(real: RealRig, table: TableRow):
+    """What is noted cannot be adopted for an hour, so nothing is that still waits for its turn."""
+    beside, claim = real.table(partitions=1), real.claim(table, Stage.EXPIRE)
+    now, later = "file:///nowhere/now.parquet", "file:///nowhere/later.parquet"
+    for of, path in ((table, now), (table, later), (beside, now)):
+        condemned_long_ago(real, of, path)
+
+    assert real.upkeep._begin(table, claim, [now]) == {now}  # type: ignore[attr-defined]
+
+    tables = [table.table_id, beside.table_id]
+    noted = "SELECT table_id, path FROM harness.condemned_files WHERE removing_since IS NOT NULL AND table_id = ANY(%s)"
+    assert real.ask(noted, [tables]) == [{"table_id": table.table_id, "path": now}]
+
+
 def test_a_holder_that_sleeps_between_two_files_deletes_no_second_one(real: RealRig, table: TableRow):
     files = [orphan_of(real, table, f"{number}.avro") for number in range(2)]
     retention: Any = real.upkeep

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from harness_pipelines.ledgers.postgres.acts.drop import drop_table
+from harness_pipelines.ports.errors import MirrorsLeft
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.mirrors import Seen
-from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 
 OURS, OTHER = "lakehouse", "athena"
 OLDER = """
@@ -118,14 +120,14 @@ def test_a_snapshot_is_known_by_its_view_its_version_and_its_table(real: RealRig
 def test_expire_keeps_what_all_catalogs_of_a_table_may_show_and_an_hour_what_was_dropped(
     real: RealRig, table: TableRow, claim: Claim
 ):
-    book, key = real.mirrors, {"table_id": table.table_id}
+    book, upkeep = real.mirrors, cast(Any, real.upkeep)
     for catalog in (OURS, OTHER):
         book.intend(table, catalog, claim)
         book.register(table, catalog, claim, metadata=f"of {catalog}")
     book.settle(table, OTHER, claim, version=2, seen=seen(2, "named"))
 
     def kept() -> list[tuple[list[int], list[str]]]:
-        return sorted((one["holds"], one["files"]) for one in real.database.rows("mirrors/kept", key))
+        return sorted((one["holds"], one["files"]) for one in upkeep._mirrors(table))
 
     assert kept() == [([2], [f"of {OTHER}", "named"]), ([3], [f"of {OURS}"])]
     assert not book.forget(table, OURS)  # no drop of it was begun
@@ -151,6 +153,21 @@ def test_expire_keeps_what_all_catalogs_of_a_table_may_show_and_an_hour_what_was
     assert kept() == [([2], [f"of {OTHER}", "named"])]
     book.intend(table, OURS, claim)
     assert len(kept()) == 2
+
+
+def test_a_table_is_dropped_when_its_own_mirrors_are(real: RealRig, table: TableRow, claim: Claim):
+    beside = real.table(partitions=1, catalogs=CATALOGS)
+    real.mirrors.intend(beside, "of another table", real.claim(beside, Stage.MIRROR))
+    for catalog in (OURS, OTHER):
+        real.mirrors.intend(table, catalog, claim)
+    real.ledger.release(claim)
+    with pytest.raises(MirrorsLeft, match=rf"\({OTHER}, {OURS}\)"):
+        drop_table(real.owner, table, catalog=CATALOG, dry_run=False)
+    for catalog in (OURS, OTHER):
+        real.mirrors.begin_drop(table, catalog)
+        real.mirrors.forget(table, catalog)
+    drop_table(real.owner, table, catalog=CATALOG)
+    real.made.remove(table)
 
 
 def test_metadata_files_that_versions_named_are_known_by_their_table(real: RealRig, table: TableRow):

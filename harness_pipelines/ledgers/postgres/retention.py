@@ -283,7 +283,7 @@ class Upkeep:
         ours: Container[str] | None = None
         if mirrors := self._mirrors(table):
             published = self.database.rows("mirrors/published_files", {"table_id": table.table_id})
-            ours = same.keys(str(row["path"]) for row in published)
+            ours = same.keys(row["path"] for row in published)
             # What a server names it may remove itself, so that it is gone is no damage.
             kept |= same.keys(path for mirror in mirrors for path in mirror["files"]).keys()
         loose = tuple(
