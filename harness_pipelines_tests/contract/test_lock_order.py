@@ -16,6 +16,7 @@ from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.ledgers.postgres.acts.drop import drop_table
 from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, BoundaryFrame
+from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
@@ -40,6 +41,10 @@ LOCKS: Mapping[str, tuple[str, str]] = {
     "table": (
         "SELECT FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE",
         r"^(WITH locked [^;]*)?SELECT table_id[^;]* FROM harness.tables\s[^;]*FOR (NO KEY )?UPDATE\b",
+    ),
+    "moment": (  # as a reader of a moment has it, for one statement
+        "SELECT pg_advisory_xact_lock_shared(1752330869, %(table_id)s)",
+        r"^WITH locked [^;]*pg_advisory_xact_lock\(",
     ),
     "pointer": (
         "SELECT FROM public.iceberg_tables WHERE table_namespace = %(namespace)s AND table_name = %(view)s FOR UPDATE",
@@ -232,6 +237,12 @@ def reconcile(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: real.reconciler.go_on(table, lost=(), retained_from=0)
 
 
+def begin_history(real: RealRig, table: TableRow) -> OverlayRequest:
+    """As the first worker does after a stand-by was promoted."""
+    real.ask("UPDATE harness.tables SET history = 'another/1' WHERE table_id = %s", [table.table_id])
+    return lambda: TableHistories(real.owner).begin(table, event="promoted")
+
+
 FOREIGN = AdoptedMove(move_id=None, stage="tier", lo={FOREIGN_PARTITION: 0}, hi={FOREIGN_PARTITION: 2}, rows=2)
 
 
@@ -332,17 +343,17 @@ def make_segment(real: RealRig, table: TableRow) -> OverlayRequest:
 
 
 ACTS: Mapping[Callable[[RealRig, TableRow], OverlayRequest], tuple[str, ...]] = {
-    publish: ("table", "pointer", "move", "positions", "claims"),
+    publish: ("table", "moment", "pointer", "move", "positions", "claims"),
     plan: ("table", "claims"),
     close: ("move", "claims"),
     apply: ("table",),
     apply_decoding: ("table", "claims"),
     join: ("table", "claims"),
-    look: ("table", "pointer", "positions", "trim"),
+    look: ("table", "moment", "pointer", "positions", "trim"),
     give_up: ("table",),
-    evolve: ("table", "pointer", "trim", "ingest", "segments"),
+    evolve: ("table", "moment", "pointer", "trim", "ingest", "segments"),
     plan_revert: ("table", "pointer", "positions", "trim"),
-    revert: ("table", "pointer", "move", "positions", "trim", "claims"),
+    revert: ("table", "moment", "pointer", "move", "positions", "trim", "claims"),
     trim: ("table", "positions", "trim", "claims"),
     delete_files: ("trim", "claims"),
     move_bytes: ("table", "pointer", "claims"),
@@ -354,13 +365,14 @@ ACTS: Mapping[Callable[[RealRig, TableRow], OverlayRequest], tuple[str, ...]] = 
     drop_snapshot: ("trim",),
     read: ("trim",),
     hold_head: ("trim",),
-    reconcile: ("table", "trim"),
-    adopt: ("table", "pointer", "positions", "trim"),
+    reconcile: ("table", "moment", "trim"),
+    adopt: ("table", "moment", "pointer", "positions", "trim"),
     reserve_foreign: ("table",),
-    accept_foreign: ("table", "pointer", "trim"),
+    accept_foreign: ("table", "moment", "pointer", "trim"),
     make_branch: ("trim",),
     drop_branches: ("trim", "claims"),
     restore_columns: ("table",),
+    begin_history: ("table", "moment"),
     swap: ("pointer",),
     take_over: ("claims",),
     try_again: ("claims",),

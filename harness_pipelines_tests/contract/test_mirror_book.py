@@ -137,9 +137,14 @@ def test_expire_keeps_what_all_catalogs_of_a_table_may_show_and_an_hour_what_was
     book.intend(table, OURS, claim)
     assert not book.forget(table, OURS)  # a worker follows it again
     assert book.register(table, OURS, claim, metadata=f"of {OURS}")
-    book.begin_drop(table, OURS)
+    for catalog in (OURS, OTHER):
+        book.begin_drop(table, catalog)
     assert book.forget(table, OURS)
-    assert not book.forget(table, OURS)
+    book.begin_drop(table, OURS)
+    assert not book.forget(table, OURS)  # so its hour is no longer
+    assert book.state(table, OTHER).trouble
+    book.intend(table, OTHER, claim)
+    book.settle(table, OTHER, claim, version=2, seen=seen(2, "named"))
     assert book.register(table, OTHER, claim, metadata=f"of {OTHER}")
     assert book.state(table, OTHER).version == 2
     assert len(kept()) == 2

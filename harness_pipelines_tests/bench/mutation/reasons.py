@@ -70,6 +70,11 @@ REASONS: Mapping[str, str] = {
     ),
     r"reads/no_rows: where .*": "nothing was asked for, so nobody looks at what it gives",
     r"upkeep/moves_by_id: where move_id = ANY.*": "only those that branches are called by are looked up in the answer",
+    r"ledger/lock_(table|row): lock pg_advisory_xact_lock.* in .*\.("
+    r"plan_move|trim|(Recalls|Reclusters)\.(ask|cancel)|Corrections\.drop|readable_versions|QuarantineBytes\.publish"
+    r"|Reconciler\.(reserve|restore_columns)|add_partitions|update_spec|_published)": (
+        "it publishes no version, or its caller has the lock already: no reader of a moment has to wait for it"
+    ),
     r"snapshots/is_ahead: compare .*": "two times that are equal to the microsecond: either side of them is right",
     r"(upkeep/condemned_of|drop/begun): order .*": "says only which of several is named in the error",
     r"mirrors/published_files: where table_id = .*": (
