@@ -16,7 +16,8 @@ from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.reading.reads import cut_now, cut_of_version
 from harness_pipelines.protocol.schema.schemas import SchemaRow
 from harness_pipelines.protocol.versions import Version, View
-from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.load import read_back
+from harness_pipelines.spec.wording import SpecError
 
 Row = Mapping[str, Any]
 
@@ -27,9 +28,9 @@ def table_row(row: Row) -> TableRow:
     if row["history"] is None:
         raise damaged(name, "its schemas are gone from harness.schemas")
     try:
-        spec = TableSpec.model_validate(row["spec"])
+        spec = read_back(row["spec"], source=name)
         history = tuple(schema_row(one) for one in row["history"])
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (SpecError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise damaged(name, " ".join(str(error).split())[:300]) from error
     if spec.table != name:
         raise damaged(name, f"it is the spec of {spec.table}")

@@ -46,6 +46,17 @@ NAME_BYTES_MAX = 63  # Postgres cuts longer identifiers
 COLUMNS_MAX = 1_500  # Postgres has 1,600, the coordinates included
 _RENAME = "give the field another name in the topic"
 _KEEP_ONE = "keep one, or give one of the fields another name in the topic"
+#: How a default of a type is written; of the rest it is a number.
+_DEFAULTS: Mapping[str, str] = {
+    "boolean": "true or false",
+    "string": "text in quotes, such as ''",
+    "date": "a date such as 2026-01-31",
+    "timestamptz": "a time with its zone, such as '2026-01-31T23:59:59Z'",
+    "timestamp": "a time without a zone, such as '2026-01-31T23:59:59'",
+    "time": "a time such as '23:59:59'",
+    "uuid": "a UUID such as '00000000-0000-0000-0000-000000000000'",
+    "binary": "hexadecimal bytes in quotes, such as '00ff'",
+}
 _MAP_KEYS = ("string", "int", "long", "date", "time", "timestamp", "timestamptz", "uuid", "decimal(p,s)")
 
 
@@ -331,7 +342,11 @@ def default_value(type_: Type, default: Default) -> Value:
     """*default* in the physical form of a column of *type_*. Raises: WhereError when it does not fit exactly."""
     if isinstance(type_, ListType | MapType | StructType):
         raise WhereError(f"a column of type {type_} cannot have a default; only single values can")
-    found = compared(Ref(("the column",), type_), Op.EQ, literal(default, type_))
+    try:
+        found = compared(Ref(("the column",), type_), Op.EQ, literal(default, type_))
+    except WhereError as error:
+        written = next((form for of, form in _DEFAULTS.items() if str(type_).startswith(of)), "a number, such as 0")
+        raise WhereError(f"{quote(default)} is no value of type {type_}; write {written}") from error
     value = found.value if isinstance(found, Compare) else None
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         raise WhereError(f"{default!r} does not fit {type_} exactly")

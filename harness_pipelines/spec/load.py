@@ -92,6 +92,19 @@ def load_spec_text(text: str, *, source: str = "<text>", folder: Path | None = N
     return spec
 
 
+def read_back(words: Any, *, source: str) -> TableSpec:
+    """The spec of words that a ledger kept or a change made; *source* stands for them in messages.
+
+    Raises: SpecError, in the words of a spec and without lines.
+    """
+    try:
+        return TableSpec.model_validate(words)
+    except ValidationError as error:
+        given = words if isinstance(words, Mapping) else {}
+        problems = _problems([dict(one) for one in error.errors(include_url=False)], Reader(), given)
+        raise SpecError(source, problems) from error
+
+
 def check_rule(spec: TableSpec, *, source: str, line: int | None = None) -> None:
     """Tables that are there keep such a rule: it is asked where a spec is applied, not where one is read back.
 

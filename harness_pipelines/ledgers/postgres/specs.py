@@ -11,7 +11,7 @@ from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.schema.schemas import SpecMoved, check_columns, check_spec
-from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.load import dump_spec, read_back
 from harness_pipelines.spec.table import TableSpec
 
 
@@ -31,7 +31,7 @@ def write(
     key = {"table_id": table.table_id}
     now = connection.execute(sql("ledger/spec_now"), key).fetchone()
     assert now is not None, "the table is locked"
-    check_spec(table.name, read=table.spec, found=TableSpec.model_validate(now["spec"]), what=what)
+    check_spec(table.name, read=table.spec, found=read_back(now["spec"], source=table.name), what=what)
     version: int = now["schema_version"]
     check_columns(spec, fields=fields or now["fields"], schema_version=version if fields is None else version + 1)
     connection.execute(sql("ledger/update_spec"), {**key, "spec": Jsonb(dump_spec(spec))})

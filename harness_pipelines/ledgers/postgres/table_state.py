@@ -39,7 +39,9 @@ from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.lake.overlays import overlays_from_json
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import View, ViewName
+from harness_pipelines.spec.load import read_back
 from harness_pipelines.spec.table import QUARANTINE_SUFFIX, TableSpec
+from harness_pipelines.spec.wording import SpecError
 
 SEALS_AT_ONCE, SEALED_BYTES_AT_ONCE = 10_000, 256 * 2**20
 
@@ -160,8 +162,8 @@ class TableStates:
 
 def _spec(name: str, written: object) -> TableSpec:
     try:
-        return TableSpec.model_validate(written)
-    except ValueError as error:
+        return read_back(written, source=name)
+    except SpecError as error:
         raise damaged(name, " ".join(str(error).split())[:300]) from error
 
 

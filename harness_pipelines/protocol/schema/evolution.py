@@ -11,15 +11,13 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
-
 from harness_pipelines.errors import Recovery, UsageError
 from harness_pipelines.protocol.lake.overlays import Overlay
 from harness_pipelines.protocol.schema import nested
 from harness_pipelines.protocol.schema.schemas import Fields, ids_of
 from harness_pipelines.protocol.shape import view_set_of
 from harness_pipelines.spec.columns import Column, Default
-from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.load import dump_spec, read_back
 from harness_pipelines.spec.sources import WHOLE
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import (
@@ -31,7 +29,7 @@ from harness_pipelines.spec.types import (
     parse_type,
     type_from_json,
 )
-from harness_pipelines.spec.wording import folded, why_same
+from harness_pipelines.spec.wording import SpecError, folded, why_same
 
 WIDER = {"int": "long", "float": "double"}
 
@@ -370,9 +368,9 @@ def _spec(spec: TableSpec, columns: tuple[Column, ...]) -> TableSpec:
         update["layout"] = spec.layout.model_copy(update={"columns": spec.indexed})
     try:
         # The dumped words, not the model: a copy is not validated.
-        made = TableSpec.model_validate(dump_spec(spec.model_copy(update=update)))
-    except ValidationError as error:
-        why = "; ".join(str(e["msg"]) for e in error.errors())
+        made = read_back(dump_spec(spec.model_copy(update=update)), source=spec.table)
+    except SpecError as error:
+        why = "; ".join(f"{one.field}: {one.message}" for one in error.problems)
         raise EvolutionRefused(f"{spec.table}: with these columns the spec would not hold: {why}") from error
     if view_set_of(spec).clustered and made.indexed != spec.indexed:
         raise EvolutionRefused(

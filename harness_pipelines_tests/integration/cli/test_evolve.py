@@ -67,7 +67,7 @@ def test_a_change_is_shown_and_made_in_one_version(harness: Cli, table: str, spe
     ("options", "why"),
     [
         ((), "no change was asked for"),
-        (("--add", "x int default y"), "cannot be compared with text"),
+        (("--add", "x int default y"), "'y' is no value of type int; write a number"),
         (("--default", "id=[1"), "not YAML"),
         (("--add", "x.y struct<default: int>", "--rename", "x.y=z"), "there is no column 'x.y'"),
         (("--drop", "nothing"), "there is no column 'nothing'; columns: "),

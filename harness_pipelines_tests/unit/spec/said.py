@@ -89,7 +89,7 @@ SAID = {
         "and lists of them, not for long"
     ),
     "a default of another type": (
-        "orders.yaml:2: columns.id.default: the column is long: it cannot be compared with text (x)"
+        "orders.yaml:2: columns.id.default: 'x' is no value of type long; write a number, such as 0"
     ),
     "a key that is no column": "orders.yaml:3: key: there is no column 'order_id'; columns: id, name",
     "a key of a double": (
@@ -512,8 +512,7 @@ SAID = {
     ),
     "a default that is too large": "orders.yaml:2: columns.id.default: 3000000000 does not fit int exactly",
     "a default in a German form": (
-        "orders.yaml:2: columns.id.default: the column is date: '01.02.2026' is not a date like "
-        "2026-01-31 (Invalid isoformat string: '01.02.2026')"
+        "orders.yaml:2: columns.id.default: '01.02.2026' is no value of type date; write a date such as 2026-01-31"
     ),
     "headers as text": (
         "orders.yaml:2: columns.h.from: `from: headers` gives list<struct<key: string, value: binary>>, not "

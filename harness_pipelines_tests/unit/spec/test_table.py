@@ -11,9 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.load import dump_spec, read_back
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import DecimalType, Primitive
+from harness_pipelines.spec.wording import SpecError
 
 COLUMNS = {"order_id": {"type": "long", "required": True}, "amount": "decimal(12,2)"}
 
@@ -345,3 +346,14 @@ def test_the_columns_of_a_keyed_table_are_stored_so_that_a_delete_fits():
     assert [c.required for c in orders.columns] == [True, True]
     assert TableSpec.model_validate(json.loads(json.dumps(dump_spec(orders)))) == orders
     assert spec(columns=columns).stored == spec(columns=columns).columns
+
+
+def test_a_spec_of_the_ledger_that_is_wrong_is_told_in_the_words_of_a_spec():
+    words = {"table": "a.b", "columns": [{"name": "n", "type": "long", "default": "x"}], "extra": 1}
+    with pytest.raises(
+        SpecError, match="a.b: columns.n.default: 'x' is no value of type long; write a number"
+    ) as found:
+        read_back(words, source="a.b")
+    assert "extra" in str(found.value) and "Extra inputs" not in str(found.value)
+    with pytest.raises(SpecError):
+        read_back([1], source="a.b")
