@@ -133,6 +133,7 @@ def test_expire_keeps_what_all_catalogs_of_a_table_may_show_and_an_hour_what_was
     assert not book.forget(table, OURS)  # no drop of it was begun
     book.begin_drop(table, OURS)
     assert not book.register(table, OURS, claim, metadata="late")
+    assert book.register(table, OTHER, claim, metadata=f"of {OTHER}")
     assert len(kept()) == 2
     book.intend(table, OURS, claim)
     assert not book.forget(table, OURS)  # a worker follows it again
