@@ -132,7 +132,7 @@ def _withdrawn_if_cancelled(
         if run is not None and run.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED):
             for one in stores.reclusters.open(table):
                 if one.request_id not in known and (one.paths, one.rebuild) == (wanted.paths, wanted.rebuild):
-                    stores.reclusters.end(table, one)
+                    stores.reclusters.cancel(table, one)
                     context.log.info(f"{table.name}: request {one.request_id} to rewrite regions is withdrawn")
         raise
 

@@ -28,6 +28,16 @@ class RequestLost(HarnessError):
         )
 
 
+class RequestCancelled(HarnessError):
+    """A person cancelled the request that somebody waits for."""
+
+    way_on = "ask once more: what is finished is not done twice"
+
+    @classmethod
+    def of(cls, table: TableRow, number: int) -> Self:
+        return cls(f"{table.name}: request {number} was cancelled; what was published before it stays")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallRequest:
     """Requests of people, and their outcome."""
@@ -88,5 +98,6 @@ class ReclusterRequests(Protocol):
     def is_open(self, table: TableRow, request: Request) -> bool: ...
     def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Request: ...
     def end(self, table: TableRow, request: Request) -> None: ...
+    def cancel(self, table: TableRow, request: Request) -> None: ...
     def leave_out(self, table: TableRow, *, move_id: int, files: Iterable[str], error: str) -> None: ...
     def left_out(self, table: TableRow) -> list[LeftOut]: ...

@@ -1,4 +1,4 @@
-"""Requests of people that Postgres lost while somebody waits for them, as when a stand-by without them is promoted."""
+"""Requests of people that Postgres lost or somebody cancelled while somebody waits for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness_pipelines.layout.requested import Request
-from harness_pipelines.ports.requests import RequestLost
+from harness_pipelines.ports.requests import RequestCancelled, RequestLost
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import OverlayRequest
 from harness_pipelines.stages.otree import otree, recall, recluster
@@ -83,3 +83,18 @@ def test_a_request_to_recluster_that_ended_is_open_no_more(lake: Lake):
     lake.stores.reclusters.end(lake.row, asked)
 
     assert not lake.stores.reclusters.is_open(lake.row, asked)
+
+
+def test_a_request_to_recluster_that_somebody_cancelled_is_not_done(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    other = lake.rig.claim(lake.row, Stage.OTREE, lease=SHORT)
+    monkeypatch.setattr(recluster, "_looked_at", lambda *_: None)  # these files are not of a region tree
+    asked = lake.stores.reclusters.ask(lake.row, paths=("",), upto=7, rebuild=True)
+    looks = recluster.run(lake.stores, lake.row, asked)
+    next(looks)
+
+    lake.stores.reclusters.cancel(lake.row, asked)
+    lake.stores.reclusters.end(lake.row, asked)  # a worker that looked before finds nothing left and comes late
+
+    with pytest.raises(RequestCancelled, match=rf"{lake.row.name}: request {asked.request_id} was cancelled"):
+        next(looks)
+    lake.rig.ledger.release(other)

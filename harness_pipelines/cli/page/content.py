@@ -16,6 +16,7 @@ from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.topics import label
 from harness_pipelines.secret import redact
 from harness_pipelines.show.status import TableSeen, look
+from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
@@ -223,7 +224,7 @@ def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
         yield {"kind": "warn", "text": f"refusing: {seen.refusing}", "way": way}
     if seen.counts.quarantined:
         way = f"`harness quarantine list {seen.table}`"
-        yield {"kind": "warn", "text": f"{seen.counts.quarantined:,} records are quarantined", "way": way}
+        yield {"kind": "warn", "text": f"in quarantine: {quantity(seen.counts.quarantined, 'record')}", "way": way}
     if any(seen.lag.values()) and not any(claim["alive"] for claim in seen.claims):
         yield {"kind": "info", "text": "no worker runs it", "way": f"`harness run {seen.table}`"}
     for request in seen.asked:

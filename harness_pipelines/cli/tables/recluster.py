@@ -78,7 +78,7 @@ def _cancel(one: Table, json_target: str | None) -> None:
     stores = one.harness.stores
     given_up = stores.reclusters.open(one.row)
     for request in given_up:
-        stores.reclusters.end(one.row, request)
+        stores.reclusters.cancel(one.row, request)
     numbers = [request.request_id for request in given_up]
     what = quantity(len(numbers), "request")
     emit({"table": one.name, "cancelled": numbers}, json_target, lambda: click.echo(f"cancelled {what}"))

@@ -145,9 +145,14 @@ def is_stopped(spark: SparkSession) -> bool:
     return bool(getattr(spark, "is_stopped", False))
 
 
-def is_closed_channel(error: ValueError) -> bool:
-    """gRPC's way to say that another stage's thread has closed the session that they share: its server went away."""
-    return "closed" in str(error).lower() and "channel" in str(error).lower()
+def is_lost_channel(error: ValueError) -> bool:
+    """gRPC's ways to say that the server went away: another thread closed the session, or two statuses disagree.
+
+    The second one comes from a server that ends within its answer: the error that it sent and the state of the
+    connection are of different kinds.
+    """
+    text = str(error).lower()
+    return ("closed" in text and "channel" in text) or "in status proto" in text
 
 
 def hang_up(spark: SparkSession, settings: Settings) -> None:

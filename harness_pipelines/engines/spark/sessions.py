@@ -20,7 +20,7 @@ from harness_pipelines.engines.spark.session import (
     SessionLost,
     close_spark,
     hang_up,
-    is_closed_channel,
+    is_lost_channel,
     is_stopped,
     open_spark,
 )
@@ -218,6 +218,6 @@ def _settled(session: SparkSession) -> None:
     except (PySparkException, Py4JError, grpc.RpcError, OSError) as error:
         raise SessionLost(f"Spark does not take the settings of a stage: {redact(str(error)).strip()[:500]}") from error
     except ValueError as error:
-        if not is_closed_channel(error):
+        if not is_lost_channel(error):
             raise
         raise SessionLost("the Spark session was closed by another stage, whose server went away") from error

@@ -21,7 +21,7 @@ from harness_pipelines.engines.spark.session import (
     Py4JNetworkError,
     SessionLost,
     SparkAway,
-    is_closed_channel,
+    is_lost_channel,
 )
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.secret import redact
@@ -130,10 +130,11 @@ def explained(
         assert found is not None
         raise found from error
     except ValueError as error:
-        if not is_closed_channel(error):
+        if not is_lost_channel(error):
             raise
         raise SessionLost(
-            f"{where}: the Spark session was closed by another thread; {outcome}, it is tried again"
+            f"{where}: the Spark server or the session went away ({shown_line(redact(str(error)))}); {outcome}, "
+            "it is tried again"
         ) from error
 
 

@@ -100,8 +100,8 @@ def run(stores: Ports, table: TableRow, request: Request, *, run_id: str | None 
     """Work until nothing is left of *request*; yields what is, now and then.
 
     Where another worker holds otree, that one does it, and this only looks on. *run_id*: of Dagster, to be recorded.
-    Raises: TableStopped, MoveStuck, WarehouseTaken, LedgerOlderThanLake, RequestLost;
-    TryAgain when Spark or a store is away.
+    Raises: TableStopped, MoveStuck, WarehouseTaken, LedgerOlderThanLake, RequestCancelled,
+    RequestLost; TryAgain when Spark or a store is away.
     """
     if table.stopped:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was rewritten")

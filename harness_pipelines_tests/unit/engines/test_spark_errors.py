@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
 from pyspark.errors import PySparkException
 
-from harness_pipelines.engines.spark.session import SessionLost, SparkAway, is_closed_channel
+from harness_pipelines.engines.spark.session import SessionLost, SparkAway, is_lost_channel
 from harness_pipelines.engines.spark.troubles import SparkLoginFailed
 from harness_pipelines.engines.spark.write import SparkFailed, explained
 from harness_pipelines.sources.registry import RegistryAway, RegistryLoginFailed
@@ -57,10 +60,28 @@ def test_a_mechanism_of_login_that_kafka_does_not_have_is_a_refused_login():
 
 
 def test_a_session_that_another_stage_closed_is_waited_for(closed: ValueError):
-    assert is_closed_channel(closed)
-    wanted = "shop.orders: Spark could not stage move 7, attempt 2: the Spark session was closed by another thread"
+    assert is_lost_channel(closed)
+    wanted = "shop.orders: Spark could not stage move 7, attempt 2: the Spark server or the session went away"
     with pytest.raises(SparkAway, match=wanted), explained(TABLE, MOVE):
         raise closed
+
+
+def test_a_server_that_ends_within_its_answer_is_waited_for():
+    """What `grpc_status` raises when a server has sent an error, and the connection broke before its answer ended."""
+    said = "Code in Status proto (StatusCode.INTERNAL) doesn't match status code (StatusCode.UNAVAILABLE)"
+    sent = Status(code=grpc.StatusCode.INTERNAL.value[0], message="the context is gone").SerializeToString()
+    call: Any = SimpleNamespace(
+        trailing_metadata=lambda: (("grpc-status-details-bin", sent),),
+        code=lambda: grpc.StatusCode.UNAVAILABLE,
+        details=lambda: "Connection reset by peer",
+    )
+    with pytest.raises(SessionLost, match=re.escape(said)), explained(TABLE, MOVE):
+        rpc_status.from_call(call)
+
+
+def test_a_value_error_of_another_kind_is_no_lost_session():
+    with pytest.raises(ValueError, match="^of the code$"), explained(TABLE, MOVE):
+        raise ValueError("of the code")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import harness_pipelines
 from harness_pipelines.engines.spark.executors.functions import Work, in_any_folder
-from harness_pipelines.engines.spark.session import Py4JError, SessionLost, is_closed_channel
+from harness_pipelines.engines.spark.session import Py4JError, SessionLost, is_lost_channel
 from harness_pipelines.engines.spark.troubles import named
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -64,7 +64,7 @@ def run(
         found = named(error, "a Spark task failed", outcome="what tasks had committed stays")
         raise found or TasksFailed(f"a Spark task failed: {redact(str(error))[:1000]}") from error
     except ValueError as error:
-        if not is_closed_channel(error):
+        if not is_lost_channel(error):
             raise
         raise ExecutorsAway("the Spark session was closed by another stage, whose server went away") from error
 

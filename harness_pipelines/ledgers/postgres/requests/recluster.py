@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.layout.requested import Request
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.requests import LeftOut, RequestLost
+from harness_pipelines.ports.requests import LeftOut, RequestCancelled, RequestLost
 
 
 class Reclusters:
@@ -24,9 +24,11 @@ class Reclusters:
         return [_request(row) for row in self.database.rows("recluster/open", {"table_id": table.table_id})]
 
     def is_open(self, table: TableRow, request: Request) -> bool:
-        """Whether *request* waits for a worker still. Raises: RequestLost."""
+        """Whether *request* waits for a worker still. Raises: RequestCancelled, RequestLost."""
         key = {"table_id": table.table_id, "request_id": request.request_id, "upto": request.upto}
         for row in self.database.rows("recluster/is_open", key):
+            if row["cancelled"]:
+                raise RequestCancelled.of(table, request.request_id)
             return bool(row["is_open"])
         raise RequestLost.of(table, request.request_id)
 
@@ -46,8 +48,16 @@ class Reclusters:
             return _request(made)
 
     def end(self, table: TableRow, request: Request) -> None:
-        """Close *request*: it is done or withdrawn. A second call changes nothing."""
-        self.database.run("recluster/end", {"table_id": table.table_id, "request_id": request.request_id})
+        """Close *request*: it is done. A second call changes nothing."""
+        self._end(table, request, cancelled=False)
+
+    def cancel(self, table: TableRow, request: Request) -> None:
+        """Close *request*: its rest is not wanted. One that has ended stays as it is."""
+        self._end(table, request, cancelled=True)
+
+    def _end(self, table: TableRow, request: Request, *, cancelled: bool) -> None:
+        key = {"table_id": table.table_id, "request_id": request.request_id, "cancelled": cancelled}
+        self.database.run("recluster/end", key)
 
     def leave_out(self, table: TableRow, *, move_id: int, files: Iterable[str], error: str) -> None:
         """Record that the relayout *move_id* of *files* failed in every attempt. A second call changes nothing."""

@@ -4,7 +4,7 @@ WHERE table_id = %(table_id)s AND ended_at IS NULL ORDER BY request
 
 -- name: is_open
 -- After lost history another request may have the number.
-SELECT ended_at IS NULL AS is_open FROM harness.reclusters
+SELECT ended_at IS NULL AS is_open, cancelled FROM harness.reclusters
 WHERE table_id = %(table_id)s AND request = %(request_id)s AND upto = %(upto)s
 
 -- name: ask
@@ -13,7 +13,7 @@ VALUES (%(table_id)s, %(paths)s, %(upto)s, %(rebuild)s)
 RETURNING request AS request_id, paths, upto, rebuild
 
 -- name: end
-UPDATE harness.reclusters SET ended_at = clock_timestamp()
+UPDATE harness.reclusters SET ended_at = clock_timestamp(), cancelled = %(cancelled)s
 WHERE table_id = %(table_id)s AND request = %(request_id)s AND ended_at IS NULL
 
 -- name: leave_out
