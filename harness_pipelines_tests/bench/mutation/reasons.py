@@ -21,10 +21,8 @@ REASONS: Mapping[str, str] = {
     r"corrections/of_versions(_among)?: where (h\.)?(version|table_id) = .*": (
         "says only which records are looked at: of each it is judged from all its corrections whether it changed"
     ),
-    r"ledger/lock_table: lock .* in ledgers\.postgres\.corrections\.readable_versions": (
-        "both callers hold the row of the table already"
-    ),
-    r"ledger/lock_positions: lock .* in ledgers\.postgres\.reconcile\.Reconciler\._set_bounds": (
+    r"ledger/lock_table: lock .* in .*\.readable_versions": ("both callers hold the row of the table already"),
+    r"ledger/lock_positions: lock .* in .*\.Reconciler\._set_bounds": (
         "whoever changes positions holds the row of the table, as reconcile does"
     ),
     r"ledger/lock_move: lock .* in ledgers\.postgres\.ledger\.PostgresLedger\.(_built|note_failure)": (
