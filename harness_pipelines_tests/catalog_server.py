@@ -24,11 +24,14 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.table import CommitTableRequest, Table
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from harness_pipelines.lakes.iceberg.checked_io import StoreIO
 
 TOKEN = "let-me-in"
 _ENDPOINTS = (
@@ -135,7 +138,8 @@ class CatalogServer:
 
     def _opened(self) -> SqlCatalog:
         place = self._folder / "catalog.db"
-        return SqlCatalog("lakehouse", uri=f"sqlite:///{place}", warehouse=(self._folder / "own").as_uri())
+        files = {PY_IO_IMPL: f"{StoreIO.__module__}.{StoreIO.__name__}"}  # reached as the lake is, also on a store
+        return SqlCatalog("lakehouse", uri=f"sqlite:///{place}", warehouse=(self._folder / "own").as_uri(), **files)
 
     def _app(self) -> Starlette:
         table = "/v1/namespaces/{namespace}/tables/{table}"

@@ -16,7 +16,6 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from harness_pipelines.defs import reports, schedules, work
 from harness_pipelines.defs.build import build
-from harness_pipelines.defs.names import table_key
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name, stage_assets
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG, WHY_TAG
@@ -73,7 +72,8 @@ def a_day(newcomer: str, instance: DagsterInstance, rig: TableRig) -> None:
         done(job_name(stage), changed, asset_selection=stage_assets(rig.name, stage), tags=tags)
     for name in (schedules.AUDITS, schedules.FULL_AUDITS, schedules.PURGE):  # by hand they have no table's tag
         done(name)
-    by_hand = [table_key(rig.name, "tier"), table_key(rig.name, "ingest")]  # chosen in the graph of all assets
+    # Chosen in the graph of all assets, which selects together what one step makes.
+    by_hand = [key for stage in (Stage.TIER, Stage.INGEST) for key in stage_assets(rig.name, stage)]
     every = changed.resolve_implicit_global_asset_job_def()
     assert every.execute_in_process(instance=instance, asset_selection=by_hand).success
     backfill = PartitionBackfill(

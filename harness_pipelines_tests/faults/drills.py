@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from urllib.parse import urlsplit
 
 import psycopg
 from pyarrow import parquet
@@ -35,6 +35,7 @@ from harness_pipelines.stages.run import worker
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines_tests import lake_files
 from harness_pipelines_tests.catalog_server import CatalogServer
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, OTREE, TIER, ByHand, TableRig
@@ -330,27 +331,27 @@ def _a_bit_is_flipped(rigs: Rigs) -> None:
     """In the rows of a file. One that is gone would stop expire by name, which shall work on beside repairs."""
     _moved_twice(rigs)
     for rig in rigs:
-        path = _files(rig.table)[0]
-        chunk = parquet.read_metadata(path).row_group(0).column(0)
-        content = bytearray(path.read_bytes())
+        file = _files(rig.table)[0]
+        content = bytearray(lake_files.content(file))
+        chunk = parquet.read_metadata(BytesIO(content)).row_group(0).column(0)
         content[(chunk.dictionary_page_offset or chunk.data_page_offset) + chunk.total_compressed_size - 1] ^= 8
-        path.write_bytes(content)
-        assert _damaged(rig.table) == [path]
+        lake_files.put(file, bytes(content))
+        assert _damaged(rig.table) == [file]
 
 
-def _files(table: hp.Table) -> list[Path]:
-    """The data files of the newest version."""
+def _files(table: hp.Table) -> list[str]:
+    """The locations of the data files of the newest version."""
     head = table.harness.stores.ledger.head(table.row)
-    return sorted(Path(urlsplit(file.path).path) for file in pinned(head.stream.metadata).files)
+    return sorted(file.path for file in pinned(head.stream.metadata).files)
 
 
-def _damaged(table: hp.Table) -> list[Path]:
-    return [path for path in _files(table) if not _is_whole(path)]
+def _damaged(table: hp.Table) -> list[str]:
+    return [file for file in _files(table) if not _is_whole(file)]
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(file: str) -> bool:
     try:
-        parquet.read_table(path, page_checksum_verification=True)
+        parquet.read_table(BytesIO(lake_files.content(file)), page_checksum_verification=True)
     except OSError:
         return False
     return True
@@ -360,9 +361,9 @@ def repair(harness: hp.Harness, tables: Sequence[str]) -> None:
     """Make the files again that are damaged. Who asked is told why when it did not happen."""
     for name in tables:
         table = harness.table(name)
-        for path in _damaged(table):
+        for file in _damaged(table):
             with suppress(HarnessError):
-                repair_file(harness.stores, table.row, path.name)
+                repair_file(harness.stores, table.row, lake_files.name_of(file))
 
 
 def _repaired_again(rigs: Rigs) -> None:
