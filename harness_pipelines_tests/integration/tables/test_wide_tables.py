@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -40,36 +40,62 @@ FILL = {f"w{i}": "string" for i in range(312)}
 PART = "".join(chr(random.Random(i).randrange(0x4E00, 0x9FFF)) for i in range(100))  #: that is not made shorter
 
 GIVEN: dict[str, tuple[Any, Any]] = {
+    "boolean": (True, True),
+    "int": (-(2**31), -(2**31)),
     "long": (2**62, 2**62),
+    "float": (0.10000000149011612, 0.10000000149011612),
+    "double": (0.1, 0.1),
+    "decimal(9,2)": ("-9999999.99", Decimal("-9999999.99")),
+    "decimal(18,6)": ("999999999999.999999", Decimal("999999999999.999999")),
+    "decimal(38,10)": ("9" * 28 + ".0000000001", Decimal("9" * 28 + ".0000000001")),
+    "date": ("9999-12-31", date(9999, 12, 31)),
+    "time": ("23:59:59.999999", time(23, 59, 59, 999999)),
+    "timestamp": ("2024-07-01T12:00:00.000001", datetime(2024, 7, 1, 12, 0, 0, 1)),
+    "timestamptz": ("2024-07-01T12:00:00.000001Z", datetime(2024, 7, 1, 12, 0, 0, 1, tzinfo=UTC)),
     "string": (PART, PART),
     "binary": ("////" * 100, b"\xff" * 300),
-    "decimal(38,10)": ("9" * 28 + ".0000000001", Decimal("9" * 28 + ".0000000001")),
     "uuid": ("ffffffff-ffff-ffff-ffff-fffffffffffe", b"\xff" * 15 + b"\xfe"),
     "list<string>": ([PART, None], [PART, None]),
-    "double": (0.1, 0.1),
-    "timestamptz": ("2024-07-01T12:00:00.000001Z", datetime(2024, 7, 1, 12, 0, 0, 1, tzinfo=UTC)),
-    "boolean": (True, True),
+    "map<string, long>": ({"a": 2**62, "": None}, [("a", 2**62), ("", None)]),
+    "struct<a: long, b: list<double>>": ({"a": 2**62, "b": [0.1]}, {"a": 2**62, "b": [0.1]}),
 }  #: by type a value of a record, and of its row
 KINDS = [*GIVEN]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["mixed"]
-    + [pytest.param(k, marks=pytest.mark.long) for k in ("long", "string", "binary", "decimal(38,10)", "list<string>")],
-)
-def test_a_row_of_as_many_columns_as_a_table_has_is_a_row(make_rig: MakeRig, kind: str):
+def widest(make_rig: MakeRig, kind: str, **words: Any) -> tuple[TableRig, dict[str, Any], dict[str, Any]]:
+    """A table of as many columns as one may have, a record with a value in each of them, and its row."""
     columns = {f"c{i}": kind if kind != "mixed" else KINDS[i % len(KINDS)] for i in range(COLUMNS_MAX - 1)}
-    rig = make_rig(partitions=1, columns={"id": "long", **columns})
-    row = {"id": 2, **{name: GIVEN[kind][0] for name, kind in columns.items()}}
-    produce(rig, [{"id": 1}, row, {"id": 3}])
+    rig = make_rig(partitions=1, columns={"id": "long", **columns}, **words)
+    given, row = ({name: GIVEN[kind][at] for name, kind in columns.items()} for at in (0, 1))
+    return rig, given, row
+
+
+@pytest.mark.parametrize("kind", ["mixed", *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS)])
+def test_a_row_of_as_many_columns_as_a_table_has_is_a_row(make_rig: MakeRig, kind: str):
+    rig, given, row = widest(make_rig, kind)
+    produce(rig, [{"id": 1}, {"id": 2, **given}, {"id": 3}])
     rig.ingest()
 
     assert rig.quarantine() == {}
     in_buffer = rig.table.read().sort_by("id")
     assert in_buffer.column("id").to_pylist() == [1, 2, 3]
     assert all(column.null_count == 2 for column in in_buffer.columns[1:])
-    assert in_buffer.to_pylist()[1] == {"id": 2, **{name: GIVEN[kind][1] for name, kind in columns.items()}}
+    assert in_buffer.to_pylist()[1] == {"id": 2, **row}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)  # fifteen hundred columns in Spark, for each of its plans
+@pytest.mark.parametrize("kind", ["mixed", *KINDS])
+def test_a_row_of_as_many_columns_as_a_table_has_is_the_same_by_every_route(
+    make_rig: MakeRig, tmp_path: Path, kind: str
+):
+    rig, given, row = widest(make_rig, kind, views="both", layout={"columns": ["id"]})
+    for number, tier in enumerate(("batch", "stream", "buffer")):
+        produce(rig, [{"id": number, **given}])
+        stepped(rig, tier)
+    assert rig.quarantine() == {}
+    assert rig.table.read().sort_by("id").to_pylist() == [{"id": number, **row} for number in range(3)]
+    Routes(rig, tmp_path).assert_agree(SESSIONS[1:])
 
 
 SHAPES: dict[str, dict[str, Any]] = {
