@@ -146,7 +146,7 @@ def test_who_cancels_a_run_withdraws_the_request_that_it_made(status: DagsterRun
     wanted = Request(request_id=0, paths=("0",), upto=5, rebuild=False)
     others = Request(request_id=1, paths=("0",), upto=5, rebuild=True)
     asked = [others]
-    reclusters = SimpleNamespace(open=lambda _: list(asked), end=lambda _, one: asked.remove(one))
+    reclusters = SimpleNamespace(open=lambda _: list(asked), cancel=lambda _, one: asked.remove(one))
     run = SimpleNamespace(run_id="r", status=status)
     context: Any = SimpleNamespace(
         run=run, instance=SimpleNamespace(get_run_by_id=lambda _: run), log=SimpleNamespace(info=lambda _: None)
