@@ -8,7 +8,10 @@ import pytest
 
 from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines_tests.contract.bystander import Bystander
+from harness_pipelines_tests.contract.mirror_rig import mirrored, server, started
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, RealRig, StoresRig
+
+__all__ = ["mirrored", "server", "started"]  #: fixtures of a mirror, which lie beside its rig
 
 
 @pytest.fixture(scope="session")

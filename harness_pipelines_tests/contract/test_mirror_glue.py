@@ -29,8 +29,10 @@ from harness_pipelines import faults
 from harness_pipelines.lakes.iceberg.catalogs.glue import hive_type
 from harness_pipelines.protocol.lake.mirrors import VERSION, MirrorNameTaken
 from harness_pipelines.stages import mirror
+from harness_pipelines_tests.contract.mirror_rig import NAMESPACE, Mirrored
 from harness_pipelines_tests.contract.stores_rig import RealRig
-from harness_pipelines_tests.contract.test_mirror import NAMESPACE, Mirrored, expired, rows_of_another
+from harness_pipelines_tests.contract.test_mirror import rows_of_another
+from harness_pipelines_tests.contract.test_mirror_drops import expired
 from harness_pipelines_tests.glue import LOGIN, REGION, GlueServer, glue
 
 METADATA = "metadata_location"

@@ -107,7 +107,7 @@ def jdbc_options(dsn: str, *, role: str | None) -> JdbcOptions:
             properties[jdbc] = value
     if algorithm := _key_algorithm(given.get("sslkey")):
         properties["pemKeyAlgorithm"] = algorithm
-    # A Postgres that hangs still acknowledges TCP segments, so each answer has a timeout of its own here.
+    # A Postgres that hangs still acknowledges TCP segments, so the driver limits the wait for each answer.
     answer_s = deadline_s(dsn)
     within = {} if isinf(answer_s) else {"socketTimeout": str(ceil(answer_s))}
     properties |= {**within, "driver": DRIVER, "tcpKeepAlive": "true"}
