@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from harness_pipelines.errors import HarnessError
@@ -53,6 +53,8 @@ _EXAMPLES = {
     "table": "namespace.name", "columns": "{order_id: long, note: string}", "type": "long", "values": "[d]",
 }  # fmt: skip
 
+_SPEC = TypeAdapter(TableSpec)  #: gives pydantic's errors, whose places have lines in a text
+
 
 def load_spec(path: str | Path) -> TableSpec:
     """Read a YAML (or JSON) file. Raises: SpecError."""
@@ -74,18 +76,14 @@ def load_spec_text(text: str, *, source: str = "<text>", folder: Path | None = N
     if problems and not isinstance(words, dict):
         raise SpecError(source, problems)
     if not isinstance(words, dict):
-        raise SpecError.whole(
-            source,
-            f"a spec is a mapping of settings, such as `table: namespace.name`, not {quote(words)}",
-            line=1,
-        )
+        raise SpecError.whole(source, _no_spec(words), line=1)
     problems += _read_schemas(words, reader, folder or Path())
     reserved = reserved_words({word: value for word, value in words.items() if value is not None})
     problems += [SpecProblem(line=reader.line((word,)), field=word, message=why) for word, why in reserved.items()]
     try:
-        spec = TableSpec.model_validate({word: value for word, value in words.items() if word not in reserved})
+        spec = _SPEC.validate_python({word: value for word, value in words.items() if word not in reserved})
     except ValidationError as error:
-        problems += _problems([dict(one) for one in error.errors(include_url=False)], reader, words)
+        problems += problems_of(error, words, reader)
     if problems:
         raise SpecError(source, problems)
     check_rule(spec, source=source, line=reader.line(("delete", "field")))
@@ -98,11 +96,9 @@ def read_back(words: Any, *, source: str) -> TableSpec:
     Raises: SpecError, in the words of a spec and without lines.
     """
     try:
-        return TableSpec.model_validate(words)
+        return _SPEC.validate_python(words)
     except ValidationError as error:
-        given = words if isinstance(words, Mapping) else {}
-        problems = _problems([dict(one) for one in error.errors(include_url=False)], Reader(), given)
-        raise SpecError(source, problems) from error
+        raise SpecError(source, problems_of(error, words)) from error
 
 
 def check_rule(spec: TableSpec, *, source: str, line: int | None = None) -> None:
@@ -170,6 +166,12 @@ def located(path: str | Path) -> Iterator[None]:
         raise type(error)(f"{path}:{reader.line(error.setting)}: {error}") from error
 
 
+def problems_of(error: ValidationError, words: Any, reader: Reader | None = None) -> list[SpecProblem]:
+    """What pydantic's *error* about *words* says, in the words of a spec; with lines if *reader* has read them."""
+    given = words if isinstance(words, Mapping) else {}
+    return [*_problems([dict(one) for one in error.errors(include_url=False)], reader or Reader(), given)]
+
+
 def _problems(errors: Iterable[Mapping[str, Any]], reader: Reader, words: Mapping[str, Any]) -> Iterator[SpecProblem]:
     """Turn pydantic's errors into problems, without those that follow from another one."""
     found = [(place, one) for one in errors if (place := _place_of(one)) is not None]
@@ -217,6 +219,8 @@ def _message(error: Mapping[str, Any], place: Place, reader: Reader, *, has_word
             allowed = re.findall(r"'([^']*)'", error["ctx"]["expected"]) or [error["ctx"]["expected"]]
             near = nearest(given, allowed) if isinstance(given, str) else None
             return f"{found} is not allowed{_did_you_mean(near)}; allowed: {', '.join(allowed)}"
+        case _ if kind in _NO_SETTINGS and not place:
+            return _no_spec(given)
         case _ if kind in _NO_SETTINGS:
             allowed = _words_of(_model_at(place))
             example = f", such as {{file: {given}}}" if "file" in allowed and isinstance(given, str) else ""
@@ -228,6 +232,10 @@ def _message(error: Mapping[str, Any], place: Place, reader: Reader, *, has_word
         such = f" of {examples[0]}," if examples else ""
         return f"{found} does not have the form{such} {error['ctx']['pattern']}"
     return _of_value(kind, given, error.get("ctx", {})) or f"{error['msg']}, found {found}"
+
+
+def _no_spec(given: Any) -> str:
+    return f"a spec is a mapping of settings, such as `table: namespace.name`, not {quote(given)}"
 
 
 def _of_value(kind: str, given: Any, limits: Mapping[str, Any]) -> str | None:

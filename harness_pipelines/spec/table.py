@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -30,7 +31,7 @@ from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
 from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, UnavailableValue
 from harness_pipelines.spec.transform import Transform, transform_troubles
 from harness_pipelines.spec.types import DecimalType
-from harness_pipelines.spec.wording import odd_letter, quote, unknown_name
+from harness_pipelines.spec.wording import SpecError, odd_letter, quote, unknown_name
 
 STREAM_SUFFIX = "__stream"  # of the stream view
 QUARANTINE_SUFFIX = "__quarantine"  # of the Iceberg table with the bytes of records that were quarantined
@@ -206,6 +207,23 @@ def reserved_words(words: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+@contextmanager
+def _in_words_of_a_spec(words: Any) -> Iterator[None]:
+    """Raises: SpecError, for pydantic's ValidationError about *words*."""
+    try:
+        yield
+    except ValidationError as error:
+        from harness_pipelines.spec.load import problems_of  # which knows this module
+
+        raise SpecError(_called(words), problems_of(error, words)) from None
+
+
+def _called(words: Any) -> str:
+    """What stands for a file in messages about *words*."""
+    name = words.get("table") if isinstance(words, Mapping) else None
+    return name if isinstance(name, str) and _TABLE.fullmatch(name) else "TableSpec"
+
+
 Mode = Literal["runs", "external_worker", "manual"]
 
 
@@ -214,6 +232,9 @@ class TableSpec(BaseModel):
 
     ``TableSpec(table="shop.orders", columns={"id": {"type": "long", "required": True}, "amount": "decimal(12,2)"})``;
     from a file: `harness_pipelines.spec.load.load_spec`. Durations are seconds or text (``60s``), sizes bytes or text.
+
+    Raises: SpecError, with one sentence for each problem. Within a model of another one, pydantic's ValidationError
+    names their places as for any model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="Table of the data harness")
@@ -329,6 +350,24 @@ class TableSpec(BaseModel):
         Mode,
         Field(description="Who runs the stages: Dagster runs, an external worker (`harness run`), or manual commands."),
     ] = "runs"
+
+    if not TYPE_CHECKING:  # callers see the signatures that pydantic gives them
+
+        def __init__(self, /, **words: Any) -> None:
+            with _in_words_of_a_spec(words):
+                super().__init__(**words)
+
+        __init__.__pydantic_base_init__ = True  # a model around this one validates it without this method
+
+        @classmethod
+        def model_validate(cls, obj: Any, **how: Any) -> Self:
+            with _in_words_of_a_spec(obj):
+                return super().model_validate(obj, **how)
+
+        @classmethod
+        def model_validate_json(cls, json_data: str | bytes | bytearray, **how: Any) -> Self:
+            with _in_words_of_a_spec(None):
+                return super().model_validate_json(json_data, **how)
 
     @model_validator(mode="before")
     @classmethod

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from pydantic import ValidationError
 
 from harness_pipelines.spec.load import dump_spec, load_spec
 from harness_pipelines.spec.table import TableSpec
@@ -72,7 +71,7 @@ def test_keys_are_written_as_values_are_unless_the_spec_says_otherwise(format_, 
     ],
 )  # fmt: skip
 def test_words_that_do_not_go_together_are_named(words, message):
-    with pytest.raises(ValidationError, match=re.escape(message)):
+    with pytest.raises(SpecError, match=re.escape(message)):
         spec(**words)
 
 

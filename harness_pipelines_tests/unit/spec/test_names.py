@@ -9,13 +9,12 @@ import unicodedata
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from harness_pipelines.protocol.schema.evolution import ColumnChanges, EvolutionRefused, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Primitive, iceberg_fields
-from harness_pipelines.spec.wording import folded
+from harness_pipelines.spec.wording import SpecError, folded
 
 CHARACTERS = [c for c in map(chr, range(sys.maxunicode + 1)) if c != unicodedata.normalize("NFKD", c).casefold()]
 #: What looks or compares like another, often; the rest of Unicode comes beside.
@@ -59,7 +58,7 @@ SAME = {
 def accepted(*names: str) -> bool:
     try:
         TableSpec(table="a.b", columns=tuple(Column(name=name, type=Primitive("int")) for name in names))
-    except ValidationError:
+    except SpecError:
         return False
     return True
 
@@ -104,10 +103,10 @@ def test_no_two_accepted_names_are_one_to_an_engine(one: str, other: str):
     ],
 )
 def test_the_second_of_two_such_names_is_refused_by_its_odd_letter_by_apply_and_evolve(one: str, other: str, why: str):
-    with pytest.raises(ValidationError, match=re.escape(why)) as refused:
+    with pytest.raises(SpecError, match=re.escape(why)) as refused:
         TableSpec.model_validate({"table": "a.b", "columns": {one: "int", other: "int"}})
     assert f"also as {one!r}" in str(refused.value) and "; keep one, or give one of the fields" in str(refused.value)
-    with pytest.raises(ValidationError, match=re.escape(why)):
+    with pytest.raises(SpecError, match=re.escape(why)):
         TableSpec.model_validate({"table": "a.b", "columns": {"s": f"struct<`{one}`: int, `{other}`: int>"}})
 
     spec = TableSpec.model_validate({"table": "a.b", "columns": {one: "int", "n": "int"}, "views": "stream"})

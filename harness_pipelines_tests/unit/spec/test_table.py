@@ -8,10 +8,10 @@ import re
 from datetime import UTC, datetime
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.load import dump_spec, read_back
+from harness_pipelines.spec.load import dump_spec, load_spec_text, read_back
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.spec.wording import SpecError
@@ -64,18 +64,18 @@ def test_sizes_are_bytes_in_powers_of_1024(written, count):
 
 @pytest.mark.parametrize("written", ["0s", "-1s", "5", "five", "1w", 0, True, float("inf"), float("nan"), [1]])
 def test_a_duration_that_is_none_is_refused(written):
-    with pytest.raises(ValidationError, match="is not a duration; write a number above 0 and ms, s, m, h or d"):
+    with pytest.raises(SpecError, match="is not a duration; write a number above 0 and ms, s, m, h or d"):
         spec(tier={"max_age": written})
 
 
 @pytest.mark.parametrize("written", ["0MB", "1.5MB", "12", "MB", 0, 1.5, False])
 def test_a_size_that_is_none_is_refused(written):
-    with pytest.raises(ValidationError, match="is not a size; write a whole number above 0 and B, KB, MB, GB or TB"):
+    with pytest.raises(SpecError, match="is not a size; write a whole number above 0 and B, KB, MB, GB or TB"):
         spec(tier={"max_bytes": written})
 
 
 def test_a_lease_is_at_most_a_day():
-    with pytest.raises(ValidationError, match="a lease lasts at most 24h"):
+    with pytest.raises(SpecError, match="a lease lasts at most 24h"):
         spec(retention={"lease": "25h"})
 
 
@@ -83,7 +83,7 @@ def test_a_start_time_has_an_offset_and_is_kept_in_utc():
     assert spec(start={"timestamp": "2026-01-01T01:00:00+01:00"}).start == StartAt(
         timestamp=datetime(2026, 1, 1, tzinfo=UTC)
     )
-    with pytest.raises(ValidationError, match="timezone"):
+    with pytest.raises(SpecError, match="has no time zone; write one such as"):
         spec(start={"timestamp": "2026-01-01T01:00:00"})
 
 
@@ -129,7 +129,7 @@ def test_column_names_may_be_any_printable_text(name):
     ],
 )
 def test_names_of_the_harness_and_of_iceberg_are_reserved(name):
-    with pytest.raises(ValidationError, match=f"the column name '{name}' is reserved, as are _kafka_\\*.*_spec_id"):
+    with pytest.raises(SpecError, match=f"the column name '{name}' is reserved, as are _kafka_\\*.*_spec_id"):
         spec(columns={name: "int"})
 
 
@@ -139,50 +139,50 @@ def test_names_that_only_look_reserved_are_free():
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "日" * 22])
 def test_a_column_name_fits_postgres(name):
-    with pytest.raises(ValidationError, match="a column name has 1 to 63 bytes, not"):
+    with pytest.raises(SpecError, match="a column name has 1 to 63 bytes, not"):
         spec(columns={name: "int"})
 
 
 @pytest.mark.parametrize("name", ["  ", "\u3164", "\ufe0f", "\u2800"])
 def test_something_of_a_column_name_can_be_seen(name):
-    with pytest.raises(ValidationError, match="a column name has a character that can be seen, and .* has none"):
+    with pytest.raises(SpecError, match="a column name has a character that can be seen, and .* has none"):
         spec(columns={name: "int"})
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x00b", "a\u202eb"])
 def test_a_column_name_can_be_printed(name):
-    with pytest.raises(ValidationError, match="holds characters that cannot be printed"):
+    with pytest.raises(SpecError, match="holds characters that cannot be printed"):
         spec(columns={name: "int"})
 
 
 @pytest.mark.parametrize("name", ['quo"te', "back\\slash"])
 def test_a_name_is_one_that_json_writes_as_it_is(name):
-    with pytest.raises(ValidationError, match="which JSON escapes"):
+    with pytest.raises(SpecError, match="which JSON escapes"):
         spec(columns={name: "int"})
-    with pytest.raises(ValidationError, match="the field name .* which JSON escapes"):
+    with pytest.raises(SpecError, match="the field name .* which JSON escapes"):
         spec(columns={"s": f"list<struct<{name}: int>>"})
 
 
 def test_column_names_differ_by_more_than_case():
-    with pytest.raises(ValidationError, match="occurs twice, also as 'Amount'"):
+    with pytest.raises(SpecError, match="occurs twice, also as 'Amount'"):
         spec(columns={"Amount": "int", "AMOUNT": "long"})
 
 
 @pytest.mark.parametrize("count", [0, 1501])
 def test_a_table_has_columns_but_not_more_than_postgres_takes(count):
-    with pytest.raises(ValidationError, match="a table has 1 to 1,500 columns, not"):
+    with pytest.raises(SpecError, match="a table has 1 to 1,500 columns, not"):
         spec(columns={f"c{i}": "int" for i in range(count)})
 
 
 @pytest.mark.parametrize("key", ["double", "float", "boolean", "binary", "list<int>", "struct<a: int>"])
 def test_a_map_has_keys_that_json_can_write(key):
-    with pytest.raises(ValidationError, match="cannot be the key of a JSON map; allowed: string, int"):
+    with pytest.raises(SpecError, match="cannot be the key of a JSON map; allowed: string, int"):
         spec(columns={"m": f"list<struct<x: map<{key}, int>>>"})
 
 
 def test_only_times_and_decimals_say_how_they_are_written():
     assert spec(columns={"at": {"type": "timestamp", "from": "epoch_us"}}).columns[0].source == "epoch_us"
-    with pytest.raises(ValidationError, match="`from: epoch_us` is not for date; allowed: iso8601, epoch_days"):
+    with pytest.raises(SpecError, match="`from: epoch_us` is not for date; allowed: iso8601, epoch_days"):
         spec(columns={"at": {"type": "date", "from": "epoch_us"}})
     assert spec(columns={"at": {"type": "list<date>", "from": "epoch_days"}}).columns[0].source == "epoch_days"
 
@@ -193,7 +193,7 @@ def test_only_times_and_decimals_say_how_they_are_written():
         ({"key": []}, "`format: debezium` needs it: without a key each update of a row would count as one more row"),
         ({"delete": {"field": "op", "values": ["d"]}}, "state themselves which row they delete; remove it"),
         ({"key_format": "text"}, "the record keys of `format: debezium` are json; remove it"),
-        ({"unavailable_value": 'say "no" to it'}, "String should match pattern"),
+        ({"unavailable_value": 'say "no" to it'}, "does not have the form"),
         ({"unavailable_value": "no"}, "at least 8 characters"),
         ({"format": "json", "unavailable_value": "__elsewhere"}, "only events of `format: debezium` have it"),
         ({"columns": {"id": "int", "a": "decimal(9,2)"}}, "column 'a' of type decimal(9, 2): say how events without"),
@@ -204,7 +204,7 @@ def test_only_times_and_decimals_say_how_they_are_written():
 def test_what_a_table_of_change_events_cannot_be(words, message):
     plain = {"columns": {"id": "int"}, "key": ["id"], "format": "debezium"}
     assert spec(**plain).unavailable_value == "__debezium_unavailable_value"
-    with pytest.raises(ValidationError, match=re.escape(message)):
+    with pytest.raises(SpecError, match=re.escape(message)):
         spec(**{**plain, **words})
 
 
@@ -212,20 +212,20 @@ def test_what_a_table_of_change_events_cannot_be(words, message):
     "table", ["orders", "Shop.orders", "shop.1orders", "shop.or-ders", "a.b.c", "shop.", "shop.orders\n"]
 )
 def test_a_table_is_named_by_namespace_and_name(table):
-    with pytest.raises(ValidationError, match="is not a table name; write namespace.name"):
+    with pytest.raises(SpecError, match="is not a table name; write namespace.name"):
         spec(table=table)
 
 
 def test_a_table_does_not_take_the_name_of_anothers_stream_view():
-    with pytest.raises(ValidationError, match="ends with __stream"):
+    with pytest.raises(SpecError, match="ends with __stream"):
         spec(table="shop.orders__stream")
-    with pytest.raises(ValidationError, match="each part has at most 55 characters"):
+    with pytest.raises(SpecError, match="each part has at most 55 characters"):
         spec(table="shop." + "x" * 56)
 
 
 @pytest.mark.parametrize("topic", ["a b", "a/b", "..", ".", "x" * 250, "größe"])
 def test_a_topic_has_a_name_that_kafka_allows(topic):
-    with pytest.raises(ValidationError, match="is not a topic name; use"):
+    with pytest.raises(SpecError, match="is not a topic name; use"):
         spec(topic=topic)
 
 
@@ -253,7 +253,7 @@ def test_several_topics_are_one_whose_name_no_topic_has():
     ],
 )
 def test_what_several_topics_cannot_be(words, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(SpecError, match=message):
         spec(**words)
 
 
@@ -269,7 +269,7 @@ def test_what_several_topics_cannot_be(words, message):
     ],
 )
 def test_a_word_that_does_not_work_yet_is_refused_by_name(word, value, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(SpecError, match=message):
         spec(**{word: value})
 
 
@@ -303,6 +303,51 @@ def test_a_spec_is_a_value():
         orders.mode = "manual"  # type: ignore[misc]  # that is what is tried
 
 
+class Fleet(BaseModel):
+    tables: list[TableSpec]
+
+
+WRONG = {
+    "table": "shop.orders",
+    "columns": {"id": "lnog"},
+    "tier": {"max_rows": 0},
+    "layuot": {},
+}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: TableSpec(**WRONG),
+        lambda: TableSpec.model_validate(WRONG),
+        lambda: TableSpec.model_validate_json(json.dumps(WRONG)),
+    ],
+)
+def test_a_wrong_spec_in_python_is_refused_in_the_sentences_of_a_file(made):
+    with pytest.raises(SpecError) as refused:
+        made()
+    with pytest.raises(SpecError) as in_yaml:
+        load_spec_text(json.dumps(WRONG), source="shop.orders")
+
+    found = {(p.field, p.message) for p in refused.value.problems}
+    assert found == {(p.field, p.message) for p in in_yaml.value.problems}
+    assert {field for field, _ in found} == {"columns.id.type", "tier.max_rows", "layuot"}
+    assert str(refused.value).startswith(("shop.orders: ", "TableSpec: "))
+    assert refused.value.__cause__ is None and "pydantic" not in str(refused.value)
+
+
+@pytest.mark.parametrize("words", [None, [], "shop.orders", 1, {"table": 3}])
+def test_what_is_no_spec_at_all_is_refused_by_name(words):
+    with pytest.raises(SpecError, match="TableSpec: (a spec is a mapping of settings|table: 3 is not a table name)"):
+        TableSpec.model_validate(words)
+
+
+def test_a_wrong_spec_within_another_model_has_its_place_there():
+    with pytest.raises(ValidationError) as refused:
+        Fleet.model_validate({"tables": [{"table": "a.b", "columns": {"id": "long"}}, WRONG]})
+    assert {one["loc"][:2] for one in refused.value.errors()} == {("tables", 1)}
+
+
 def test_a_word_without_a_value_is_absent():
     assert spec(topic=None, tier=None, key=None) == spec()
 
@@ -330,12 +375,12 @@ def test_an_editor_gets_a_schema_that_describes_every_word():
         ({"key": ["id", "day"], "key_format": "text"}, "text holds one value, and the key has 2 columns"),
         ({"delete": {"field": "op", "values": ["d"]}}, "records can delete only in a table with a `key`"),
         ({"key": ["id"], "delete": "null"}, "'null' is not a delete rule; allowed: tombstone, {field: op"),
-        ({"key": ["id"], "delete": {"field": "op", "values": []}}, "at least 1 item"),
+        ({"key": ["id"], "delete": {"field": "op", "values": []}}, "write at least 1 entry, not 0"),
     ],
 )
 def test_what_a_key_cannot_be(words, message):
     columns = {"id": {"type": "long", "required": True}, "day": "date", "price": "double"}
-    with pytest.raises(ValidationError, match=re.escape(message)):
+    with pytest.raises(SpecError, match=re.escape(message)):
         spec(**{"columns": columns, "views": "stream", **words})
 
 
