@@ -10,6 +10,19 @@ from harness_pipelines.errors import UsageError
 
 PREFIX = "HARNESS_S3_"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+NAMES = ("ENDPOINT", "REGION", "PATH_STYLE", "ACCESS_KEY", "SECRET_KEY", "SESSION_TOKEN", "ALLOW_HTTP")
+#: By which the client that writes metadata alone would encrypt: with a customer's key nobody else could read the table.
+_ENCRYPTION = (
+    "AWS_SERVER_SIDE_ENCRYPTION",
+    "AWS_SSE_KMS_KEY_ID",
+    "AWS_SSE_BUCKET_KEY_ENABLED",
+    "AWS_SSE_CUSTOMER_KEY_BASE64",
+)
+_ENCRYPT = (
+    "of the clients that write files there Arrow cannot send it, so some files would be encrypted by it and others "
+    "not. Unset it and let the bucket encrypt by default (SSE-S3 or SSE-KMS). A customer's key (SSE-C) can be no "
+    "bucket's default and is not supported"
+)
 _SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 #: Spellings of other systems that the harness does not take, and what is meant.
 _OTHERWISE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
@@ -55,6 +68,11 @@ class S3Settings:
 
     @classmethod
     def from_env(cls, values: Mapping[str, str]) -> S3Settings:
+        """Read ``HARNESS_S3_*``. Raises: UsageError for what cannot be meant, and for a name that is no setting."""
+        for name in sorted(values):
+            if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in NAMES and values[name]:
+                raise UsageError(_unknown(name))
+
         def given(name: str) -> str | None:
             return values.get(PREFIX + name) or None
 
@@ -80,6 +98,18 @@ class S3Settings:
             **{name: None if value is None else str(value).lower() for name, value in flags.items()},
         }
         return {PREFIX + name: value for name, value in texts.items() if value is not None}
+
+
+def check_encryption(values: Mapping[str, str]) -> None:
+    """No variable has one of the clients encrypt what it writes, for the others would not. Raises: UsageError."""
+    if found := [name for name in _ENCRYPTION if values.get(name)]:
+        raise UsageError(f"{', '.join(found)} is set, and the warehouse is on an object store: {_ENCRYPT}")
+
+
+def _unknown(name: str) -> str:
+    if any(word in name for word in ("SSE", "ENCRYPT", "KMS")):
+        return f"{name} is set, and no such setting exists: {_ENCRYPT}"
+    return f"{name} is set, and no such setting exists; there are {', '.join(PREFIX + one for one in NAMES)}"
 
 
 def check_scheme(location: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.locations import warehouse_location
-from harness_pipelines.spec.object_stores import S3Settings
+from harness_pipelines.spec.object_stores import S3Settings, check_encryption
 from harness_pipelines.spec.wording import quote
 
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
@@ -64,6 +64,8 @@ class Settings:
         chosen = home or Path(values.get("HARNESS_HOME") or ".harness")
         named = "--home" if home else "HARNESS_HOME"
         jars = values.get("HARNESS_JARS")
+        if (values.get("HARNESS_WAREHOUSE") or "").startswith("s3://"):
+            check_encryption(values)
         return cls(
             home=_usable_home(_absolute(chosen, named), named),
             dsn=values.get("HARNESS_DSN") or None,

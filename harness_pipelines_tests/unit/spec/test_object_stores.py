@@ -30,6 +30,35 @@ def test_settings_come_from_the_environment_and_go_back_into_one():
     assert S3Settings.from_env({}) == S3Settings()
 
 
+def test_a_name_that_is_no_setting_is_refused_with_those_that_are():
+    with pytest.raises(UsageError, match=r"HARNESS_S3_ENPOINT is set, and no such .* HARNESS_S3_ENDPOINT, "):
+        S3Settings.from_env({"HARNESS_S3_ENPOINT": "https://minio.example:9000"})
+    assert S3Settings.from_env({"HARNESS_S3_ENPOINT": ""}) == S3Settings()
+
+
+@pytest.mark.parametrize("name", ["HARNESS_S3_SSE_TYPE", "HARNESS_S3_SSE_KEY", "HARNESS_S3_KMS_KEY_ID"])
+def test_encryption_by_request_is_refused_for_not_every_client_sends_it(name: str):
+    with pytest.raises(UsageError, match=rf"{name} .* Arrow cannot send it.* bucket encrypt by default.*SSE-C"):
+        S3Settings.from_env({name: "aws:kms"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AWS_SERVER_SIDE_ENCRYPTION",
+        "AWS_SSE_KMS_KEY_ID",
+        "AWS_SSE_BUCKET_KEY_ENABLED",
+        "AWS_SSE_CUSTOMER_KEY_BASE64",
+    ],
+)
+def test_variables_by_which_one_client_alone_would_encrypt_are_refused_for_a_lake_on_a_store(name: str, tmp_path):
+    words = {"HARNESS_WAREHOUSE": "s3://b/lake", name: "CANARY"}
+    with pytest.raises(UsageError, match=f"{name} is set, .* Unset it") as raised:
+        Settings.from_env(words, home=tmp_path)
+    assert "CANARY" not in str(raised.value)
+    Settings.from_env({**words, "HARNESS_WAREHOUSE": "/a/folder"}, home=tmp_path)
+
+
 def test_no_key_is_in_a_repr_or_in_a_shown_text(tmp_path):
     settings = Settings.from_env({**KEYS, "HARNESS_WAREHOUSE": "s3://b/lake"}, home=tmp_path)
     assert not any(key in f"{settings!r} {settings.s3!r}" for key in KEYS.values())
