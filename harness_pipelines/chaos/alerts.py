@@ -1,8 +1,8 @@
 """The alerts of a chaos run: a real Prometheus scrapes its workers by the files that operators get.
 
-An alert is right when something that it names was broken shortly before it fired, and it must end once nothing is
-broken. A storm breaks things for seconds, which most alerts wait out on purpose. So drills follow it: each breaks one
-thing for minutes, and its alerts must fire.
+An alert is right when something that it names was broken, or not yet recovered from, when its condition began to grow,
+and it must end once nothing is broken. A storm breaks things for seconds, which most alerts wait out on purpose. So
+drills follow it: each breaks one thing for minutes, and its alerts must fire.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ import yaml
 from harness_pipelines.chaos.result import KAFKA, POSTGRES, SPARK, STORE, Outage
 from harness_pipelines.chaos.schedule import ACTS, WORKERS, Fault, Kind
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.pauses import JITTER
 from harness_pipelines.services.state import answers, free_ports
+from harness_pipelines.stages.run.looks import EVERY_S as LOOKS_EVERY_S
+from harness_pipelines.stages.run.trouble import BACKOFF_S_MAX
 
 RULES = "alerts.yaml"
 SCRAPE = "scrape.yaml"
@@ -33,7 +36,6 @@ EVALUATION_S = 15
 START_S = 60.0
 ANSWER_S = 30.0
 GAP_S = 3.0 * EVALUATION_S  #: a firing alert has a sample per evaluation; what is missing for longer has ended
-SLACK_S = 120.0  #: for scrapes, evaluations, and a worker's own looks
 END_S = 420.0  #: for alerts to end after the last fault: a stage has to make up for what it missed
 
 _WORKER = frozenset({Kind.WORKER_KILL, Kind.WORKER_STOP})
@@ -120,9 +122,11 @@ class Alerts:
     def __init__(self, folder: Path, *, targets: Sequence[int], home: Path) -> None:
         self._program = needed(folder)
         rules = yaml.safe_load((folder / RULES).read_text())
-        #: Seconds by alert.
-        self.waits = {one["alert"]: _seconds(one.get("for", "0s")) for of in rules["groups"] for one in of["rules"]}
+        #: Seconds by alert, from the first moment at which something was wrong.
+        self.waits = {one["alert"]: _waits(one) for of in rules["groups"] for one in of["rules"]}
         config = yaml.safe_load((folder / SCRAPE).read_text())
+        scraped = (_seconds(job.get("scrape_interval", "1m")) for job in config["scrape_configs"])
+        self._slack_s = _noted_s() + max(scraped) + EVALUATION_S
         config["global"] = {"evaluation_interval": f"{EVALUATION_S}s"}
         config["rule_files"] = [str((folder / RULES).resolve())]
         for job in config["scrape_configs"]:
@@ -184,9 +188,9 @@ class Alerts:
         """Whether something that may cause it was broken, or not yet recovered from, while its condition grew."""
         if firing.alert in STANDING:
             return True
-        since = firing.began - self.waits.get(firing.alert, 0.0) - SLACK_S
+        since = firing.began - self.waits.get(firing.alert, 0.0) - self._slack_s
         causes = CAUSES.get(firing.alert, frozenset())
-        return any(one.fault.kind in causes and one.reaches(since=since, until=firing.began) for one in outages)
+        return any(one.fault.kind in causes and one.holds_up(since=since, until=firing.began) for one in outages)
 
     def _series(self) -> list[Mapping[str, Any]]:
         seconds = int(time.monotonic() - self.began) + 60
@@ -220,6 +224,23 @@ def needed(folder: Path) -> str:
     if program is None:
         raise UsageError("--alerts needs the program `prometheus`, which is not in the PATH; nothing was started")
     return program
+
+
+def _noted_s() -> float:
+    """How long after its end a fault may begin to show.
+
+    A call that hung fails by the client's deadline, its stage pauses and tries again, and a look notes the error.
+    """
+    from harness_pipelines.engines.spark.session import KEEPALIVE
+
+    hung_s = (KEEPALIVE["grpc.keepalive_time_ms"] + KEEPALIVE["grpc.keepalive_timeout_ms"]) / 1000
+    return hung_s + (BACKOFF_S_MAX + LOOKS_EVERY_S) * (1 + JITTER)
+
+
+def _waits(rule: Mapping[str, Any]) -> float:
+    """What a rule waits for: ``for``, and the seconds that the age in its expression has to have."""
+    ages = re.findall(r"_seconds\)? > (\d+)(?: \* (\d+))?", rule["expr"])
+    return _seconds(rule.get("for", "0s")) + max((float(age) * float(times or 1) for age, times in ages), default=0.0)
 
 
 def _seconds(text: str) -> float:

@@ -155,6 +155,7 @@ class Reader:
         changed = self._again(table, one, head=cut.version)
         told: dict[str, Any] = {"seen_at": seen_at, "rows": rows.num_rows}
         told["highs"] = {str(p): offset for p, offset in cut.buffer.items()}
+        told["lake"] = {str(p): offset for p, offset in cut.stream.items()}
         return told | ({"wrong": wrong} if wrong else {}) | ({"unrepeatable": changed} if changed else {})
 
     def _read(self, table: hp.Table, *, at: int | None) -> tuple[Cut, pa.Table]:

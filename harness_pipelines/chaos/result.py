@@ -27,6 +27,8 @@ POSTGRES = frozenset(
 KAFKA = frozenset({Kind.KAFKA_KILL, Kind.KAFKA_STOP})
 SPARK = frozenset({Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP})
 STORE = frozenset({Kind.STORE_KILL, Kind.STORE_STOP})
+#: What only moves need: ingest and reads of the buffer continue without it.
+HOLDS_UP_MOVES = SPARK | STORE
 #: The faults by which a reader of each engine may fail, by name; no other may reach it at all.
 MAY_FAIL_BY: Mapping[str, frozenset[Kind]] = {
     "arrow": POSTGRES | STORE,
@@ -54,18 +56,40 @@ Highs = Mapping[int, int]  #: per partition the offset after the last one
 
 @dataclass(slots=True, kw_only=True)
 class Outage:
-    """A fault that happened, until it is healed and of every table a read shows a record from after it began."""
+    """A fault that happened, until it is healed and of every table a read shows a record from after it began.
+
+    A fault of what only moves need is recovered from later: once a move of every table that began after the fault's
+    end is committed, or nothing was left to move. Reads show that: the first one that begins after the end has all
+    that a move of before may take, and a later one has more than that in the lake.
+    """
 
     fault: Fault
     began: float
     marks: dict[str, Highs]  #: per table that was not read since: what was acknowledged before it
+    unmoved: dict[str, Highs | None] = field(default_factory=dict)  #: per table that has to move: how far it was read
     healed: float | None = None  #: the table may move while a fault still continues: the next connection is cut later
-    recovered: float | None = None
+    read_again: float | None = None
+    recovered: float | None = None  #: read again, and moved again
+
+    def __post_init__(self) -> None:
+        if self.holds_up_moves:
+            self.unmoved = dict.fromkeys(self.marks)
+
+    @property
+    def holds_up_moves(self) -> bool:
+        return self.fault.kind in HOLDS_UP_MOVES
 
     def reaches(self, *, since: float, until: float) -> bool:
-        """Return whether it, or its after-effect, was active at any of these moments."""
-        over = None if self.healed is None or self.recovered is None else max(self.healed, self.recovered)
-        return self.began <= until and (over is None or over >= since)
+        """Return whether it, or its after-effect on reads, was active at any of these moments."""
+        return self._is_active(since, until, over=self.read_again)
+
+    def holds_up(self, *, since: float, until: float) -> bool:
+        """Return whether it, or its after-effect on reads and moves, was active at any of these moments."""
+        return self._is_active(since, until, over=self.recovered)
+
+    def _is_active(self, since: float, until: float, *, over: float | None) -> bool:
+        end = None if self.healed is None or over is None else max(self.healed, over)
+        return self.began <= until and (end is None or end >= since)
 
     def excuses(self, engine: str, subject: Subject) -> bool:
         """Return whether it may make a read of *subject* by *engine* fail by name."""
@@ -83,14 +107,30 @@ class Outage:
         """Return whether the ledger lost its last commits: a running read is refused for good, the next one is not."""
         return self.fault.kind is Kind.PROMOTE
 
-    def saw(self, table: str, *, read_began: float, highs: Highs, at: float) -> bool:
-        """Take note of a read of *table*; True when it was the last one that was waited for."""
-        marks = self.marks.get(table)
-        if marks is None or read_began < self.began or any(highs.get(p, 0) <= mark for p, mark in marks.items()):
+    def saw(self, table: str, *, read_began: float, highs: Highs, lake: Highs, at: float) -> bool:
+        """Take note of a read of *table* that shows all below *highs*, from the lake what is below *lake*.
+
+        True when it was the last one that was waited for.
+        """
+        if self.recovered is not None or read_began < self.began:
             return False
-        del self.marks[table]
-        self.recovered = None if self.marks else at
-        return not self.marks
+        marks = self.marks.get(table)
+        if marks is not None and all(highs.get(p, 0) > mark for p, mark in marks.items()):
+            del self.marks[table]
+            self.read_again = None if self.marks else at
+        self._note_moved(table, read_began=read_began, highs=highs, lake=lake)
+        self.recovered = None if self.marks or self.unmoved else at
+        return self.recovered is not None
+
+    def _note_moved(self, table: str, *, read_began: float, highs: Highs, lake: Highs) -> None:
+        if table not in self.unmoved or self.healed is None or read_began < self.healed:
+            return
+        there = self.unmoved[table]
+        if there is None:
+            self.unmoved[table] = there = dict(highs)
+        # A partition that had nothing more to move is no proof, and needs none.
+        if all(lake.get(p, 0) > high or lake.get(p, 0) >= highs.get(p, 0) for p, high in there.items()):
+            del self.unmoved[table]
 
 
 @dataclass(slots=True, kw_only=True)

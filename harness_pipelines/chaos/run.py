@@ -152,8 +152,10 @@ class Storm:
                 self.find(defect)
         self._result.worker_starts = sum(worker.starts for worker in self._world.workers)
         for outage in self._result.outages:
-            if outage.recovered is None:
+            if outage.marks:
                 self.find(f"no read of {', '.join(outage.marks)} showed a record from after the fault {outage.fault}")
+            if outage.unmoved:
+                self.find(f"no move of {', '.join(outage.unmoved)} that began after the fault {outage.fault} was seen")
 
     def find(self, what: str) -> None:
         self._result.findings.append(what)
@@ -287,7 +289,7 @@ class Storm:
                 self.find(f"{name}, {table}: " + "; ".join(told["wrong"]))
                 return
             self._right_at[name, table] = told["ended"]
-            self._recover(told, {int(p): high for p, high in told["highs"].items()})
+            self._recover(told)
             return
         result.unavailable += 1
         subject, since = self.truths[table].subject, self._right_at[name, table]
@@ -297,13 +299,15 @@ class Storm:
         if is_defect or ("unnamed" in told and engine == "arrow") or not excused:
             self.find(f"{name} failed{'' if excused else ' while nothing that it needs was broken'}: {told}")
 
-    def _recover(self, told: Mapping[str, Any], highs: Mapping[int, int]) -> None:
+    def _recover(self, told: Mapping[str, Any]) -> None:
+        highs, lake = ({int(p): high for p, high in told[of].items()} for of in ("highs", "lake"))
         seen = self._seen[told["table"]]
         seen.update({p: max(high, seen.get(p, 0)) for p, high in highs.items()})
         for outage in self._result.outages:
-            if outage.saw(told["table"], read_began=told["began"], highs=highs, at=told["seen_at"]):
+            if outage.saw(told["table"], read_began=told["began"], highs=highs, lake=lake, at=told["seen_at"]):
                 took_s = told["seen_at"] - outage.began
-                self._say(f"{outage.fault}: every table moved again after {took_s:.1f} s")
+                again = "moved again" if outage.holds_up_moves else "shows newer records"
+                self._say(f"{outage.fault}: every table {again} after {took_s:.1f} s")
 
     # -- waiting ----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from harness_pipelines.chaos.alerts import CAUSES, DRILLS, STANDING, Alerts, Fir
 from harness_pipelines.chaos.result import Outage
 from harness_pipelines.chaos.schedule import Fault, Kind
 from harness_pipelines.cli.main import cli
+from harness_pipelines.ledgers.postgres.views.stalls import STALLED_S
 from harness_pipelines_tests.producer import wait_until
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
@@ -58,6 +59,10 @@ def test_a_drill_breaks_what_its_alerts_name_and_for_long_enough(alerts: Alerts)
         ("HarnessIngestStands", [(Kind.SPARK_STOP, 100.0, 300.0)], True),  # of a table without a buffer
         ("HarnessIngestStands", [(Kind.DAMAGE, 100.0, 300.0)], False),
         ("HarnessRefuses", [], True),  # the producer's misfits do
+        # Its stall may begin with the error of a call that hung, and fires when that is a minute old.
+        ("HarnessStageStalled", [(Kind.SPARK_STOP, 100.0, 300.0 - 137)], True),
+        ("HarnessStageStalled", [(Kind.SPARK_STOP, 50.0, 300.0 - 60 - 124)], False),
+        ("HarnessServiceSilent", [(Kind.SPARK_STOP, 0.0, 10.0)], True),
     ],
 )
 def test_an_alert_is_right_when_what_it_names_was_broken_before(
@@ -65,6 +70,20 @@ def test_an_alert_is_right_when_what_it_names_was_broken_before(
 ):
     firing = Firing(alert, "", began=300.0, ended=400.0)
     assert alerts.is_right(firing, [outage(*one) for one in broken]) is right
+
+
+def test_an_alert_waits_for_its_rule_and_for_the_age_that_it_names(alerts: Alerts):
+    assert alerts.waits["HarnessStageStalled"] == STALLED_S  # what `harness status` calls an alarm
+    assert alerts.waits["HarnessKafkaSilent"] == 120 + 120
+    assert alerts.waits["HarnessLedgerAway"] == 120
+    assert alerts.waits["HarnessPinOld"] == 30 * 86400 + 3600
+
+
+def test_an_alert_of_a_table_that_was_read_again_and_has_not_moved_again_is_right(alerts: Alerts):
+    firing = Firing("HarnessStageStalled", "shop.orders compact", began=600.0, ended=700.0)
+    moves_late = outage(Kind.SPARK_KILL, 100.0, 110.0)
+    moves_late.recovered = 500.0
+    assert alerts.is_right(firing, [moves_late])
 
 
 @pytest.mark.parametrize("missing", ["alerts.yaml", "scrape.yaml"])
