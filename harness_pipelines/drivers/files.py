@@ -6,7 +6,6 @@ The module is what the port `FileStore` asks for: the composition root hands it 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,9 +65,11 @@ def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[ListedFile]
 
 
 def remove_folders(location: str) -> None:
-    """Remove a local folder with all that is in it; an object store has none."""
+    """Remove a local folder with the folders in it, but for those in which files lie; an object store has none."""
     if (path := local_path(location)) is not None:
-        shutil.rmtree(path, ignore_errors=True)
+        for folder, _, _ in os.walk(path, topdown=False):
+            with suppress(OSError):
+                os.rmdir(folder)
 
 
 def remove_empty(location: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness_pipelines.drivers import files
 from harness_pipelines.drivers.object_stores.deletion import delete
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres.acts import drop
@@ -296,3 +297,64 @@ def test_a_table_that_is_made_between_the_look_and_the_first_file_keeps_its_file
     purge_noted(real.owner, name)
 
     assert (folder / "data" / "f.parquet").exists()
+
+
+def test_a_purge_that_sleeps_between_two_requests_leaves_the_files_of_a_later_table(
+    real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Another one ends its work meanwhile; the files come back from a backup, and a table is made of them."""
+    folder = tmp_path / "restored"
+    name = _dropped(real, folder)
+
+    def sleeping(paths: Sequence[str]) -> None:
+        delete(paths)
+        monkeypatch.setattr(drop, "delete", delete)
+        purge_noted(real.owner, name)
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "restored.parquet").touch()
+        _made_of(real, folder)
+
+    monkeypatch.setattr(drop, "delete", sleeping)
+    purge_noted(real.owner, name)
+
+    assert (folder / "data" / "restored.parquet").exists()
+
+
+def test_a_purge_that_sleeps_after_its_last_look_leaves_the_files_of_a_later_table(
+    real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder, remove = tmp_path / "late", files.remove_folders
+    name = _dropped(real, folder)
+
+    def sleeping(place: str) -> None:
+        monkeypatch.setattr(drop, "remove_folders", remove)
+        purge_noted(real.owner, name)
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "restored.parquet").touch()
+        _made_of(real, folder)
+        remove(place)
+
+    monkeypatch.setattr(drop, "remove_folders", sleeping)
+    purge_noted(real.owner, name)
+
+    assert (folder / "data" / "restored.parquet").exists()
+
+
+def test_a_purge_forgets_no_note_with_which_another_one_has_begun(
+    real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a table could be made of a file that the other one has listed."""
+    folder, remove = tmp_path / "twice", files.remove_empty
+    name = _dropped(real, folder)
+
+    def sleeping(place: str) -> None:
+        remove(place)
+        with real.owner.transaction() as other:
+            other.execute(sql("drop/as_owner"))
+            other.execute(sql("drop/begin_purge"), {"folder": place})
+
+    monkeypatch.setattr(drop, "remove_empty", sleeping)
+    purge_noted(real.owner, name)
+
+    with pytest.raises(FolderPurged):
+        _made_of(real, folder)

@@ -21,6 +21,7 @@ from harness_pipelines_tests.model.moments import Moments
 from harness_pipelines_tests.model.moves import Left, Moves
 from harness_pipelines_tests.model.overlays import Left as OverlaysLeft
 from harness_pipelines_tests.model.overlays import Overlays
+from harness_pipelines_tests.model.purges import Purges
 from harness_pipelines_tests.model.ranges import Ranges
 from harness_pipelines_tests.model.reading import Reading
 from harness_pipelines_tests.model.removals import Removals
@@ -49,6 +50,7 @@ FILES_CRASH = Files(records=1, crashes=1, readers=0, name="files: abandoned move
 FILES_REVERT = Files(records=1, reverts=1, readers=0, name="files: reverts")
 ACTS = Acts(name="acts: without an open move")
 REMOVALS = Removals(name="removals: beside an adoption")
+PURGES = Purges(name="purges: beside a rebuild")
 MOMENTS = Moments(name="moments: reads of a time beside publishers")
 VIEWS = Views(ViewsLeft(ends=1), records=3, tiered=2, merged=1, name="views: two attempts")
 VIEWS_FAULTS = Views(ViewsLeft(crashes=1, ends=1, lost=1), tiered=2, merged=1, name="views: faults")
@@ -115,7 +117,7 @@ STREAMS = Streams()
 SUITE: tuple[AnyModel, ...] = (
     *(FAULTS, HALVES, REVERTS, REVERTS_SLOW, PUBLISHERS, FOREIGN),
     *(SEGMENTS, SCHEMAS, READS, READS_LONG, FILES, FILES_MOVES, FILES_CRASH, FILES_REVERT),
-    *(ACTS, REMOVALS, MOMENTS),
+    *(ACTS, REMOVALS, PURGES, MOMENTS),
     *(
         VIEWS,
         VIEWS_SMALL,
@@ -320,6 +322,11 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "what a holder removes is adopted": Mutant(None, ("notes_ignored",), REMOVALS, "S10"),
     "an adoption pardons what a holder removes": Mutant(None, ("pardon_takes_notes",), REMOVALS, "S10"),
+    "a purge does not note that it begins": Mutant(None, ("begin_not_noted",), PURGES, "S10"),
+    "a purge begins where a table lies": Mutant(None, ("begins_on_a_table",), PURGES, "S10"),
+    "a purge does not look again before each request": Mutant(None, ("begins_once",), PURGES, "S10"),
+    "a purge forgets the note of another drop": Mutant(None, ("forgets_any_note",), PURGES, "S10"),
+    "a table is made of files that are being deleted": Mutant(None, ("notes_ignored",), PURGES, "S10"),
     "expire looks at the stream view only": Mutant(EXPIRE, ("stream_view_only",), VIEWS_READ, "S10"),
     "the files that an open merge reads are not reached": Mutant(EXPIRE, ("bases_not_reached",), VIEWS_READ, "S10"),
     "files of an open relayout are removed": Mutant(EXPIRE, ("open_moves_ignored",), VIEWS_READ, "S27"),

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
-from harness_pipelines.drivers.files import listed, opened, remove_folders
+from harness_pipelines.drivers.files import listed, opened, remove_empty, remove_folders
 from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines.drivers.object_stores.bucket import cut_off_uploads, keeps_deleted
 from harness_pipelines.drivers.object_stores.clients import bucket_of, objects
@@ -131,12 +131,9 @@ class StoreProbe:
 
     def clean(self) -> None:
         """Remove what a question that failed has left."""
-        if self.is_local:
-            remove_folders(self.folder)
-            with suppress(OSError):  # another probe is at work in it
-                Path(local_path(f"{self.warehouse}/{FOLDER}") or "").rmdir()
-            return
         delete([self._mark, self._file])
+        remove_folders(self.folder)
+        remove_empty(f"{self.warehouse}/{FOLDER}")  # unless another probe is at work in it
 
 
 @contextmanager

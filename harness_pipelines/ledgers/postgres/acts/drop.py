@@ -5,14 +5,15 @@ Runs as the login itself (the owner that ran `harness init`), because workers ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from psycopg import sql as compose
 
 from harness_pipelines.drivers.files import SameFile, listed, remove_empty, remove_folders
-from harness_pipelines.drivers.object_stores.deletion import delete
+from harness_pipelines.drivers.object_stores.deletion import SomeLeft, batches, delete
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.errors import MirrorsLeft
@@ -242,32 +243,45 @@ def _is_place(folder: str, metadata: Iterable[str]) -> bool:
 def purge_noted(database: Database, name: str) -> None:
     """Delete what views wrote to the folders that `to_purge` names, and forget each that has none of it any more.
 
-    A folder is noted before its first file goes. Who makes a table of its files after that is refused.
+    A folder is noted before each request for its files. Who makes a table of them after that is refused.
 
     What lies beside that is left alone: somebody may have changed the location of a view to a folder with other files.
     Raises: StoreRefused, OSError, with the rest still noted.
     """
     for folder in to_purge(database, name):
-        if not _begin(database, folder):
-            continue
-        for part in OF_VIEWS:
-            purge(f"{folder.rstrip('/')}/{part}")
-        remove_empty(folder)
-        with database.transaction() as connection:
+        _Purge(database, folder).run()
+
+
+@dataclass(slots=True)
+class _Purge:
+    """One process that deletes the files of one folder, perhaps beside others, and may sleep at any moment."""
+
+    database: Database
+    folder: str
+    begun_at: datetime | None = None  #: as it noted last; a later time is another process's, or of a later drop
+
+    def run(self) -> None:
+        if self._begin() and all(purge(f"{self.folder.rstrip('/')}/{part}", self._begin) for part in OF_VIEWS):
+            remove_empty(self.folder)
+            self._forget()
+
+    def _begin(self) -> bool:
+        """Note that files of the folder go now; False: all are gone, or a table lies there."""
+        with self.database.transaction() as connection:
             connection.execute(sql("drop/as_owner"))
-            connection.execute(sql("drop/purged"), {"folder": folder})
+            connection.execute(sql("drop/lock_purges"))
+            places = [row["metadata_location"] for row in connection.execute(sql("drop/places"))]
+            if _is_place(self.folder, places):
+                return False
+            noted = connection.execute(sql("drop/begin_purge"), {"folder": self.folder}).fetchone()
+            self.begun_at = noted["begun_at"] if noted else None
+            return noted is not None
 
-
-def _begin(database: Database, folder: str) -> bool:
-    """Note that the files of *folder* go from now on; False: a table was made of them since they were looked for."""
-    with database.transaction() as connection:
-        connection.execute(sql("drop/as_owner"))
-        connection.execute(sql("drop/lock_purges"))
-        places = [row["metadata_location"] for row in connection.execute(sql("drop/places"))]
-        if _is_place(folder, places):
-            return False
-        connection.execute(sql("drop/begin_purge"), {"folder": folder})
-        return True
+    def _forget(self) -> None:
+        """Not where another one has begun since: its request may still be under way, for a file from a backup."""
+        with self.database.transaction() as connection:
+            connection.execute(sql("drop/as_owner"))
+            connection.execute(sql("drop/purged"), {"folder": self.folder, "begun_at": self.begun_at})
 
 
 def check_not_purged(connection: Connection, table: str, metadata: Sequence[str]) -> None:
@@ -281,12 +295,27 @@ def check_not_purged(connection: Connection, table: str, metadata: Sequence[str]
             )
 
 
-def purge(location: str) -> None:
-    """Delete everything below a location, for good: what a listing shows, until it shows nothing."""
+def purge(location: str, begin: Callable[[], bool] = lambda: True) -> bool:
+    """Delete everything below a location, for good: what a listing shows, until it shows nothing.
+
+    *begin* is asked before each request; where it says no, the rest stays and the answer is False.
+    Raises: SomeLeft, when all that the store gives away is gone; StoreRefused, OSError.
+    """
     before: set[str] = set()
     while found := {file.path for file in listed(location)}:
-        if stayed := found & before:  # a store may answer yes to a request of which it did a part
-            raise OSError(f"{location}: the store did not delete {len(stayed)} files, {min(stayed)} among them")
-        delete(sorted(found))
+        kept: list[SomeLeft] = []
+        paths = sorted(found)
+        for some in batches(paths, paths):
+            if not begin():
+                return False
+            if stayed := found & before:  # a store may answer yes to a request of which it did a part
+                raise OSError(f"{location}: the store did not delete {len(stayed)} files, {min(stayed)} among them")
+            try:
+                delete(some)
+            except SomeLeft as error:
+                kept.append(error)
+        if kept:
+            raise kept[0]
         before = found
     remove_folders(location)
+    return True

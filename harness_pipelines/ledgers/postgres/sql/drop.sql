@@ -48,13 +48,13 @@ SELECT metadata_location FROM public.iceberg_tables WHERE metadata_location IS N
 SELECT pg_advisory_xact_lock(1752330870, 0)
 
 -- name: begin_purge
-UPDATE harness.purges SET begun_at = coalesce(begun_at, clock_timestamp()) WHERE folder = %(folder)s
+UPDATE harness.purges SET begun_at = clock_timestamp() WHERE folder = %(folder)s RETURNING begun_at
 
 -- name: begun
 SELECT folder, name FROM harness.purges WHERE begun_at IS NOT NULL ORDER BY folder
 
 -- name: purged
-DELETE FROM harness.purges WHERE folder = %(folder)s
+DELETE FROM harness.purges WHERE folder = %(folder)s AND begun_at = %(begun_at)s
 
 -- name: delete_segments
 DELETE FROM harness.segments WHERE table_id = %(table_id)s
