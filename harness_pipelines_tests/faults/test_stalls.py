@@ -20,6 +20,7 @@ from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.compaction import FILES_MIN
+from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.run.looks import Looks
 from harness_pipelines.stages.table import expire
@@ -131,6 +132,31 @@ def test_an_attempt_without_an_error_may_take_its_time_but_not_for_ever(make_rig
     looked(rig, minutes_later=9)
     assert alarms(rig) == {}
     looked(rig, minutes_later=3)
+    assert alarms(rig) == {"otree": "an open move"}
+
+
+def test_a_long_attempt_that_fails_is_no_stall_yet_and_later_attempts_do_not_begin_a_new_count(make_rig: MakeRig):
+    rig = make_rig(views="both")
+    planned(rig, Stage.OTREE, error=None)
+    looked(rig, minutes_later=9)
+    ledger, table = rig.stores.ledger, rig.table.row
+    move = ledger.open_move(table, Stage.OTREE, shard=0)
+    assert move is not None
+    ledger.note_failure(move, error="Spark is away", counts=False)
+    assert alarms(rig) == {}, "what it took before it failed is its time"
+    looked(rig)
+    assert alarms(rig) == {}
+    looked(rig, minutes_later=0.9)
+    claim = rig.claim(Stage.OTREE)
+    ledger.close_move(claim, move, state=MoveState.ABANDONED, error="its base is gone")
+    ledger.release(claim)
+    planned(rig, Stage.OTREE, error=None)
+    looked(rig)
+    assert alarms(rig) == {}, "the next move may take its time"
+    again = ledger.open_move(table, Stage.OTREE, shard=0)
+    assert again is not None
+    ledger.note_failure(again, error="Spark is away", counts=False)
+    looked(rig, minutes_later=0.2)
     assert alarms(rig) == {"otree": "an open move"}
 
 
