@@ -109,10 +109,11 @@ class StoreProxy:
     def settings(self) -> S3Settings:
         return replace(self._s3, endpoint=f"http://127.0.0.1:{self._server.server_port}")
 
-    def fail(self, kind: str, fault: Fault, *, times: int = 1_000_000, path: str = "") -> None:
-        """Let *fault* meet the next *times* requests of *kind* whose path has *path* in it."""
+    def fail(self, kind: str | Sequence[str], fault: Fault, *, times: int = 1_000_000, path: str = "") -> None:
+        """Let *fault* meet the next *times* requests of *kind*, or of several, whose path has *path* in it."""
+        kinds = (kind,) if isinstance(kind, str) else tuple(kind)
         with self._lock:
-            self._rules.append((lambda one: one.kind == kind and path in one.path, fault, times))
+            self._rules.append((lambda one: one.kind in kinds and path in one.path, fault, times))
 
     def forget(self) -> None:
         """Count from now on."""
