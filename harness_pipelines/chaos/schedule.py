@@ -84,7 +84,7 @@ _STAGE_OF = {
 _CLAIMED = ("ingest", "tier", "otree", "compact", "expire")
 _STOPPED_SHARE = 0.6  #: of the acts that have crash points
 
-#: One round: every kind at least once, but for promotions. A run goes through round after round, each shuffled.
+#: One round: every kind at least once, but for promotions. A run goes through round after round, each shuffled, with a lull between them.
 LIGHT = (
     *(Kind.WORKER_KILL,) * 3,
     *(Kind.WORKER_STOP,) * 2,
@@ -116,6 +116,7 @@ HEAVY = (
 OF_A_STORE = (Kind.STORE_KILL, Kind.STORE_STOP)
 ROUNDS_WITH_PROMOTION = (1, 5)  #: counted from 0
 _REST_S = {True: (4.0, 10.0), False: (0.5, 5.0)}  #: after a heavy fault, after a light one
+LULL_S = 45.0  #: between two rounds: time to publish, merge and compact, so that later faults meet these too
 _LASTS_S = {
     Kind.WORKER_KILL: (0.2, 5.0),
     Kind.WORKER_STOP: (0.5, 10.0),  # shorter and longer than the workers' lease
@@ -175,6 +176,7 @@ def schedule(seed: int, seconds: float, *, s3: bool = False) -> tuple[Fault, ...
         if not round_:
             store = OF_A_STORE if s3 else ()
             round_ = [*LIGHT, *HEAVY, *store, *[Kind.PROMOTE] * (rounds in ROUNDS_WITH_PROMOTION)]
+            at_s += LULL_S if rounds else 0.0
             rounds += 1
             dice.shuffle(round_)
         fault = _fault(dice, round(at_s, 2), round_.pop())

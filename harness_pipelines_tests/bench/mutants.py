@@ -20,6 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from harness_pipelines.services import Services
 from harness_pipelines_tests.bench.base import Figure, Group, Run
 from harness_pipelines_tests.bench.mutation import functions
 from harness_pipelines_tests.bench.mutation.plan import texts
@@ -31,7 +32,7 @@ LEFT_OUT = ("contract/test_log.py", "contract/test_stateful.py")  #: Kafka's sid
 #: By importance. Files that only show things (overview, watch, fsck, audit, lineage) are judged by their own suites.
 FILES = (
     *("ledger", "buffer", "reads", "upkeep", "corrections", "revert", "evolve", "snapshots", "reconcile", "quarantine"),
-    *("states", "recalls", "recluster", "overlays", "history", "digests", "drop", "mirrors"),
+    *("states", "recalls", "recluster", "overlays", "history", "digests", "drop", "mirrors", "doctor"),
     functions.FILE,
 )
 BUDGET_S, QUICK_BUDGET_S = 15.0, 3.0  #: of tests for one mutant; one that lives longer has survived
@@ -118,6 +119,7 @@ def _run(task: Path, *, home: Path, say: Callable[[str], None]) -> Iterator[dict
     ]
     words += ["-p", "harness_pipelines_tests.bench.mutation.plugin", f"--mutants-task={task}"]
     words += [str(TESTS / one) for one in SUITES] + [f"--ignore={TESTS / one}" for one in LEFT_OUT]
+    Services(home).up()  # else the first tests take that time, and fail by their limit without a mutant
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *words],
         env={**os.environ, "HARNESS_TEST_HOME": str(home)},

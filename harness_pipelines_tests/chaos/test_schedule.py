@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from harness_pipelines import faults
 from harness_pipelines.chaos.content import BY_SUFFIX
-from harness_pipelines.chaos.schedule import ACTS, OF_A_STORE, QUIET_S, WORKERS, Kind, schedule
+from harness_pipelines.chaos.schedule import ACTS, LULL_S, OF_A_STORE, QUIET_S, WORKERS, Kind, schedule
 
 TWO_GRACES_S = 10.0
 
@@ -63,3 +65,12 @@ def test_every_fault_begins_and_is_over_while_the_run_lasts():
             assert QUIET_S <= fault.at_s <= fault.at_s + fault.lasts_s <= 60 - QUIET_S
             assert fault.worker is None or 0 <= fault.worker < WORKERS
             assert all(count >= 1 for count in fault.cuts)
+
+
+def test_tables_get_time_to_move_between_two_rounds():
+    """A fault every few seconds for half an hour keeps every move from its commit, and tests waiting alone."""
+    for seed in range(20):
+        found = schedule(seed, 1800)
+        gaps_s = [later.at_s - earlier.at_s for earlier, later in pairwise(found)]
+        assert sum(gap_s >= LULL_S for gap_s in gaps_s) >= 7
+        assert len(found) >= 250
