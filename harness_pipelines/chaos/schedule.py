@@ -84,7 +84,8 @@ _STAGE_OF = {
 _CLAIMED = ("ingest", "tier", "otree", "compact", "expire")
 _STOPPED_SHARE = 0.6  #: of the acts that have crash points
 
-#: One round: every kind at least once, but for promotions. A run goes through round after round, each shuffled, with a lull between them.
+#: One round: every kind at least once, but for promotions. A run goes through round after round, each shuffled, and
+#: leaves a lull between two of them.
 LIGHT = (
     *(Kind.WORKER_KILL,) * 3,
     *(Kind.WORKER_STOP,) * 2,

@@ -220,4 +220,4 @@ def _settled(session: SparkSession) -> None:
     except ValueError as error:
         if not is_lost_channel(error):
             raise
-        raise SessionLost("the Spark session was closed by another stage, whose server went away") from error
+        raise SessionLost("the Spark server went away, or another stage closed the session") from error

@@ -66,7 +66,7 @@ def run(
     except ValueError as error:
         if not is_lost_channel(error):
             raise
-        raise ExecutorsAway("the Spark session was closed by another stage, whose server went away") from error
+        raise ExecutorsAway("the Spark server went away, or another stage closed the session") from error
 
 
 def ship(spark: SparkSession) -> None:
