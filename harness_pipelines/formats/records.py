@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness_pipelines.formats.base import Codec, Decoded, Due, Headers, Reason, Refused
-from harness_pipelines.formats.choose import key_codec, value_codec
+from harness_pipelines.formats.choose import key_codec, value_codec, value_key_codec
 from harness_pipelines.formats.contract.checks import judge_of
 from harness_pipelines.formats.culprits import Apart
 from harness_pipelines.formats.debezium.envelopes import JsonSources
@@ -124,7 +124,7 @@ class _Keyed:
         self._ruled = rule
         named = [c for c in fields_of(spec) if c.name in spec.key]
         in_order = sorted(named, key=lambda c: spec.key.index(c.name))
-        self._value_key = value_codec(spec, in_order, schemas, all_fields=False) if rule else self._key
+        self._value_key = value_key_codec(spec, in_order, schemas) if rule else self._key
 
     def sort(self, records: Records) -> tuple[list[Part], list[Refused]]:
         values, keys = records.values, records.keys

@@ -134,7 +134,7 @@ def _misfit(what: str) -> tuple[Reason, str]:
     if bound := re.fullmatch(r"Expected `int` ([<>]=) (-?\d+)", what):
         side = "larger" if bound[1] == "<=" else "smaller"
         return Reason.OUT_OF_RANGE, f"expected integer {bound[1]} {bound[2]}, got a {side} one"
-    if what == "Number out of range":
+    if what in {"Number out of range", "Integer value out of range"}:
         return Reason.OUT_OF_RANGE, "the number does not fit"
     if types := re.fullmatch(r"Expected (`.*`), got (`.*`)", what):
         if types[2] == "`null`":

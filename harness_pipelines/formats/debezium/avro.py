@@ -44,6 +44,7 @@ class _Events:
     key: Codec  #: of `before`
     names: Mapping[str, str]  #: of the fields that columns are taken from, by column
     defaults: Mapping[str, Any]  #: by field
+    ops: Mapping[Any, str]  #: where `op` is an enum: by its numbers
 
 
 @dataclass(slots=True)
@@ -146,6 +147,7 @@ class DebeziumAvroEvents:
         puts, befores = _Group(), _Group()
         for place, record in records.items():
             op, after, before = record.get("op"), record.get("after"), record.get("before")
+            op = events.ops.get(op, op)
             if (why := op_trouble(op, has_after=after is not None, plain="avro")) is not None:
                 refused[place] = why
             elif op != "d":
@@ -207,6 +209,7 @@ class DebeziumAvroEvents:
             key=RecordsCodec(self._key, before),
             names={name: found[0].name for name, found in fields.items()},
             defaults={found[0].name: found[0].default for found in fields.values()},
+            ops=(op.written.names if (op := field_of(reader.written.fields, "op")) else None) or {},
         )
 
 

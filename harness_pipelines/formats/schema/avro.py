@@ -32,7 +32,9 @@ WEIGHTLESS_MAX = 1_000  #: values of a record that take no bytes; records within
 WEIGHTLESS_ELEMENT_MAX = 16  #: the same of an element, of which a few bytes can stand for many
 ANY_NAME = "*"  #: of the only field of what is no record
 _MEANT = "harness.logicalType"
-_END, _VALUE, _FRAME, _BOOLEAN = "harness__end", "harness__value", "harness__frame", "harness__boolean"
+_END, _VALUE, _FRAME, _BOOLEAN = "harness__end", "harness__value", "harness__frame", "harness boolean"
+#: Behind the branches of a union, for indexes of one byte that have none: fastavro takes -1 for the last of a list.
+_NO_BRANCH, _NO_BRANCH_BYTES, _INDEXES = "harness no branch", 2**31 - 1, 64
 _PRIMITIVES: Mapping[str, Kind] = {
     "boolean": "boolean", "int": "int", "long": "int", "float": "float", "double": "float", "bytes": "bytes",
     "string": "string",
@@ -216,6 +218,10 @@ def _parsed(schema: WrittenSchema, *, is_debezium: bool) -> tuple[str, WriterTyp
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error, UnknownType):
+        return f"it has no type {error}"
+    if isinstance(error, TypeError | AttributeError | KeyError):
+        return f"something in it is not where Avro has it ({type(error).__name__}: {error})"
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -242,45 +248,47 @@ def _unjudged(schema: Any) -> Any:
 
 
 class _Plain:
-    """The schema without logical types, defaults and other words that reading does not need; names resolved."""
+    """The schema without logical types, defaults and other words that reading does not need.
+
+    Each named type gets a new name: one without a namespace would be looked up in that of the record around it.
+    """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
-        self._names, self._defined = names, set[str]()
+        self._names = names
+        self._called: dict[str, str] = {}  #: by the name in the schema
 
     def of(self, schema: Any) -> Any:
         if isinstance(schema, list):
-            return [self.of(one) for one in schema]
+            return [*map(self.of, schema), *(self._fixed(_NO_BRANCH, _NO_BRANCH_BYTES) for _ in range(_INDEXES))]
         if isinstance(schema, str):
-            if schema == "boolean":
-                return self._boolean()
-            if schema not in self._names or schema in self._defined:
+            if schema == "boolean":  # fastavro would not say which byte it was, and takes all but 0 for true
+                return self._fixed(_BOOLEAN, 1)
+            if schema not in self._names:
                 return schema
-            return self.of(self._names[schema])
-        kind = schema["type"]
-        if "name" in schema:
-            if schema["name"] in self._defined:
-                return schema["name"]
-            self._defined.add(schema["name"])
-        match kind:
+            return self._called.get(schema) or self.of(self._names[schema])
+        match schema["type"]:
             case "record" | "error":
+                if (known := self._called.get(schema["name"])) is not None:
+                    return known
+                called = self._call(schema["name"])
                 fields = [{"name": f["name"], "type": self.of(f["type"])} for f in schema["fields"]]
-                return {"type": "record", "name": schema["name"], "fields": fields}
+                return {"type": "record", "name": called, "fields": fields}
             case "array":
                 return {"type": "array", "items": self.of(schema["items"])}
             case "map":
                 return {"type": "map", "values": self.of(schema["values"])}
             case "enum":
-                return {"type": "enum", "name": schema["name"], "symbols": schema["symbols"]}
+                return "int"  # of its symbols fastavro takes the last for -1
             case "fixed":
-                return {"type": "fixed", "name": schema["name"], "size": schema["size"]}
-        return self.of(kind)
+                return self._fixed(schema["name"], schema["size"])
+        return self.of(schema["type"])
 
-    def _boolean(self) -> Any:
-        """One byte: of a boolean fastavro would not say which it was, and takes all but 0 for true."""
-        if _BOOLEAN in self._defined:
-            return _BOOLEAN
-        self._defined.add(_BOOLEAN)
-        return {"type": "fixed", "name": _BOOLEAN, "size": 1}
+    def _fixed(self, name: str, size: int) -> Any:
+        known = self._called.get(name)
+        return known or {"type": "fixed", "name": self._call(name), "size": size}
+
+    def _call(self, name: str) -> str:
+        return self._called.setdefault(name, f"harness.type{len(self._called)}")
 
 
 class _Walk:
@@ -319,7 +327,10 @@ class _Walk:
                 key = WriterType(kind="string", name="string")
                 return WriterType(kind="map", name="map", key=key, element=values)
             case "enum":
-                return WriterType(kind="enum", name=f"enum {schema['name']}")
+                names = dict(enumerate(schema["symbols"]))
+                return WriterType(kind="enum", name=f"enum {schema['name']}", names=names, has_numbers=False)
+            case "fixed" if type(schema["size"]) is not int or schema["size"] < 0:
+                raise _unusable(f"{schema['size']!r} is no size of {schema['name']}")
             case str() if kind in _PRIMITIVES or kind == "fixed":
                 return _meant(kind, schema, is_debezium=self._is_debezium)
         return self.written(kind, inside)

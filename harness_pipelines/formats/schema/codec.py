@@ -93,7 +93,7 @@ class _Codecs:
         """Raises: NoFit."""
         if isinstance(schema, WrittenSchema):
             plain = JsonCodec(self.columns, unknown_fields=self.unknown_fields)
-            return JsonSchemaCodec(schema, plain if self.wrap is None else Wrapped(self.wrap, plain))
+            return JsonSchemaCodec(schema, plain if self.wrap is None else Wrapped(self.wrap, plain, self.columns))
         schema = self.named(schema)
         if self.wrap is not None:
             for column in self.columns:

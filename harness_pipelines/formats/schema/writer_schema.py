@@ -73,7 +73,8 @@ class WriterType:
     unit: Unit = "us"  #: of date, time, instant, local
     scale: int = 0  #: of decimals that do not tell their own
     digits: int | None = None  #: of decimals, where the schema tells
-    names: Mapping[int, str] | None = None  #: of an enum that comes as numbers; none: it comes as text
+    names: Mapping[int, str] | None = None  #: of an enum, by the numbers that are read
+    has_numbers: bool = True  #: of an enum: its numbers mean something; else they are places in the schema
     element: WriterType | None = None  #: of a list, or the values of a map
     key: WriterType | None = None  #: of a map
     fields: tuple[WrittenField, ...] = ()
@@ -216,7 +217,7 @@ def _primitive(
     match name, written.kind:
         case ("boolean", "boolean"):
             return _boolean(kind)
-        case ("int" | "long", "int" | "enum") if written.kind == "int" or written.names is not None:
+        case ("int" | "long", "int" | "enum") if written.kind == "int" or written.has_numbers:
             return _whole(kind)
         case ("float" | "double", "int"):
             return _exact(kind)
@@ -299,9 +300,7 @@ def _single(kind: pa.DataType) -> Convert:
 
 
 def _enum(kind: pa.DataType, written: WriterType) -> Convert:
-    names = written.names
-    if names is None:
-        return lambda cells: pa.array(cells, kind)
+    names = written.names or {}
 
     def convert(cells: Cells) -> pa.Array:
         array = pa.array([names.get(cell) for cell in cells], kind)

@@ -16,6 +16,7 @@ from harness_pipelines.layout.files import classify
 from harness_pipelines.ports.errors import LakeHistoryMissing
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.read.clustering import layout_of
+from harness_pipelines.spec.wording import SpecError
 from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.run.due import due_upkeep
 from harness_pipelines.stages.run.moving import make_branch
@@ -242,5 +243,5 @@ def test_a_keyed_table_needs_its_changelog():
         "key": ["id"],
         "views": "batch",
     }
-    with pytest.raises(ValueError, match="a keyed table needs the stream view, its changelog"):
+    with pytest.raises(SpecError, match="a keyed table needs the stream view, its changelog"):
         hp.TableSpec.model_validate(wanted)

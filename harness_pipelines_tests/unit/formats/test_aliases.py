@@ -119,7 +119,8 @@ def test_a_tombstone_is_told_by_any_name_of_a_key_column(key: bytes):
 def test_a_tombstone_without_any_name_of_its_key_is_refused():
     [refused] = decode(spec(**KEYED), None, keys=[b'{"amount": 1}']).refused
     assert (refused.reason, refused.detail) == (
-        Reason.MISSING_FIELD, "the key of a record without a value: `id`: required, but missing"
+        Reason.MISSING_KEY,
+        "the key of a record without a value: `id`: there is no such field, so nothing tells what is deleted",
     )  # fmt: skip
 
 

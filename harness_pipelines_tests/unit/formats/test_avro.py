@@ -214,7 +214,7 @@ def test_nested_values_and_what_is_wrong_deep_inside():
             record(field("x", {"type": "array", "items": "null"})),
             "it is not a readable Avro schema: the elements of",
         ),
-        (record(field("x", "lang")), "it is not a readable Avro schema: lang"),
+        (record(field("x", "lang")), "it is not a readable Avro schema: it has no type lang"),
         ([record(field("x", "long")), "string"], "a union of record R, string is no column; one type or null is"),
     ],
 )

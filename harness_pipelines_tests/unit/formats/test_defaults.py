@@ -144,5 +144,5 @@ def test_a_default_that_does_not_fit_its_column_is_refused_where_it_stands(colum
     ],
 )
 def test_what_no_record_lacks_has_no_default(words: dict[str, Any], why: str):
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(SpecError, match=why):
         spec(words.pop("columns", COLUMNS), **words)

@@ -189,6 +189,7 @@ def test_digits_below_a_microsecond_are_cut_off(column):
             "without offset, years 1 to 9999, got '2026-01-31T00:00:00Z'",
         ),
         ("timestamptz", "1769817600", "wrong_type", "`x`: expected string, got integer"),
+        ("long", "9" * 5000, "out_of_range", "`x`: the number does not fit"),
         ({"type": "timestamptz", "from": "epoch_ms"}, '"1"', "wrong_type", "`x`: expected integer, got string"),
         (
             "uuid",

@@ -208,6 +208,52 @@ def test_a_boolean_is_0_or_1_wherever_it_is() -> None:
     ]
 
 
+def test_types_of_records_in_other_namespaces_are_found() -> None:
+    inner = {"type": "record", "name": "S", "namespace": "b", "fields": [{"name": "q", "type": "boolean"}]}
+    plain = {"type": "record", "name": "S", "namespace": "", "fields": [{"name": "q", "type": ["null", "boolean"]}]}
+    fields = [("p", "boolean"), ("s", inner), ("t", plain), ("u", {"type": "array", "items": "b.S"})]
+    schema = avro({**record(*fields), "namespace": "a"})
+    columns = {"p": "boolean", "s": "struct<q: boolean>", "t": "struct<q: boolean>", "u": "list<struct<q: boolean>>"}
+    found = decoded("avro", columns, schema, b"\x01\x00\x02\x01\x02\x01\x00")
+    assert said(found) == []
+    assert found.rows.to_pylist() == [{"p": True, "s": {"q": False}, "t": {"q": True}, "u": [{"q": True}]}]
+
+
+@pytest.mark.parametrize("index", [b"\x01", b"\x03", b"\x04", b"\x06", b"\x7f", b"\x7e"])
+def test_an_index_that_the_schema_has_not_is_no_other_one(index: bytes) -> None:
+    """Of a list Python takes the last for -1."""
+    symbols = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+    schema = avro(record(("u", ["long", "null"]), ("e", symbols), ("s", ["null", {"type": "array", "items": "E"}])))
+    columns = {"u": "long", "e": "string", "s": "list<string>"}
+    sound = b"\x00\x0a\x02\x02\x02\x00\x00"
+    wrong = [index + b"\x00\x00", b"\x02" + index + b"\x00", b"\x02\x00\x02\x02" + index + b"\x00"]
+    found = decoded("avro", columns, schema, sound, *wrong)
+    assert found.rows.to_pylist() == [{"u": 5, "e": "B", "s": ["A"]}]
+    assert [(at, reason) for at, reason, _ in said(found)] == [
+        (1, Reason.MALFORMED), (2, Reason.OUT_OF_RANGE), (3, Reason.OUT_OF_RANGE)
+    ]  # fmt: skip
+    assert "enum E has no name for" in said(found)[1][2]
+
+
+def test_symbols_of_an_enum_are_no_numbers() -> None:
+    schema = avro(record(("e", {"type": "enum", "name": "E", "symbols": ["A"]})))
+    assert said(decoded("avro", {"e": "int"}, schema, b"\x00"))[0][1] is Reason.WRONG_TYPE
+
+
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        ({"type": "fixed", "name": "F", "size": -1}, "-1 is no size of F"),
+        ({"type": "fixed", "name": "F", "size": "4"}, "'4' is no size of F"),
+        ("nope", "it has no type nope"),
+        ({"type": {"type": {"type": "long"}}}, "something in it is not where Avro has it"),
+    ],
+)
+def test_what_is_wrong_in_a_schema_of_avro_is_told_in_words(field: Any, why: str) -> None:
+    [(_, reason, detail)] = said(decoded("avro", {"id": "long"}, avro(record(ID, ("f", field))), b"\x02"))
+    assert reason is Reason.UNUSABLE_SCHEMA and why in detail
+
+
 def test_a_delete_rule_may_ask_for_a_boolean() -> None:
     schema = avro(record(ID, ("gone", "boolean")))
     words: Any = {"key": ["id"], "delete": {"field": "gone", "values": [True]}}

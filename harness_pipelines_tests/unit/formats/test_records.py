@@ -61,7 +61,7 @@ def test_a_rule_deletes_by_a_field_of_the_value_which_need_not_be_a_column_nor_h
         (b'5, "id": 6', Reason.MALFORMED, "the key of a record without a value"),
         (b"abc", Reason.MALFORMED, "the key of a record without a value"),
         (b"null", Reason.MISSING_FIELD, "`id`: required, but null"),
-        (b'{"other": 1}', Reason.MISSING_FIELD, "`id`: required, but missing"),
+        (b'{"other": 1}', Reason.MISSING_KEY, "`id`: there is no such field"),
     ],
 )
 def test_a_tombstone_whose_key_does_not_tell_what_it_deletes_is_refused(key: bytes | None, reason: Reason, detail: str):
@@ -86,6 +86,39 @@ def test_a_text_key_may_look_nested():
     text = b"[" * 1_000
     found = decode([(text, None)], key_format="text", columns={"id": "string"})
     assert [row["id"] for row in found.rows.to_pylist()] == [text.decode()]
+
+
+OPTIONAL: dict[str, Any] = {"id": "long", "at": {"type": "string", "aliases": ["when"]}, "op": "string"}
+NOTHING_TELLS = "there is no such field, so nothing tells what is deleted"
+
+
+@pytest.mark.parametrize("format_", ["json", "json-schema"])
+def test_a_key_that_lacks_a_column_of_the_tables_key_never_deletes_the_row_of_null(format_: str):
+    schemas = {"schema": {"text": "true"}, "key_schema": {"text": "true"}} if format_ == "json-schema" else {}
+    words: dict[str, Any] = {"columns": OPTIONAL, "key": ["id", "at"], "format": format_, **schemas}
+    keys = [b'{"id":1,"at":"a"}', b'{"id":1}', b'{"order_id":1}', b"{}", b'{"id":1,"when":null}',
+            b'{"schema":{"type":"int64"},"payload":1}']  # fmt: skip
+    found = decode([(key, None) for key in keys], **words)
+    assert [(row["id"], row["at"]) for row in found.rows.to_pylist()] == [(1, "a"), (1, None)]
+    assert found.accepted.tolist() == [0, 4]
+    assert [(one.index, one.reason) for one in found.refused] == [(i, Reason.MISSING_KEY) for i in (1, 2, 3, 5)]
+    assert found.refused[0].detail == f"the key of a record without a value: `at`: {NOTHING_TELLS}"
+    assert_alone_as_together(RecordCodec(spec(**words)), [(key, None) for key in keys])
+
+
+def test_the_only_column_of_a_key_is_a_value_or_a_field_of_an_object():
+    found = decode([(key, None) for key in (b"1", b"null", b'{"id":null}', b'{"ID":1}')], columns=OPTIONAL)
+    assert found.rows.column("id").to_pylist() == [1, None, None]
+    assert [(one.index, one.reason) for one in found.refused] == [(3, Reason.MISSING_KEY)]
+
+
+def test_a_value_that_deletes_tells_its_key():
+    values = [b'{"op":"d","id":1}', b'{"op":"d"}', b'{"op":"d","before":{"id":1}}', b'{"op":"d","id":null}']
+    found = decode([(b"1", value) for value in values], columns=OPTIONAL, delete={"field": "op", "values": ["d"]})
+    assert [(row["_op"], row["id"]) for row in found.rows.to_pylist()] == [("delete", 1), ("delete", None)]
+    assert [(one.index, one.reason, one.detail) for one in found.refused] == [
+        (i, Reason.MISSING_KEY, f"`id`: {NOTHING_TELLS}") for i in (1, 2)
+    ]
 
 
 def test_what_is_required_of_a_put_is_not_of_a_delete():
