@@ -7,6 +7,7 @@ value or one row, never several rows: the result for a record does not depend on
 from __future__ import annotations
 
 import math
+import operator as op
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -31,6 +32,8 @@ OF_LAST_DEFAULT, OF_LAST_MAX = 10_000, 10_000_000
 TEXT_CHARS_MAX = 2**31 - 1
 _PLACES = tuple[str | int, ...]
 _OPS: Mapping[str, Op] = {"ge": Op.GE, "gt": Op.GT, "le": Op.LE, "lt": Op.LT, "eq": Op.EQ, "ne": Op.NE}
+_FOR_VALUES = frozenset({*_OPS, "isin"})
+_COMPARE = {Op.GE: op.ge, Op.GT: op.gt, Op.LE: op.le, Op.LT: op.lt, Op.EQ: op.eq, Op.NE: op.ne}
 
 
 def _value(value: Any) -> bool | int | float | str:
@@ -332,6 +335,47 @@ def contract_troubles(spec: TableSpec) -> list[Trouble]:
     if spec.buffer == "none" and not found:
         found += _without_buffer(contract, checks)
     return found
+
+
+def never_holds(spec: TableSpec) -> Iterator[Trouble]:
+    """Yield the columns of whose values no one passes all checks: every record with a value would break one.
+
+    Tables that are there keep such a contract: it is asked where a spec is applied, not where one is read back.
+    """
+    types = {c.name: c.type for c in spec.columns}
+    for column, words in (spec.contract.columns if spec.contract else {}).items():
+        said = words.said
+        rules = {w: column_check(w, said[w], Ref((column,), types[column]))[1] for w in said if w in _FOR_VALUES}
+        if together := _excluded(rules, words):
+            listed = " and ".join(f"`{word}: {shown(said[word])}`" for word in together)
+            why = f"no value of {column} ({types[column]}) passes {listed}, so each record would break it; correct it"
+            yield Trouble(place=("columns", column, together[-1]), why=why, found=said)
+
+
+def _excluded(rules: Mapping[str, Predicate | TextRule], words: ColumnChecks) -> tuple[str, ...]:
+    """The checks that leave no value; none if there is one."""
+    for word, rule in rules.items():
+        if isinstance(rule, p.OneOf) and not rule.negated and not rule.values:
+            return (word,)
+    limits = {word: rule for word, rule in rules.items() if isinstance(rule, p.Compare)}
+    for word, rule in rules.items():
+        values = rule.values if isinstance(rule, p.OneOf) and word == "isin" else ()
+        values = (rule.value,) if isinstance(rule, p.Compare) and word == "eq" else values
+        if values and not any(all(_passes(one, limit) for limit in limits.values()) for one in values):
+            return tuple(limits) if word in limits else (word, *limits)
+    low = max((word for word in ("ge", "gt") if word in limits), key=lambda w: (limits[w].value, w), default=None)
+    high = min(
+        (word for word in ("lt", "le") if word in limits), key=lambda w: (limits[w].value, w != "lt"), default=""
+    )
+    if low and high and (limits[low].value, low == "gt" or high == "lt") > (limits[high].value, False):
+        return low, high
+    if words.min_length is not None and words.max_length is not None and words.min_length > words.max_length:
+        return "min_length", "max_length"
+    return ()
+
+
+def _passes(value: Any, limit: p.Compare) -> bool:
+    return bool(_COMPARE[limit.op](value, limit.value))
 
 
 def _wording(contract: Contract) -> Iterator[Trouble]:

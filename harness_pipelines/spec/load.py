@@ -14,10 +14,12 @@ from pydantic.fields import FieldInfo
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.files import Unreadable, read_text
+from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.columns import Column, ColumnWords
-from harness_pipelines.spec.contract import ColumnChecks
+from harness_pipelines.spec.contract import ColumnChecks, never_holds
 from harness_pipelines.spec.deletes import never_fires
 from harness_pipelines.spec.formats import SCHEMA_CHARS_MAX, GivenSchema
+from harness_pipelines.spec.sources import UNAVAILABLE_FORM
 from harness_pipelines.spec.table import TableSpec, reserved_words
 from harness_pipelines.spec.types import TypeSpecError, parse_type
 from harness_pipelines.spec.wording import (
@@ -41,6 +43,7 @@ _ELSEWHERE: Mapping[type[BaseModel], Mapping[str, str]] = {
         "name": "table", "fields": "columns", "primary_key": "key", "primary_keys": "key", "offset": "start",
         "partition_by": "layout", "cluster_by": "layout", "sort_by": "layout", "order_by": "layout",
     },
+    CatalogSpec: {"kind": "type", "url": "uri", "address": "uri", "views": "tables"},
     ColumnWords: {"nullable": "required", "not_null": "required", "optional": "required"},
     ColumnChecks: {
         "min": "ge", "minimum": "ge", "max": "le", "maximum": "le", "regex": "matches", "pattern": "matches",
@@ -50,8 +53,13 @@ _ELSEWHERE: Mapping[type[BaseModel], Mapping[str, str]] = {
 
 
 _EXAMPLES = {
-    "table": "namespace.name", "columns": "{order_id: long, note: string}", "type": "long", "values": "[d]",
+    "table": "namespace.name", "columns": "{order_id: long, note: string}", "values": "[d]",
 }  # fmt: skip
+
+#: What a text must be that does not have the form; for patterns that people cannot read.
+_PATTERNS = {
+    UNAVAILABLE_FORM: "is not of ASCII's letters, digits and signs; write it without blanks, quotes and backslashes",
+}
 
 _SPEC = TypeAdapter(TableSpec)  #: gives pydantic's errors, whose places have lines in a text
 
@@ -86,7 +94,7 @@ def load_spec_text(text: str, *, source: str = "<text>", folder: Path | None = N
         problems += problems_of(error, words, reader)
     if problems:
         raise SpecError(source, problems)
-    check_rule(spec, source=source, line=reader.line(("delete", "field")))
+    check_rules(spec, source=source, reader=reader)
     return spec
 
 
@@ -101,13 +109,20 @@ def read_back(words: Any, *, source: str) -> TableSpec:
         raise SpecError(source, problems_of(error, words)) from error
 
 
-def check_rule(spec: TableSpec, *, source: str, line: int | None = None) -> None:
-    """Tables that are there keep such a rule: it is asked where a spec is applied, not where one is read back.
+def check_rules(spec: TableSpec, *, source: str, reader: Reader | None = None) -> None:
+    """Tables that are there keep such rules: they are asked where a spec is applied, not where one is read back.
 
-    Raises: SpecError where no record can be a delete by the rule of *spec*.
+    Raises: SpecError where no record can be a delete by the rule of *spec*, or pass a column's checks.
     """
+    lines = reader or Reader()
+    problems = []
     if (why := never_fires(spec)) is not None:
-        raise SpecError(source, [SpecProblem(line=line, field="delete", message=why)])
+        problems.append(SpecProblem(line=lines.line(("delete", "field")), field="delete", message=why))
+    for trouble in never_holds(spec):
+        place = ("contract", *trouble.place)
+        problems.append(SpecProblem(line=lines.line(place), field=dotted(place), message=trouble.why))
+    if problems:
+        raise SpecError(source, problems)
 
 
 def _read_schemas(words: dict[str, Any], reader: Reader, folder: Path) -> list[SpecProblem]:
@@ -230,7 +245,8 @@ def _message(error: Mapping[str, Any], place: Place, reader: Reader, *, has_word
     if kind == "string_pattern_mismatch":
         examples = (_field_at(place) or FieldInfo()).examples or []
         such = f" of {examples[0]}," if examples else ""
-        return f"{found} does not have the form{such} {error['ctx']['pattern']}"
+        said = _PATTERNS.get(error["ctx"]["pattern"])
+        return f"{found} {said}" if said else f"{found} does not have the form{such} {error['ctx']['pattern']}"
     return _of_value(kind, given, error.get("ctx", {})) or f"{error['msg']}, found {found}"
 
 
@@ -309,7 +325,15 @@ def _did_you_mean(near: str | None) -> str:
 
 def _example(place: Place) -> str:
     """How a setting that a spec must have is written."""
-    example = _EXAMPLES.get(str(place[-1])) if len(place) == 1 or place[-1] in ("type", "values") else None
+    field = _field_at(place)
+    if (
+        allowed := re.findall(r"'([^']*)'", str(field.annotation))
+        if field and "Literal[" in str(field.annotation)
+        else []
+    ):
+        return f"; allowed: {', '.join(allowed)}"
+    example = _EXAMPLES.get(str(place[-1])) if len(place) == 1 or place[-1] == "values" else None
+    example = (field.examples or [example])[0] if field else example
     return f"; write `{place[-1]}: {example}`" if example else ""
 
 

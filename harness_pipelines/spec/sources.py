@@ -27,11 +27,12 @@ WHOLE: Mapping[Source, tuple[str, ...]] = {
     "raw_value": ("binary", "string"),
 }  #: by what a column has as a whole: its types
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"  #: Debezium's own default of ``unavailable.value.placeholder``
+UNAVAILABLE_FORM = r"^[!#-\[\]-~]+$"
 UnavailableValue = Annotated[
     str,
     Field(
         min_length=8,
-        pattern=r"^[!#-\[\]-~]+$",
+        pattern=UNAVAILABLE_FORM,
         description="`format: debezium`: the connector's unavailable.value.placeholder, which stands for a value that "
         "the event does not have.",
     ),

@@ -49,6 +49,7 @@ LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
 }
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_NUMBER = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -173,10 +174,20 @@ class Freshness(_Part):
     lake: Annotated[Seconds, Field(description="Time from the log until a record is in the lake.")] = 15 * 60.0
 
 
+def _moment(value: Any) -> Any:
+    """A bare number would be taken for seconds, or for milliseconds, of 1970: 2026 and 20260101 as well."""
+    is_number = isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value.strip()))
+    if is_number:
+        raise ValueError(f"{quote(value)} is not a time; write one such as 2026-01-01T00:00:00Z")
+    return value
+
+
 class StartAt(_Part):
     """Start at the first record that is not older."""
 
-    timestamp: Annotated[AwareDatetime, Field(description="With its offset, such as 2026-01-01T00:00:00Z.")]
+    timestamp: Annotated[
+        AwareDatetime, BeforeValidator(_moment), Field(description="With its offset, such as 2026-01-01T00:00:00Z.")
+    ]
 
     @field_validator("timestamp", mode="after")
     @classmethod

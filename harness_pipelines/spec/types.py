@@ -43,6 +43,7 @@ _ELSEWHERE = {  # what other systems call them
     "timestamp_ltz": "timestamptz", "timestamp_ntz": "timestamp", "timestamp_tz": "timestamptz",
     "timestampz": "timestamptz", "timetz": "time", "tinyint": "int", "uint16": "int", "uint32": "long",
     "uint64": "decimal(20,0)", "uint8": "int", "varbinary": "binary", "varchar": "string", "varchar2": "string",
+    "variant": "string",
     "xml": "string",
 }  # fmt: skip
 

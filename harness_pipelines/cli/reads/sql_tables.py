@@ -177,6 +177,9 @@ def _place(parts: list[exp.Expr]) -> tuple[int, int]:
 
 
 def _unknown(name: str, known: Collection[str]) -> str:
+    if name in known:
+        quoted = ".".join(f"`{part}`" for part in name.split("."))
+        return f"the query names `{name}` in one pair of quotes, which is one name; write {name} or {quoted}"
     by_name = [table for table in known if "." not in name and table.partition(".")[2] == name]
     near = by_name or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(sorted(near))}?" if near else f"tables: {', '.join(sorted(known)) or 'none yet'}"

@@ -16,7 +16,7 @@ from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.schema.schemas import SpecMoved
 from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.spec.formats import WITH_SCHEMA, GivenSchema
-from harness_pipelines.spec.load import check_rule, load_spec, located
+from harness_pipelines.spec.load import check_rules, load_spec, located
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 
@@ -38,7 +38,7 @@ def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
         with located(spec):
             return apply_spec(stores, load_spec(spec))
     wanted = spec
-    check_rule(wanted, source=wanted.table)
+    check_rules(wanted, source=wanted.table)
     RecordCodec(wanted, stores.schemas)  # a contract or schema of the spec that cannot be used makes no table
     identity = stores.log.describe(wanted.topic)
     try:

@@ -87,6 +87,7 @@ def test_only_names_of_tables_are_replaced(query, expected):
         ("SELECT * FROM orders", "names 'orders', which is neither a table .* did you mean old.orders or shop.orders"),
         ("SELECT * FROM shop.ordesr", "names 'shop.ordesr', .* did you mean .*shop.orders"),
         ("SELECT * FROM shop.orders JOIN other.x", "names 'other.x'"),
+        ("SELECT * FROM `shop.orders`", "one pair of quotes, which is one name; write shop.orders or `shop`.`orders`"),
         ("SELECT 'shop.orders' -- old.orders", "reads no table of the harness; tables: old.orders, shop.orders"),
         ("SELECT * FORM shop.orders", "cannot be parsed"),
         ("", "this text has 0"),

@@ -567,4 +567,30 @@ SAID = {
     "a secret of an unknown place": (
         "orders.yaml:3: catalogs.0.properties.token.variable: unknown setting `variable`; allowed: env, file"
     ),
+    "a catalog with its kind": (
+        "orders.yaml:3: catalogs.0.kind: unknown setting `kind` (did you mean `type`?); allowed: name, type, "
+        "uri, tables, namespace, properties"
+    ),
+    "checks that no value passes": (
+        "orders.yaml:3: contract.columns.id.le: no value of id (long) passes `ge: 5` and `le: 1`, so each "
+        "record would break it; correct it"
+    ),
+    "a start in milliseconds": (
+        "orders.yaml:3: start.timestamp: 1700000000000 is not a time; write one such as 2026-01-01T00:00:00Z"
+    ),
+    "a start that is a year": (
+        "orders.yaml:3: start.timestamp: 2026 is not a time; write one such as 2026-01-01T00:00:00Z"
+    ),
+    "a placeholder in quotes": (
+        "orders.yaml:5: unavailable_value: 'say \"nothing\"' is not of ASCII's letters, digits and signs; "
+        "write it without blanks, quotes and backslashes"
+    ),
+    "a type of variants": (
+        "orders.yaml:2: columns.id.type: expected a type, found 'variant' (did you mean string?); allowed: "
+        "boolean, int, long, float, double, date, time, timestamp, timestamptz, string, binary, uuid, "
+        "decimal(p,s), list<type>, map<key, value>, struct<name: type, ...>"
+    ),
+    "a rule without its name": (
+        "orders.yaml:3: contract.rows.0.name: `name` is missing; write `name: shipped_after_order`"
+    ),
 }

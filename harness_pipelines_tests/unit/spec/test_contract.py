@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness_pipelines.spec.contract import StopAbove, written_checks
-from harness_pipelines.spec.load import dump_spec, load_spec_text
+from harness_pipelines.spec.load import check_rules, dump_spec, load_spec_text
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.wording import SpecError
 
@@ -158,6 +158,46 @@ def test_without_a_buffer_a_check_can_only_quarantine_yet(contract: Any):
 )  # fmt: skip
 def test_so_many_refused_records_are_not_too_many(words: Any, records_max: int):
     assert StopAbove.model_validate(words).records_max == records_max
+
+
+@pytest.mark.parametrize(
+    ("column", "checks", "together"),
+    [
+        ("count", {"ge": 5, "le": 1}, "`ge: 5` and `le: 1`"),
+        ("count", {"gt": 5, "ge": 1, "le": 5}, "`gt: 5` and `le: 5`"),
+        ("count", {"ge": 5, "lt": 5, "le": 5}, "`ge: 5` and `lt: 5`"),
+        ("count", {"ge": 2**63}, "`ge: 9223372036854775808`"),
+        ("count", {"eq": 1.5}, "`eq: 1.5`"),
+        ("count", {"isin": [1, 2], "gt": 2}, "`isin: [1, 2]` and `gt: 2`"),
+        ("amount", {"eq": 1, "ne": 1}, "`eq: 1` and `ne: 1`"),
+        ("state", {"isin": ["a"], "ne": "a"}, "`isin: ['a']` and `ne: 'a'`"),
+        ("state", {"min_length": 3, "max_length": 2}, "`min_length: 3` and `max_length: 2`"),
+        (
+            "ordered_at",
+            {"ge": "2026-01-02T00:00:00Z", "lt": "2026-01-01T00:00:00Z"},
+            "`ge: '2026-01-02T00:00:00Z'` and",
+        ),
+    ],
+)
+def test_checks_that_no_value_passes_are_refused_where_a_spec_is_applied(column: str, checks: Any, together: str):
+    made = spec({"columns": {column: checks}})  # a table that is there keeps it
+    with pytest.raises(SpecError) as refused:
+        check_rules(made, source="orders.yaml")
+    [problem] = refused.value.problems
+    assert problem.field.startswith(f"contract.columns.{column}.")
+    assert f"no value of {column} (" in problem.message and together in problem.message
+
+
+@pytest.mark.parametrize(
+    ("column", "checks"),
+    [
+        ("count", {"ge": 5, "le": 5}), ("count", {"gt": 4, "ge": 5, "le": 5}), ("count", {"isin": [1, 9], "ge": 9}),
+        ("count", {"eq": 3, "ne": 4}), ("state", {"isin": ["a", "b"], "ne": "a"}), ("amount", {"ge": 0, "lt": "0.01"}),
+        ("state", {"min_length": 2, "max_length": 2}), ("flag", {"ne": True}),
+    ],
+)  # fmt: skip
+def test_checks_that_a_value_passes_are_taken(column: str, checks: Any):
+    check_rules(spec({"columns": {column: checks}}), source="orders.yaml")
 
 
 @pytest.mark.parametrize("refused", ["5", "101%", 1.01, -0.1, True, "x%", None])

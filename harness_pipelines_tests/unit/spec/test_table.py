@@ -87,6 +87,12 @@ def test_a_start_time_has_an_offset_and_is_kept_in_utc():
         spec(start={"timestamp": "2026-01-01T01:00:00"})
 
 
+@pytest.mark.parametrize("moment", [2026, 20260101, "2026", "1700000000000", 1.7e9, "1e9", True])
+def test_a_start_time_is_no_number_whose_unit_is_a_guess(moment):
+    with pytest.raises(SpecError, match=r"is not a time; write one such as 2026-01-01T00:00:00Z"):
+        spec(start={"timestamp": moment})
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -193,7 +199,7 @@ def test_only_times_and_decimals_say_how_they_are_written():
         ({"key": []}, "`format: debezium` needs it: without a key each update of a row would count as one more row"),
         ({"delete": {"field": "op", "values": ["d"]}}, "state themselves which row they delete; remove it"),
         ({"key_format": "text"}, "the record keys of `format: debezium` are json; remove it"),
-        ({"unavailable_value": 'say "no" to it'}, "does not have the form"),
+        ({"unavailable_value": 'say "no" to it'}, "is not of ASCII's letters, digits and signs"),
         ({"unavailable_value": "no"}, "at least 8 characters"),
         ({"format": "json", "unavailable_value": "__elsewhere"}, "only events of `format: debezium` have it"),
         ({"columns": {"id": "int", "a": "decimal(9,2)"}}, "column 'a' of type decimal(9, 2): say how events without"),

@@ -217,4 +217,11 @@ SPECS = {
     "a secret of an unknown place": _with(
         "catalogs: [{name: lake, type: rest, uri: http://a, properties: {token: {variable: X}}}]"
     ),
+    "a catalog with its kind": _with("catalogs: [{name: lake, kind: rest, uri: http://a}]"),
+    "checks that no value passes": _with("contract: {columns: {id: {ge: 5, le: 1}}}"),
+    "a start in milliseconds": _with("start: {timestamp: 1700000000000}"),
+    "a start that is a year": _with("start: {timestamp: 2026}"),
+    "a placeholder in quotes": _with("format: debezium\nkey: id\nunavailable_value: 'say \"nothing\"'"),
+    "a type of variants": _with("", "columns: {id: variant}\n"),
+    "a rule without its name": _with("contract: {rows: [{expr: id > 1}]}"),
 }
