@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from harness_pipelines_tests.rig import TableRig
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 BACKFILL_TAG = "dagster/backfill"
+STARTED, CANCELING = DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING
 END_S = 15.0
 LAUNCH = """
 mutation ($params: LaunchBackfillParams!) {
@@ -72,11 +75,14 @@ def dagster(settings: Settings, table: TableRig, tmp_path: Path) -> Iterator[Dag
 class Backfill:
     """All regions of the table, as a person chooses them in the asset graph."""
 
-    def __init__(self, dagster: DagsterRig, table: TableRig) -> None:
+    def __init__(self, dagster: DagsterRig, table: TableRig, *, rebuild: bool = False) -> None:
         self.dagster, self.table = dagster, table
+        step = f"{table.name.replace('.', '__')}__rewrite_otree"
+        config = {"ops": {step: {"config": {"rebuild": rebuild}}}}
         params = {
             "assetSelection": [{"path": [*table.name.split("."), "otree"]}],
             "partitionNames": REGIONS.get_partition_keys(),
+            "runConfigData": config,
         }
         made = dagster.asked(LAUNCH, {"params": params})
         assert made["__typename"] == "LaunchBackfillSuccess", made
@@ -91,6 +97,17 @@ class Backfill:
     def runs(self, *statuses: DagsterRunStatus) -> list[DagsterRun]:
         tags = {BACKFILL_TAG: self.backfill_id}
         return list(self.dagster.instance.get_runs(RunsFilter(tags=tags, statuses=list(statuses))))
+
+    def is_ending(self) -> bool:
+        """Whether the daemon has asked its runs to end; none may end by itself before."""
+        statuses = {run.status for run in self.runs()}
+        assert statuses <= {STARTED, CANCELING, DagsterRunStatus.CANCELED}, self.history()
+        return STARTED not in statuses
+
+    def history(self) -> str:
+        """What its runs and the daemon say."""
+        said = [entry.user_message for run in self.runs() for entry in self.dagster.instance.all_logs(run.run_id)]
+        return "\n".join([self.status, *said, self.dagster.log("daemon")])
 
     def within_a_move(self) -> DagsterRun | None:
         """Its run that has begun with a move and not ended it, if there is one."""
@@ -127,6 +144,26 @@ def in_force(table: TableRig, stage: Stage) -> dict[str, int]:
 
 
 @contextmanager
+def held(table: TableRig, stage: Stage) -> Iterator[None]:
+    """Another worker has the claim of *stage* to the end of the block."""
+    ledger, lease, over = table.stores.ledger, timedelta(seconds=60), threading.Event()
+    claim = table.claim(stage, lease_s=lease.total_seconds())
+
+    def keep() -> None:
+        while not over.wait(lease.total_seconds() / 4):
+            ledger.renew(claim, lease=lease)
+
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()
+        ledger.release(claim)
+
+
+@contextmanager
 def paused(dagster: DagsterRig, run: DagsterRun) -> Iterator[None]:
     """The process of *run* stands still to the end of the block: what it has begun stays begun."""
     pid = dagster.pid_of(run)
@@ -159,8 +196,7 @@ def test_a_backfill_that_is_cancelled_within_a_move_leaves_nothing_behind_and_th
     with paused(dagster, run):
         assert asked_for(table) != []
         backfill.cancel()
-        canceling = DagsterRunStatus.CANCELING
-        wait_until(lambda: bool(backfill.runs(canceling)), "the daemon ends its runs", deadline_s=RUN_S)
+        wait_until(lambda: bool(backfill.runs(CANCELING)), "the daemon ends its runs", deadline_s=RUN_S)
     await_ends(backfill)
     backfill.await_end("CANCELED")
     assert asked_for(table) == []
@@ -172,6 +208,28 @@ def test_a_backfill_that_is_cancelled_within_a_move_leaves_nothing_behind_and_th
     assert look(table.stores, table.table.row).score.staged_share < before
     assert (asked_for(table), open_moves(table)) == ([], [])
     dagster.await_truth()
+    dagster.room.down()
+    assert_tidy(table)
+
+
+def test_a_backfill_that_is_cancelled_while_it_waits_for_its_turn_withdraws_its_request(
+    table: TableRig, dagster: DagsterRig
+):
+    dagster.room.up()
+    with held(table, Stage.OTREE):
+        backfill = Backfill(dagster, table, rebuild=True)
+        wait_until(lambda: bool(asked_for(table)), "its request is recorded", deadline_s=RUN_S)
+        dagster.reload()  # its run belongs to a code server that is replaced
+        backfill.cancel()
+        wait_until(backfill.is_ending, "the daemon ends its runs", deadline_s=RUN_S)
+        await_ends(backfill)
+        backfill.await_end("CANCELED")
+        assert asked_for(table) == []
+    assert [move for move in table.stores.ledger.moves(table.table.row, stage=Stage.OTREE) if move["run_id"]] == []
+
+    second = Backfill(dagster, table, rebuild=True)
+    second.await_end("COMPLETED_SUCCESS")
+    assert (asked_for(table), open_moves(table)) == ([], [])
     dagster.room.down()
     assert_tidy(table)
 
