@@ -1,7 +1,8 @@
-"""The peer: Spark Structured Streaming from Kafka to an Iceberg table, as its manual says it is done.
+"""The peers: what else writes a topic to an Iceberg table, each into a table of its own with the same columns.
 
-It runs in the same Spark as the harness's tier, commits to the same Postgres by Iceberg's JDBC catalog, and writes
-the same columns with the record's coordinates. Its table is unpartitioned and written without a shuffle.
+All commit to the same Postgres by Iceberg's JDBC catalog, and write the record's coordinates too. The tables are
+unpartitioned and written without a shuffle. Here is Spark Structured Streaming, as its manual says it is done; it runs
+in the same Spark as the harness's tier. Kafka Connect is in `bench.connect`.
 """
 
 from __future__ import annotations
@@ -36,28 +37,93 @@ _POINTER = (
 )
 
 
-class Peer:
-    """A streaming query into a table of its own; stopped and dropped with the block."""
+class PeerTable:
+    """A table of a peer, dropped with the block; made before anything is written to it."""
 
-    def __init__(self, harness: hp.Harness, topic: str, *, trigger_s: int, start: Mapping[int, int] | None) -> None:
+    def __init__(self, harness: hp.Harness, topic: str) -> None:
         self._harness, self._topic = harness, topic
-        self._trigger_s = trigger_s
-        self._start = start
         self._name = f"t_{uuid.uuid4().hex[:10]}"
-        self._checkpoint = harness.settings.home / "bench" / self._name
-        self._query: Any = None
         self._connection = psycopg.connect(harness.stores.dsn, autocommit=True)
 
     @property
     def table(self) -> str:
         return f"{CATALOG}.{NAMESPACE}.{self._name}"
 
+    @property
+    def catalog(self) -> dict[str, str]:
+        """Properties of the catalog, as Iceberg in Java names them."""
+        stores = self._harness.stores
+        place = f"{stores.warehouse}/bench_peer"
+        return catalog_options(stores.dsn, warehouse=place) | spark_options(place, stores.settings.s3)
+
     def __enter__(self) -> Self:
-        self._make_table()
+        spark = self._harness.stores.spark()
+        for name, given in self.catalog.items():
+            spark.conf.set(f"spark.sql.catalog.{CATALOG}.{name}" if name else f"spark.sql.catalog.{CATALOG}", given)
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{NAMESPACE}")
+        spark.sql(
+            f"CREATE TABLE {self.table} (kafka_partition INT, kafka_offset BIGINT, kafka_timestamp TIMESTAMP, "
+            f"{SPARK_COLUMNS}) USING iceberg TBLPROPERTIES ('write.distribution-mode'='none', "
+            "'write.parquet.compression-codec'='zstd')"
+        )
         return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._harness.stores.spark().sql(f"DROP TABLE IF EXISTS {self.table} PURGE")
+        self._connection.close()
+
     def begin(self) -> float:
-        """Start the query; returns the monotonic time just before."""
+        """Start the peer; returns the monotonic time just before."""
+        raise NotImplementedError
+
+    def await_running(self) -> None:
+        """Until the peer looks for records."""
+        raise NotImplementedError
+
+    def await_rows(self, count: int) -> None:
+        """Until the table that its readers see holds *count* rows."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self._rows() < count:
+            self._check(deadline)
+            time.sleep(POLL_S)
+        assert self._rows() == count, f"the peer's table holds {self._rows()} rows of {count}"
+
+    def pointer(self) -> str:
+        """The metadata file that the catalog names now: what a reader of the table asks first."""
+        row = self._connection.execute(_POINTER, [CATALOG, NAMESPACE, self._name]).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def newest(self, metadata: str, above: Mapping[int, int]) -> pa.Table:
+        """Coordinates and id of the rows from the offsets *above* on, read as a user of PyIceberg reads them."""
+        where = " or ".join(f"(kafka_partition = {p} and kafka_offset >= {above[p]})" for p in range(PARTITIONS))
+        columns = ("kafka_partition", "kafka_offset", "id")
+        return StaticTable.from_metadata(metadata).scan(row_filter=where, selected_fields=columns).to_arrow()
+
+    def _rows(self) -> int:
+        snapshot = metadata_of(self.pointer(), opened_io()).current_snapshot()
+        if snapshot is None or snapshot.summary is None:
+            return 0
+        return int(snapshot.summary["total-records"] or 0)
+
+    def _check(self, deadline: float) -> None:
+        """The peer still works, and has time left."""
+        raise NotImplementedError
+
+
+class Peer(PeerTable):
+    """A streaming query of Spark; stopped with the block."""
+
+    def __init__(self, harness: hp.Harness, topic: str, *, trigger_s: int, start: Mapping[int, int] | None) -> None:
+        super().__init__(harness, topic)
+        self._trigger_s = trigger_s
+        self._start = start
+        self._checkpoint = harness.settings.home / "bench" / self._name
+        self._query: Any = None
+
+    def begin(self) -> float:
         from pyspark.sql import functions as f
 
         settings, spark = self._harness.settings, self._harness.stores.spark()
@@ -86,60 +152,18 @@ class Peer:
         return began
 
     def await_running(self) -> None:
-        """Until the query looks for records."""
         deadline = time.monotonic() + DEADLINE_S
         while not self._query.status["message"].startswith(("Waiting", "Processing", "Getting offsets", "No new")):
             self._check(deadline)
             time.sleep(POLL_S)
-
-    def await_rows(self, count: int) -> None:
-        """Until the table that its readers see holds *count* rows."""
-        deadline = time.monotonic() + DEADLINE_S
-        while self._rows() < count:
-            self._check(deadline)
-            time.sleep(POLL_S)
-        assert self._rows() == count, f"the peer's table holds {self._rows()} rows of {count}"
-
-    def pointer(self) -> str:
-        """The metadata file that the catalog names now: what a reader of the table asks first."""
-        row = self._connection.execute(_POINTER, [CATALOG, NAMESPACE, self._name]).fetchone()
-        assert row is not None
-        return str(row[0])
-
-    def newest(self, metadata: str, above: Mapping[int, int]) -> pa.Table:
-        """Coordinates and id of the rows from the offsets *above* on, read as a user of PyIceberg reads them."""
-        where = " or ".join(f"(kafka_partition = {p} and kafka_offset >= {above[p]})" for p in range(PARTITIONS))
-        columns = ("kafka_partition", "kafka_offset", "id")
-        return StaticTable.from_metadata(metadata).scan(row_filter=where, selected_fields=columns).to_arrow()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._query is not None:
             self._query.stop()
-        self._harness.stores.spark().sql(f"DROP TABLE IF EXISTS {self.table} PURGE")
-        self._connection.close()
+        super().__exit__(kind, error, trace)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
-
-    def _make_table(self) -> None:
-        stores = self._harness.stores
-        spark = stores.spark()
-        place = f"{stores.warehouse}/bench_peer"
-        options = catalog_options(stores.dsn, warehouse=place) | spark_options(place, stores.settings.s3)
-        for name, given in options.items():
-            spark.conf.set(f"spark.sql.catalog.{CATALOG}.{name}" if name else f"spark.sql.catalog.{CATALOG}", given)
-        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{NAMESPACE}")
-        spark.sql(
-            f"CREATE TABLE {self.table} (kafka_partition INT, kafka_offset BIGINT, kafka_timestamp TIMESTAMP, "
-            f"{SPARK_COLUMNS}) USING iceberg TBLPROPERTIES ('write.distribution-mode'='none', "
-            "'write.parquet.compression-codec'='zstd')"
-        )
-
-    def _rows(self) -> int:
-        snapshot = metadata_of(self.pointer(), opened_io()).current_snapshot()
-        if snapshot is None or snapshot.summary is None:
-            return 0
-        return int(snapshot.summary["total-records"] or 0)
 
     def _check(self, deadline: float) -> None:
         if (failure := self._query.exception()) is not None:

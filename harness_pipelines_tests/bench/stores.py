@@ -22,8 +22,9 @@ from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.bench import mirror
 from harness_pipelines_tests.bench.base import Figure, Group, Run
+from harness_pipelines_tests.bench.connect import ConnectSink
 from harness_pipelines_tests.bench.freshness import RATE, of_table
-from harness_pipelines_tests.bench.peer import Peer
+from harness_pipelines_tests.bench.peer import Peer, PeerTable
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
 from harness_pipelines_tests.bench.steady import SteadyProducer
 from harness_pipelines_tests.bench.throughput import published, warm_up
@@ -162,10 +163,11 @@ def requests(run: Run) -> Sequence[Figure]:
 
 
 def peers(run: Run) -> Sequence[Figure]:
-    """Requests per million rows, beside Spark Structured Streaming: as fresh in the lake, and as fresh for readers.
+    """Requests per million rows, beside Spark Structured Streaming and Kafka Connect's sink: as fresh in the lake, and
+    as fresh for readers.
 
-    Readers of the harness see the buffer too, those of the peer the lake alone. The peer's checkpoint lies on the local
-    disk and costs no request here.
+    Readers of the harness see the buffer too, those of the peers the lake alone. The checkpoint of the one lies on the
+    local disk, the control topic of the other in Kafka: they cost no request here.
     """
     seconds = run.size(120, 65)
     with store_of(run) as s3, StoreProxy(s3) as proxy, over(run, _bucket(), proxy.settings) as there:
@@ -173,8 +175,10 @@ def peers(run: Run) -> Sequence[Figure]:
         asked = {
             "ours_10s": _ours(there, proxy, max_age="10s", seconds=seconds),
             "ours_60s": _ours(there, proxy, max_age="60s", seconds=seconds),
-            "peer_10s": _peers(there, proxy, trigger_s=10, seconds=seconds),
-            "peer_1s": _peers(there, proxy, trigger_s=1, seconds=seconds),
+            "spark_10s": _of_spark(there, proxy, every_s=10, seconds=seconds),
+            "spark_1s": _of_spark(there, proxy, every_s=1, seconds=seconds),
+            "connect_10s": _of_connect(there, proxy, every_s=10, seconds=seconds),
+            "connect_1s": _of_connect(there, proxy, every_s=1, seconds=seconds),
         }
     for name, act in asked.items():
         for kind, times in sorted(Counter(one.kind for one in act.requests).items()):
@@ -182,8 +186,12 @@ def peers(run: Run) -> Sequence[Figure]:
         run.note(f"peers.{name}.dollars", act.dollars / seconds / RATE * 1e9, "$ per 1,000 million rows")
     many = {name: len(act.requests) for name, act in asked.items()}
     return [
-        _figure("peers.as_fresh_in_the_lake", many["ours_10s"] / many["peer_10s"], "x", 0.5),
-        _figure("peers.as_fresh_for_readers", many["ours_60s"] / many["peer_1s"], "x", 0.5),
+        figure
+        for peer in ("spark", "connect")
+        for figure in (
+            _figure(f"peers.{peer}.as_fresh_in_the_lake", many["ours_10s"] / many[f"{peer}_10s"], "x", 0.5),
+            _figure(f"peers.{peer}.as_fresh_for_readers", many["ours_60s"] / many[f"{peer}_1s"], "x", 0.5),
+        )
     ]
 
 
@@ -200,11 +208,22 @@ def _ours(run: Run, proxy: StoreProxy, *, max_age: str, seconds: int) -> Act:
         return Act(requests=tuple(proxy.seen[first:]))
 
 
-def _peers(run: Run, proxy: StoreProxy, *, trigger_s: int, seconds: int) -> Act:
-    """What the peer asks of it for as many."""
-    run.say(f"peers: the peer, trigger {trigger_s} s")
+def _of_spark(run: Run, proxy: StoreProxy, *, every_s: int, seconds: int) -> Act:
+    """What Spark Structured Streaming asks of it for as many."""
+    run.say(f"peers: Spark Structured Streaming, trigger {every_s} s")
     topic = run.topic()
-    with Peer(run.harness, topic, trigger_s=trigger_s, start=None) as peer:
+    return _of_peer(run, proxy, topic, Peer(run.harness, topic, trigger_s=every_s, start=None), seconds=seconds)
+
+
+def _of_connect(run: Run, proxy: StoreProxy, *, every_s: int, seconds: int) -> Act:
+    """What Kafka Connect's sink asks of it for as many."""
+    run.say(f"peers: Kafka Connect's sink, a commit every {every_s} s")
+    topic = run.topic()
+    return _of_peer(run, proxy, topic, ConnectSink(run, topic, commit_s=every_s), seconds=seconds)
+
+
+def _of_peer(run: Run, proxy: StoreProxy, topic: str, peer: PeerTable, *, seconds: int) -> Act:
+    with peer:
         peer.begin()
         peer.await_running()
         with SteadyProducer(run.harness.settings, topic, rate=RATE, seconds=seconds) as producer:

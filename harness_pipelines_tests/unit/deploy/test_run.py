@@ -46,14 +46,14 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def run(checkout: Path, *, mvn: str, uv: str) -> subprocess.CompletedProcess[str]:
-    """Run `deploy/run --version`; *mvn* and *uv* are what these programs do, with the checkout in ``$root``."""
+def run(checkout: Path, *words: str, mvn: str = "", uv: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `deploy/run` with *words*; *mvn* and *uv* are what these programs do, with the checkout in ``$root``."""
     place = checkout.parent
     begun = 'root={}; touch "$root/{}-began"\n'
     program(place / "bin/mvn", begun.format(checkout, "mvn") + mvn)
     program(checkout / ".venv/bin/uv", begun.format(checkout, "uv") + uv)
     return subprocess.run(
-        [checkout / "deploy/run", "--version"],
+        [checkout / "deploy/run", *(words or ("--version",))],
         env={**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "JAVA_HOME": str(place / "java")},
         capture_output=True,
         text=True,
@@ -69,6 +69,17 @@ def test_jars_come_while_the_packages_are_installed(checkout: Path):
 
     assert (done.returncode, done.stdout) == (0, "harness --version\n"), done.stderr
     assert sorted(path.name for path in (checkout / ".cache/jars").iterdir()) == ["kafka", "spark"]
+
+
+def test_the_jars_of_a_peer_come_only_where_the_bench_measures_it(checkout: Path):
+    program(checkout.parent / "bin/versitygw", "")
+
+    kinds = {}
+    for words in (("demo", "--s3"), ("bench", "stores", "--quick")):
+        assert run(checkout, *words).returncode == 0
+        kinds[words[0]] = sorted(path.name for path in (checkout / ".cache/jars").iterdir())
+
+    assert kinds == {"demo": ["kafka", "s3", "spark"], "bench": ["connect", "kafka", "s3", "spark"]}
 
 
 def test_jars_that_cannot_be_had_end_the_set_up_with_what_is_missing(checkout: Path):
