@@ -97,7 +97,7 @@ class Wrapped:
             return None
         try:
             found = _OBJECT.decode(text)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         lacking = next((c.name for c in self.must if c.name_in(found) not in found), None)
         why = f"`{lacking}`: there is no such field, so nothing tells what is deleted"

@@ -74,13 +74,12 @@ def _bad_utf8(value: bytes) -> int | None:
 
 def too_deep(value: bytes) -> bool:
     """Whether *value* is nested deeper than `NESTING_MAX`: ask before each parser, which may raise RecursionError."""
-    return len(value) > NESTING_MAX and _depth(value) > NESTING_MAX
+    brackets = value.count(b"[") + value.count(b"{") if len(value) > NESTING_MAX else 0
+    return brackets > NESTING_MAX and depth(value) > NESTING_MAX
 
 
-def _depth(value: bytes) -> int:
-    """How deep arrays and objects are nested, at most."""
-    if value.count(b"[") + value.count(b"{") <= NESTING_MAX:
-        return 0
+def depth(value: bytes) -> int:
+    """How deep arrays and objects of JSON are nested, at most."""
     signs = np.frombuffer(_STRINGS.sub(b"", value), np.uint8)
     steps = np.isin(signs, (ord("["), ord("{"))).astype(np.int64) - np.isin(signs, (ord("]"), ord("}")))
     return int(steps.cumsum().max(initial=0))

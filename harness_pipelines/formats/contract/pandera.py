@@ -130,7 +130,7 @@ def _schema(spec: TableSpec, contract: Contract) -> Any:
             f"{spec.table}: the contract's module {contract.module!r} needs {error.name!r}, which is not there"
             f"{_of_the_extra(error.name)}. {way_on}"
         ) from error
-    except Exception as error:  # whatever the user's code raises, other tables continue
+    except (Exception, SystemExit) as error:  # whatever the user's code raises, other tables continue
         raise ContractUnusable(
             f"{spec.table}: the contract's module {contract.module!r} cannot be imported: {type(error).__name__}: "
             f"{error}. Repair it. {way_on}"
@@ -171,7 +171,7 @@ def _as_schema(spec: TableSpec, contract: Contract, found: Any) -> Any:
     if isinstance(found, type) and issubclass(found, DataFrameModel):
         try:
             found = found.to_schema()
-        except Exception as error:  # of pandera, about the user's class
+        except (Exception, SystemExit) as error:  # of pandera, about the user's class
             raise ContractUnusable(
                 f"{spec.table}: pandera makes no schema of {_where(contract)}: {type(error).__name__}: {error}; no "
                 "record was taken. Repair the class, and apply the spec or start the worker again"
@@ -361,7 +361,7 @@ def _asked(check: Any) -> Callable[[Any], bool]:
     def holds(value: Any) -> bool:
         try:
             return bool(function(value, **given))
-        except Exception:  # of the user's code, which cannot say yes to this value
+        except (Exception, SystemExit):  # of the user's code, which cannot say yes to this value
             return False
 
     return holds

@@ -79,3 +79,40 @@ def test_a_value_says_that_it_deletes_by_a_field():
     words = {"key": ["id"], "delete": {"field": "op", "values": ["d"]}}
     found = RecordCodec(spec(**words), GivenSchemas({1: KNOWN})).decode([framed(b'{"id": 4, "op": "d"}')], [None])
     assert found.rows.to_pylist() == [{"_op": "delete", "id": 4, "total": None}]
+
+
+OF_LISTS = {"type": "array", "items": {"$ref": "#/$defs/x"}}
+LISTS: Any = {"anyOf": [OF_LISTS, {**OF_LISTS, "minItems": 2}, {"type": "integer"}]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"x": {"$ref": "#/$defs/x"}}, "$defs": {"x": LISTS}},
+        {"properties": {"x": {"$ref": "#x"}}, "$defs": {"x": {"$anchor": "x", **LISTS}}},
+        {"properties": {"x": {"$dynamicRef": "#x"}}, "$defs": {"x": {"$dynamicAnchor": "x", **LISTS}}},
+    ],
+)
+def test_an_error_that_has_a_way_for_each_reference_is_not_told_for_ever(schema: Any):
+    """Of each of the two references at each depth the validator makes an error: twice as many for each bracket."""
+    deep = b'{"id":5,"x":' + b"[" * 40 + b'"a"' + b"]" * 40 + b"}"
+    flat = [b'{"id":5,"x":[1,[2,3]]}', b'{"id":5,"x":["a"]}']
+    written = WrittenSchema(
+        kind="JSON", text=json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+    )
+    codec = RecordCodec(spec(), GivenSchemas({1: written}))
+    found = codec.decode([framed(value) for value in (deep, *flat)], [None] * 3)
+    assert [row["id"] for row in found.rows.to_pylist()] == [5]
+    assert [(r.index, r.reason) for r in found.refused] == [(i, Reason.SCHEMA_VIOLATION) for i in (0, 2)]
+    assert "the schema does not allow the value" in found.refused[0].detail
+
+
+def test_a_wide_schema_and_a_chain_of_references_still_tell_the_place():
+    wide = {f"c{i}": {"anyOf": [{"type": "integer"}, {"type": "null"}]} for i in range(1_500)}
+    chain = {"properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "integer"}}}
+    schema = {"properties": {**wide, "id": {"maximum": 3}, "node": {"$ref": "#/$defs/node"}}, "$defs": {"node": chain}}
+    value = b'{"id":1,"node":' + b'{"next":' * 100 + b'{"v":"a"}' + b"}" * 101
+    codec = RecordCodec(spec(), GivenSchemas({1: WrittenSchema(kind="JSON", text=json.dumps(schema))}))
+    found = codec.decode([framed(b'{"id":9}'), framed(value)], [None] * 2)
+    assert "`id`: 9 is greater than the maximum of 3" in found.refused[0].detail
+    assert found.refused[1].detail.startswith("`node.next.next.next.")

@@ -217,6 +217,7 @@ def test_a_module_that_is_not_there_is_named_with_the_way_on_and_found_once_it_i
         ("import not_there_at_all", r"needs 'not_there_at_all', which is not there"),
         ("1/0", r"cannot be imported: ZeroDivisionError: division by zero"),
         ("def", r"cannot be imported: SyntaxError"),
+        ("import sys; sys.exit(3)", r"cannot be imported: SystemExit: 3"),
         ("Other = 1", r"\(.*contracts_bad.*\) has no 'Orders'"),
         ("Orders = 1", r"is int, no pandera DataFrameModel or DataFrameSchema"),
         ("import pandera.pandas as p\nOrders = p.DataFrameSchema({})", r"has no check"),

@@ -112,6 +112,12 @@ def test_the_only_column_of_a_key_is_a_value_or_a_field_of_an_object():
     assert [(one.index, one.reason) for one in found.refused] == [(3, Reason.MISSING_KEY)]
 
 
+@pytest.mark.parametrize("key", [b'{"\xb5":1}', b'{"id":"\xff"}', b'{"id":1', b'{"a":"\\ud800"}'])
+def test_a_key_that_is_no_json_is_refused_as_such(key: bytes):
+    found = decode([(key, None)], columns=OPTIONAL)
+    assert [one.reason for one in found.refused] == [Reason.MALFORMED]
+
+
 def test_a_value_that_deletes_tells_its_key():
     values = [b'{"op":"d","id":1}', b'{"op":"d"}', b'{"op":"d","before":{"id":1}}', b'{"op":"d","id":null}']
     found = decode([(b"1", value) for value in values], columns=OPTIONAL, delete={"field": "op", "values": ["d"]})
