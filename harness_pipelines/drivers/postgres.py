@@ -21,7 +21,7 @@ import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from harness_pipelines.drivers.certificates import CertificateRefused, TlsPlace, why_refused
 from harness_pipelines.drivers.postgres_address import check_environment, in_force, origin, own_settings
@@ -36,6 +36,18 @@ class Connection(psycopg.Connection[DictRow]):
     used_at = -inf  #: monotonic seconds
     deadline_s = 130.0  #: how long an answer is waited for
     pulse_s = 10.0  #: how often a transaction is kept from being idle
+
+    @classmethod
+    def connect(  # type: ignore[override]  # what psycopg takes by name is passed on
+        cls, conninfo: str = "", *, refused: Callable[[psycopg.Error], None] | None = None, **settings: Any
+    ) -> Connection:
+        """*refused* is told why there is none: a pool tries again and keeps the reason to its log."""
+        try:
+            return super().connect(conninfo, **settings)
+        except psycopg.Error as error:
+            if refused is not None:
+                refused(error)
+            raise
 
     @classmethod
     def of(cls, dsn: str, *, autocommit: bool = False) -> Connection:
@@ -178,7 +190,7 @@ class MissingRole(HarnessError):
 class PostgresLoginFailed(HarnessError):
     """The database answered and refused the login, or has no database of that name; trying again does not help."""
 
-    way_on = "correct HARNESS_DSN, start the worker again"
+    way_on = "correct HARNESS_DSN and start the worker again; after the server or PGPASSFILE it continues by itself"
 
 
 class SessionsPooled(HarnessError):
@@ -382,7 +394,12 @@ def _away(said: str, asked: Asked, state: str = "") -> HarnessError:
         return PostgresLoginFailed(
             f"{asked.about}{asked.place} refused the login: {said}; {asked.outcome}. Check user, password and database "
             "of HARNESS_DSN (or of PGUSER, PGPASSWORD, PGDATABASE), and the server's pg_hba.conf; embedded services "
-            "that an older version started get their logins by `harness services up`"
+            "that an older version started get their logins by `harness services up`. A worker tries again by itself; "
+            + (
+                "another password it takes when it is started again"
+                if in_force(asked.dsn).get("password")
+                else "it reads the file of passwords (PGPASSFILE) each time"
+            )
         )
     return PostgresUnreachable(
         f"{asked.about}{asked.place} is not answering: {said}; {asked.outcome}, check HARNESS_DSN or "
@@ -426,10 +443,11 @@ class Database:
         self._role, self._check = role, check
         self.connections = 0  #: made so far: another one may lead to another server
         self._lost_at = -inf
+        self._refusal = (-inf, "")  #: when the pool was refused a session last, and why
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             self.dsn,
             connection_class=Connection,
-            kwargs={"row_factory": dict_row, "prepare_threshold": 3},
+            kwargs={"row_factory": dict_row, "prepare_threshold": 3, "refused": self._note_refusal},
             min_size=0,
             max_size=size,
             timeout=15,
@@ -461,7 +479,7 @@ class Database:
                     self._check(connection)
             self._pool.open()
             self._opened = True
-        with explained(self.dsn, table=table), self._pool.connection() as connection:
+        with explained(self.dsn, table=table), self._with_reason(), self._pool.connection() as connection:
             try:
                 yield connection
             except psycopg.errors.ReadOnlySqlTransaction:
@@ -470,6 +488,21 @@ class Database:
             finally:
                 if connection.closed:  # what ended it may have ended the others
                     self._lost_at = time.monotonic()
+
+    @contextmanager
+    def _with_reason(self) -> Iterator[None]:
+        """Where the pool could make no session in time, say why. Raises: psycopg.OperationalError."""
+        asked_at = time.monotonic()
+        try:
+            yield
+        except PoolTimeout as late:
+            refused_at, why = self._refusal
+            if refused_at < asked_at:
+                raise
+            raise psycopg.OperationalError(why) from late
+
+    def _note_refusal(self, error: psycopg.Error) -> None:
+        self._refusal = time.monotonic(), str(error)
 
     def _connected(self, connection: Connection) -> None:
         connection.autocommit = True  # one round trip

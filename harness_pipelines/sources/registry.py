@@ -46,12 +46,13 @@ class RegistryAway(TryAgain):
 class RegistryLoginFailed(HarnessError):
     """The registry refused the login."""
 
-    way_on = "`HARNESS_REGISTRY_*`; then start the worker again"
+    way_on = "`HARNESS_REGISTRY_*`; then start the worker again. After a change at the registry it continues by itself"
 
     def __init__(self, url: str, *, detail: str) -> None:
         super().__init__(
             f"the login at the schema registry {url} failed: {detail}. Check HARNESS_REGISTRY_BASIC_AUTH_USER_INFO "
-            "(user:password) and HARNESS_REGISTRY_SSL_*"
+            "(user:password) and HARNESS_REGISTRY_SSL_*. A worker tries again by itself; another login it takes when "
+            "it is started again"
         )
 
 
