@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,6 +46,19 @@ def rewrite(location: str, rows: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink)
     put(location, sink.getvalue().to_pybytes())
+
+
+@contextmanager
+def moved_away(*paths: str) -> Iterator[None]:
+    """Files are not there for the length of the block."""
+    kept = {path: content(path) for path in paths}
+    for path in paths:
+        remove(path)
+    try:
+        yield
+    finally:
+        for path, whole in kept.items():
+            put(path, whole)
 
 
 def name_of(location: str) -> str:

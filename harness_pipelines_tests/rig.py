@@ -79,6 +79,15 @@ def settings_for(endpoints: Endpoints, home: Path, **changes: Any) -> Settings:
     )
 
 
+def new_warehouse(endpoints: Endpoints, folder: Path) -> str:
+    """A warehouse that nobody has, where the tests have theirs: in *folder*, or in the bucket."""
+    if endpoints.s3 is None:
+        return f"file://{folder}/warehouse"
+    bucket = "/".join(endpoints.warehouse.split("/")[:3])
+    assert bucket.startswith("s3://"), bucket
+    return f"{bucket}/{uuid.uuid4().hex[:10]}"
+
+
 def with_session(dsn: str, **options: str) -> str:
     """*dsn* with session settings of its own, as a user writes them."""
     return make_conninfo(dsn, options=" ".join(f"-c {name}={value}" for name, value in options.items()))

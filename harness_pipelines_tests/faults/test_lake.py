@@ -191,6 +191,7 @@ def test_a_spark_session_that_executors_forgot_still_runs_python(settings: Setti
 # -- spellings of the warehouse -----------------------------------------------------------------------------
 
 
+@pytest.mark.folder("a location on a store has one spelling: others are refused")
 @pytest.mark.parametrize("spelling", ["file:{}//x/./lake//", "{}/x/../x/Müller's lake", "file://localhost{}/link/lake"])
 def test_expire_leaves_what_spark_wrote_alone_however_the_warehouse_is_spelled(
     make_rig: MakeRig, settings: Settings, tmp_path: Path, spelling: str
@@ -249,6 +250,7 @@ def fill(folder: Path, *, leave: int = 0) -> Path:
     return ballast
 
 
+@pytest.mark.folder("a store has no disk of ours that could be full")
 @pytest.mark.parametrize("leave", [0, 16_384], ids=["for the harness's own files", "for Spark's files"])
 def test_a_full_disk_is_named_and_everything_arrives_once_there_is_room(
     make_rig: MakeRig, settings: Settings, small_disk: Path, leave: int

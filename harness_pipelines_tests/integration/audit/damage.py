@@ -10,7 +10,6 @@ import psycopg
 
 from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines_tests.integration.audit.conftest import Rig
-from harness_pipelines_tests.lake_files import content, put, remove
 
 POSITIONS = ("lake_positions", "ingest_positions")
 TABLES = ("tables", "schemas", *POSITIONS, "versions", "moves", "claims", "segments", "quarantine", "outbox", "leases")
@@ -43,19 +42,6 @@ def restored(rig: Rig) -> Iterator[None]:
                     f"INSERT INTO harness.{name} OVERRIDING SYSTEM VALUE SELECT * FROM public.{mark}_{name}"
                 )
                 connection.execute(f"DROP TABLE public.{mark}_{name}")
-
-
-@contextmanager
-def moved_away(*paths: str) -> Iterator[None]:
-    """Files are not there for the length of the block."""
-    kept = {path: content(path) for path in paths}
-    for path in paths:
-        remove(path)
-    try:
-        yield
-    finally:
-        for path, whole in kept.items():
-            put(path, whole)
 
 
 def metadata_of(rig: Rig, version: int) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -18,12 +17,16 @@ import harness_pipelines as hp
 from harness_pipelines.app.checks import no_gap_no_overlap, rows_are_conserved
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.drivers.files import listed
+from harness_pipelines.drivers.object_stores.marks import read_mark, replace_mark
 from harness_pipelines.lakes.owner import MARK
 from harness_pipelines.services import Endpoints
+from harness_pipelines.spec.locations import local_path
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines_tests.lake_files import moved_away
 from harness_pipelines_tests.producer import KafkaRig
-from harness_pipelines_tests.rig import TableRig, settings_for
+from harness_pipelines_tests.rig import TableRig, new_warehouse, settings_for
 
 TABLES = ("tables", "moves", "versions", "lake_positions", "ingest_positions", "claims", "leases", "outbox", "segments")
 
@@ -31,12 +34,12 @@ TABLES = ("tables", "moves", "versions", "lake_positions", "ingest_positions", "
 class Scratch:
     """The database, its warehouse, and one harness on both; after a restore the harness is another one."""
 
-    def __init__(self, endpoints: Endpoints, folder: Path, kafka: KafkaRig, *, warehouse: str | None) -> None:
+    def __init__(self, endpoints: Endpoints, folder: Path, kafka: KafkaRig) -> None:
         assert endpoints.postgres is not None
         self._server, self._folder, self.kafka = endpoints.postgres, folder, kafka
         self._endpoints = endpoints
         self._databases: list[str] = []
-        self.warehouse = warehouse or f"file://{folder}/warehouse"
+        self.warehouse = new_warehouse(endpoints, folder)
         self.harness = self._make(f"rec_{uuid.uuid4().hex[:10]}")
 
     def rig(self, **spec: Any) -> TableRig:
@@ -47,9 +50,13 @@ class Scratch:
         return settings_for(self._endpoints, self._folder, dsn=self.dsn, warehouse=self.warehouse)
 
     @property
-    def mark(self) -> Path:
+    def mark(self) -> str:
         """The file that names whose the warehouse is."""
-        return Path(urlsplit(self.warehouse).path) / MARK
+        return f"{self.warehouse}/{MARK}"
+
+    def let_mark_be(self, content: bytes) -> None:
+        """Write over the mark as another ledger does it: whole, or not at all."""
+        assert replace_mark(self.mark, content, seen=read_mark(self.mark))
 
     @property
     def dsn(self) -> str:
@@ -127,11 +134,25 @@ class Scratch:
 
 
 @contextmanager
-def scratch(endpoints: Endpoints, folder: Path, *, warehouse: str | None = None) -> Iterator[Scratch]:
-    """A scratch database while the block lasts, with its lake in *folder* or in a *warehouse* that nobody has."""
+def unmounted(folder: str) -> Iterator[None]:
+    """Nothing is in *folder* for the length of the block; a local one is not there at all."""
+    if (path := local_path(folder)) is None:
+        with moved_away(*(file.path for file in listed(folder))):
+            yield
+        return
+    aside = Path(path).rename(f"{path}.aside")
+    try:
+        yield
+    finally:
+        aside.rename(path)
+
+
+@contextmanager
+def scratch(endpoints: Endpoints, folder: Path) -> Iterator[Scratch]:
+    """A scratch database while the block lasts, with a warehouse that nobody has: in *folder*, or in the bucket."""
     assert endpoints.kafka is not None
     kafka = KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)
-    made = Scratch(endpoints, folder, kafka, warehouse=warehouse)
+    made = Scratch(endpoints, folder, kafka)
     try:
         yield made
     finally:

@@ -17,9 +17,10 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView, pinned
 from harness_pipelines.stages.run.own_mover import OwnMove
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
+from harness_pipelines_tests.lake_files import content, name_of
 from harness_pipelines_tests.rig import TableRig
 
-from .flips import bits, changed, flipped, forget_what_was_read, local
+from .flips import bits, changed, flipped, forget_what_was_read
 from .scratch import Scratch, scratch
 
 KINDS = {"stream": 60, "batch": 60, "deletes": 40, "manifest": 40, "manifest list": 30, "metadata": 40}
@@ -101,7 +102,7 @@ def outcome(path: str, ask: Callable[[], Any], right: Any) -> str:
     try:
         found = ask()
     except HarnessError as error:
-        return "named" if local(path).name in str(error) else f"an error that does not name it: {error}"
+        return "named" if name_of(path) in str(error) else f"an error that does not name it: {error}"
     return "right" if found == right else "other values"
 
 
@@ -152,7 +153,7 @@ def test_spark_reads_what_is_right_or_fails(world: World, kind: str):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_was_cut_off_is_named(world: World, kind: str):
     right, path = read(world.keyed), world.paths(kind)[0]
-    whole = local(path).read_bytes()
+    whole = content(path)
     for kept in (len(whole) - 1, len(whole) // 2, 0):
         with changed(path, whole[:kept]):
             assert outcome(path, lambda: read(world.keyed), right) == "named"
@@ -162,14 +163,14 @@ def test_a_file_that_was_cut_off_is_named(world: World, kind: str):
 def test_two_files_that_were_swapped_are_named(world: World, kind: str):
     """Those that are shorter are filled up: their lengths tell nothing."""
     right, paths = read(world.keyed), world.paths(kind)
-    one, other = (local(path).read_bytes() for path in paths[:2])
+    one, other = (content(path) for path in paths[:2])
     size = max(len(one), len(other))
-    for path, content in ((paths[0], other), (paths[1], one)):
-        held = local(path).read_bytes()
-        swapped = content[: len(held)] if len(content) >= len(held) else content + held[len(content) - size :]
+    for path, foreign in ((paths[0], other), (paths[1], one)):
+        held = content(path)
+        swapped = foreign[: len(held)] if len(foreign) >= len(held) else foreign + held[len(foreign) - size :]
         with changed(path, swapped):
             assert outcome(path, lambda: read(world.keyed), right) in {"named", "right"}
-        with changed(path, content):
+        with changed(path, foreign):
             assert outcome(path, lambda: read(world.keyed), right) == "named"
 
 
@@ -182,8 +183,8 @@ def test_fsck_and_audit_name_a_file_of_which_a_bit_was_flipped(world: World, kin
             continue  # the first four bytes say that it is a Parquet file, which nobody asks
         with flipped(path, bit):
             report = fsck(rig.stores, [rig.name])
-            assert [f for f in report.broken if f.invariant == "S10" and local(path).name in f.detail], report.to_json()
-            with pytest.raises(HarnessError, match=local(path).name):
+            assert [f for f in report.broken if f.invariant == "S10" and name_of(path) in f.detail], report.to_json()
+            with pytest.raises(HarnessError, match=name_of(path)):
                 audit_table(rig.stores, rig.table.row)
     forget_what_was_read()
     assert fsck(rig.stores, [rig.name]).ok

@@ -18,11 +18,10 @@ from harness_pipelines_tests.integration.audit.damage import (
     broken,
     files_of,
     metadata_of,
-    moved_away,
     of,
     restored,
 )
-from harness_pipelines_tests.lake_files import content, put, remove
+from harness_pipelines_tests.lake_files import content, moved_away, put, remove
 from harness_pipelines_tests.other_catalog import sql_catalog
 
 # -- files --------------------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +16,7 @@ from harness_pipelines.ports.errors import DeletesBroken, LakeFileMissing
 from harness_pipelines.protocol.versions import ForeignCommit
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
+from harness_pipelines_tests.lake_files import content, name_of, put, remove, rewrite
 
 from .flips import unnoted
 from .scratch import Scratch, assert_sound
@@ -42,10 +41,10 @@ def change(rig: KeyedRig, *, first: int) -> None:
     rig.merge_all()
 
 
-def delete_files(rig: KeyedRig) -> list[Path]:
+def delete_files(rig: KeyedRig) -> list[str]:
     assert rig.head.batch is not None
     files = pinned(rig.head.batch.metadata).files
-    return [Path(urlsplit(file.deletes.path).path) for file in files if file.deletes is not None]
+    return [file.deletes.path for file in files if file.deletes is not None]
 
 
 def goes_on(rig: KeyedRig) -> None:
@@ -71,7 +70,7 @@ def test_a_restored_backup_goes_on_with_a_batch_view_of_which_rows_are_hidden(pl
 def test_a_lost_database_takes_a_batch_view_over_with_what_is_hidden_in_it(place: Scratch, rig: KeyedRig, whole: bool):
     reached = {p: b.batch_hi if whole else 0 for p, b in rig.head.bounds.items()}
     if not whole:
-        delete_files(rig)[0].unlink()
+        remove(delete_files(rig)[0])
     place.lose()
     rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec), take_over=True)
     place.resume(rig)
@@ -81,28 +80,28 @@ def test_a_lost_database_takes_a_batch_view_over_with_what_is_hidden_in_it(place
 
 def test_a_delete_file_that_is_gone_or_damaged_is_named_and_no_hidden_row_comes_back(rig: KeyedRig):
     file = delete_files(rig)[0]
-    content = file.read_bytes()
+    whole = content(file)
     merged = rig.head.version
 
-    file.unlink()
-    with pytest.raises(LakeFileMissing, match=f"{file.name} is gone"):
+    remove(file)
+    with pytest.raises(LakeFileMissing, match=f"{name_of(file)} is gone"):
         rig.table.read()
-    with pytest.raises(LakeFileMissing, match=file.name):
+    with pytest.raises(LakeFileMissing, match=name_of(file)):
         audit_table(rig.stores, rig.table.row, full=True)
     [found] = [b for b in fsck(rig.stores, [rig.name]).broken if b.invariant == "S10"]
     assert found.detail.startswith("delete file ")
-    assert f"{file.name}: there is no such file; version {merged} needs it" in found.detail
+    assert f"{name_of(file)}: there is no such file; version {merged} needs it" in found.detail
 
-    hidden = pq.read_table(io.BytesIO(content), columns=["file_path", "pos"])
-    pq.write_table(hidden.slice(1), file)
+    hidden = pq.read_table(io.BytesIO(whole), columns=["file_path", "pos"])
+    rewrite(file, hidden.slice(1))
     unnoted(file)
-    with pytest.raises(DeletesBroken, match=rf"{file.name} does not tell .* expected {hidden.num_rows} rows"):
+    with pytest.raises(DeletesBroken, match=rf"{name_of(file)} does not tell .* expected {hidden.num_rows} rows"):
         rig.table.read()
-    with pytest.raises(DeletesBroken, match=file.name):
+    with pytest.raises(DeletesBroken, match=name_of(file)):
         audit_table(rig.stores, rig.table.row, full=True)
     assert "S10" in {b.invariant for b in fsck(rig.stores, [rig.name]).broken}
 
-    file.write_bytes(content)
+    put(file, whole)
     goes_on(rig)
 
 

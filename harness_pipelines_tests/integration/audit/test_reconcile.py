@@ -6,8 +6,6 @@ import json
 import re
 import uuid
 from datetime import timedelta
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -23,10 +21,11 @@ from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines.stages.tier import tier
+from harness_pipelines_tests.lake_files import content, put
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, await_trouble
 
-from .scratch import Scratch, assert_sound, forget, work
+from .scratch import Scratch, assert_sound, forget, unmounted, work
 
 
 def looked(rig: TableRig) -> ReconcileReport:
@@ -103,8 +102,8 @@ def test_a_metadata_file_that_its_writer_never_finished_stops_nobody(place: Scra
     rig = place.rig()
     rig.produce(10)
     work(rig)
-    newest = Path(urlsplit(rig.table.versions()[-1].stream.metadata).path)
-    newest.with_name(f"{number_of(newest.name) + 1:05d}-{uuid.uuid4()}.metadata.json").write_text(written)
+    folder, _, newest = rig.table.versions()[-1].stream.metadata.rpartition("/")
+    put(f"{folder}/{number_of(newest) + 1:05d}-{uuid.uuid4()}.metadata.json", written.encode())
     rig.produce(10)
     place.reopen(rig)  # so that its worker asks again whether the lake is the ledger's
     work(rig)
@@ -178,16 +177,15 @@ def test_a_restored_backup_is_told_of_after_ingest_went_on_while_the_lake_was_aw
     rig.produce(10)
     work(rig)
     lost = max(m["move_id"] for m in rig.stores.ledger.moves(rig.table.row))
-    metadata = Path(urlsplit(rig.table.versions()[-1].stream.metadata).path).parent
+    metadata = rig.table.versions()[-1].stream.metadata.rpartition("/")[0]
     place.restore(backup, rig)
-    aside = metadata.rename(metadata.with_name("aside"))
-    for _ in range(lost):  # each worker's claim takes one number
-        rig.produce(1)
-        rig.ingest()
-        if rig.stores.ledger.moves(rig.table.row, limit=1)[0]["move_id"] > lost:
-            break
+    with unmounted(metadata):
+        for _ in range(lost):  # each worker's claim takes one number
+            rig.produce(1)
+            rig.ingest()
+            if rig.stores.ledger.moves(rig.table.row, limit=1)[0]["move_id"] > lost:
+                break
     assert rig.stores.ledger.moves(rig.table.row, limit=1)[0]["move_id"] > lost
-    aside.rename(metadata)
 
     with pytest.raises(LedgerOlderThanLake, match=r"restored from an older backup.*harness reconcile"):
         work(rig)
@@ -201,14 +199,11 @@ def test_a_lake_that_is_not_mounted_is_away_and_not_empty(place: Scratch):
     rig = place.rig(partitions=1)
     rig.produce(10)
     work(rig)
-    metadata = Path(urlsplit(rig.table.versions()[-1].stream.metadata).path).parent
-    aside = metadata.rename(metadata.with_name("aside"))
-    place.reopen(rig)
+    with unmounted(rig.table.versions()[-1].stream.metadata.rpartition("/")[0]):
+        place.reopen(rig)
+        with pytest.raises(LakeAway, match="holds no file, and the catalog names one there"):
+            rig.stores.guard.check(rig.table.row, rig.stores.ledger)
 
-    with pytest.raises(LakeAway, match="holds no file, and the catalog names one there"):
-        rig.stores.guard.check(rig.table.row, rig.stores.ledger)
-
-    aside.rename(metadata)
     work(rig)
     rig.assert_exact()
 
@@ -345,16 +340,15 @@ def test_a_running_worker_stops_by_name_when_its_warehouse_is_taken_over(
 ):
     monkeypatch.setattr("harness_pipelines.lakes.owner.TRUSTED_S", 0.0)
     rig = place.rig(partitions=1, tier={"max_rows": 10, "max_age": "1s"})
-    theirs, ours = place.mark.with_name("theirs"), place.mark.with_name("ours")
-    theirs.write_text(json.dumps({"ledger": "theirs", "instance": "1/1", "epoch": "theirs", "database": "theirs"}))
-    ours.write_bytes(place.mark.read_bytes())
+    theirs = json.dumps({"ledger": "theirs", "instance": "1/1", "epoch": "theirs", "database": "theirs"}).encode()
+    ours = content(place.mark)
     with rig.working(INGEST | TIER) as worker:
         rig.produce(10)
         wait_until(lambda: rig.status() == {0: (10, 10)}, "the rows are in the lake")
-        theirs.replace(place.mark)
+        place.let_mark_be(theirs)
         assert "belongs to the ledger theirs in database theirs" in await_trouble(worker, Stage.TIER)
         rig.produce(10)
-        ours.replace(place.mark)
+        place.let_mark_be(ours)
         wait_until(lambda: rig.status() == {0: (20, 20)}, "it goes on once the warehouse is its again")
     rig.assert_exact()
 
@@ -363,7 +357,7 @@ def test_a_mark_that_cannot_be_read_is_written_anew_by_a_take_over(place: Scratc
     rig = place.rig(partitions=1)
     rig.produce(10)
     work(rig)
-    place.mark.write_text("{")
+    place.let_mark_be(b"{")
     place.reopen(rig)
     with pytest.raises(WarehouseTaken, match=r"cannot be read.*--take-over"):
         looked(rig)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -22,14 +21,16 @@ import harness_pipelines as hp
 from harness_pipelines.audit.repair.foreign import ForeignRefused, accept_foreign, find_foreign
 from harness_pipelines.audit.repair.rebuild import SchemaDiffers, plan_rebuild, rebuild
 from harness_pipelines.cli.main import cli
+from harness_pipelines.drivers.files import listed
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
 from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
 from harness_pipelines.ports.errors import TableHeld, TopicRecreated, WarehouseTaken
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import dump_spec
+from harness_pipelines_tests.lake_files import content, name_of
 from harness_pipelines_tests.other_catalog import sql_catalog
-from harness_pipelines_tests.rig import TableRig
+from harness_pipelines_tests.rig import TableRig, environment
 
 from .scratch import Scratch, assert_sound, forget, work
 
@@ -96,11 +97,11 @@ def test_a_rebuild_in_a_warehouse_of_another_ledger_is_refused_until_it_is_taken
     with hp.connect(place.settings) as other:  # it is not lost at all
         other.stores.ownership.check()
         place.lose()
-        stores, mark = place.harness.stores, place.mark.read_bytes()
+        stores, mark = place.harness.stores, content(place.mark)
         plan = plan_rebuild(stores, rig.table.spec)
         with pytest.raises(WarehouseTaken, match=r"belongs to the ledger.*--rebuild --take-over --yes"):
             rebuild(stores, plan)
-        assert place.mark.read_bytes() == mark
+        assert content(place.mark) == mark
         assert place.harness.tables() == []
         other.stores.ownership.confirm()
 
@@ -143,7 +144,8 @@ def test_files_in_a_warehouse_that_somebody_took_over_are_not_purged(place: Scra
     rig = place.rig(partitions=1)
     rig.produce(5)
     work(rig)
-    place.mark.write_text(json.dumps({"ledger": "theirs", "instance": "1/1", "epoch": "theirs", "database": "theirs"}))
+    theirs = {"ledger": "theirs", "instance": "1/1", "epoch": "theirs", "database": "theirs"}
+    place.let_mark_be(json.dumps(theirs).encode())
 
     assert "in database theirs" in harness(place, "table", "drop", rig.name, "--yes", "--purge", code=1)
     rig.assert_exact()
@@ -155,15 +157,7 @@ def command(place: Scratch, *arguments: str, code: int = 0) -> str:
 
 
 def harness(place: Scratch, *arguments: str, code: int = 0) -> str:
-    settings = place.settings
-    env = {
-        "HARNESS_HOME": str(settings.home),
-        "HARNESS_DSN": settings.dsn,
-        **settings.kafka_environment(),
-        "HARNESS_SPARK": settings.spark,
-        "HARNESS_WAREHOUSE": settings.warehouse,
-    }
-    result = CliRunner().invoke(cli, list(arguments), env=env)
+    result = CliRunner().invoke(cli, list(arguments), env=environment(place.settings))
     assert result.exit_code == code, result.output
     return result.output
 
@@ -229,7 +223,8 @@ def test_foreign_rows_are_taken_over_under_a_partition_of_their_own_and_the_tabl
 def metadata_of(rig: TableRig) -> set[str]:
     """Names of the metadata files of the stream view, whoever wrote them."""
     pointer = rig.stores.ledger.pointer(rig.table.row, "stream")
-    return {file.name for file in Path(urlsplit(pointer).path).parent.glob("*.metadata.json")}
+    found = {name_of(file.path) for file in listed(pointer.rpartition("/")[0])}
+    return {name for name in found if name.endswith(".metadata.json")}
 
 
 def test_foreign_rows_are_not_written_anew_while_somebody_works_on_the_table(place: Scratch):

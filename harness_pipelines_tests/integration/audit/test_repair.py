@@ -22,9 +22,10 @@ from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.replay.damaged_file import RepairRefused, repair_file
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
+from harness_pipelines_tests.lake_files import content, name_of, put, remove
 from harness_pipelines_tests.rig import TableRig
 
-from .flips import forget_what_was_read, local
+from .flips import forget_what_was_read
 from .scratch import Scratch, scratch
 from .test_two_views import merge
 
@@ -37,9 +38,9 @@ def place(endpoints: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def damage(path: str) -> None:
     """A bit in the middle of a file is another one."""
-    content = bytearray(local(path).read_bytes())
-    content[len(content) // 2] ^= 8
-    local(path).write_bytes(content)
+    damaged = bytearray(content(path))
+    damaged[len(damaged) // 2] ^= 8
+    put(path, bytes(damaged))
     forget_what_was_read()
 
 
@@ -82,7 +83,7 @@ def assert_newest_sound(rig: TableRig, path: str) -> None:
     assert (str(head.move_id), rig.stores.reconciler.nonce_of(head.move_id or 0)) in set(told_by(head))
     newest = head.version
     for found in fsck(rig.stores, [rig.name]).broken:
-        assert (found.invariant, local(path).name in found.detail) == ("S10", True), found
+        assert (found.invariant, name_of(path) in found.detail) == ("S10", True), found
         assert not re.search(rf"version [\d, -]*\b{newest}\b needs it", found.detail), found
 
 
@@ -99,7 +100,7 @@ def both(place: Scratch) -> TableRig:
 def test_a_file_of_the_stream_view_is_made_again_from_the_batch_view(both: TableRig, how: str):
     merge(both)
     path = file_of(both, "stream")
-    damage(path) if how == "flipped" else local(path).unlink()
+    damage(path) if how == "flipped" else remove(path)
     repaired(both, path, source="the batch view")
     assert_newest_sound(both, path)
 
@@ -189,11 +190,11 @@ def test_a_file_that_others_rewrote_meanwhile_is_left_alone(both: TableRig, monk
 def test_damaged_metadata_is_refused_with_the_way_on(both: TableRig):
     view = pinned(both.stores.ledger.head(both.table.row).views["stream"].metadata)
     for path in view.manifests:
-        whole = local(path).read_bytes()
+        whole = content(path)
         damage(path)
-        with pytest.raises(RepairRefused, match=rf"{local(path).name}.*harness revert"):
+        with pytest.raises(RepairRefused, match=rf"{name_of(path)}.*harness revert"):
             repair_file(both.stores, both.table.row, path)
-        local(path).write_bytes(whole)
+        put(path, whole)
         forget_what_was_read()
 
 
@@ -207,7 +208,7 @@ def test_a_metadata_file_is_made_again_and_the_table_goes_on(both: TableRig, nam
     merge(both)
     head = both.stores.ledger.head(both.table.row)
     path = head.views[name].metadata
-    damage(path) if how == "flipped" else local(path).unlink()
+    damage(path) if how == "flipped" else remove(path)
     forget_what_was_read()
     if name == "batch":  # which has all rows: the stream view is not asked
         with pytest.raises((LakeFileBroken, LakeFileMissing)):
@@ -244,7 +245,7 @@ def test_a_revert_leads_on_where_a_manifest_is_damaged(both: TableRig, number: i
 def test_the_command_asks_first(both: TableRig, place: Scratch, monkeypatch: pytest.MonkeyPatch):
     from harness_pipelines_tests.rig import environment
 
-    path = local(file_of(both, "stream")).name
+    path = name_of(file_of(both, "stream"))
     damage(file_of(both, "stream"))
     asked = ["reconcile", both.name, "--repair-file", path, "--json"]
     env = environment(place.settings)

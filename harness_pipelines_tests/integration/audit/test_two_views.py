@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from harness_pipelines.audit.fsck.run import fsck
@@ -21,6 +17,7 @@ from harness_pipelines.audit.repair.foreign import ForeignRefused, find_foreign
 from harness_pipelines.audit.repair.lake import Way
 from harness_pipelines.audit.repair.rebuild import plan_rebuild, rebuild
 from harness_pipelines.audit.repair.reconcile import ReconcileReport, look, settle
+from harness_pipelines.drivers.files import listed
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
@@ -31,6 +28,7 @@ from harness_pipelines.stages.otree.recluster import plan_recluster
 from harness_pipelines.stages.run.moving import make_branch
 from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines_tests.lake_files import content, exists, moved_away, name_of, parquet, put, remove, rewrite
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
@@ -80,9 +78,9 @@ def head(rig: TableRig) -> Version:
     return rig.stores.ledger.head(rig.table.row)
 
 
-def batch_files(version: Version) -> list[Path]:
+def batch_files(version: Version) -> list[str]:
     assert version.batch is not None
-    return [Path(urlsplit(file.path).path) for file in pinned(version.batch.metadata).files]
+    return [file.path for file in pinned(version.batch.metadata).files]
 
 
 def broken(rig: TableRig) -> dict[str, list[str]]:
@@ -98,25 +96,15 @@ def faults(rig: TableRig) -> list[tuple[str, int, int, str]]:
 
 
 @contextmanager
-def rewritten(path: Path, change: Callable[[pa.Table], pa.Table]) -> Iterator[None]:
+def rewritten(path: str, change: Callable[[pa.Table], pa.Table]) -> Iterator[None]:
     """A data file holds other rows for the length of the block."""
-    content = path.read_bytes()
-    pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+    whole = content(path)
+    rewrite(path, change(parquet(path)))
     unnoted(path)
     try:
         yield
     finally:
-        path.write_bytes(content)
-
-
-@contextmanager
-def away(path: Path) -> Iterator[None]:
-    hidden = path.with_name(f"{path.name}.away")
-    shutil.move(path, hidden)
-    try:
-        yield
-    finally:
-        shutil.move(hidden, path)
+        put(path, whole)
 
 
 def append_foreign(place: Scratch, rig: TableRig) -> None:
@@ -157,12 +145,12 @@ def test_faults_of_the_batch_view_are_named(place: Scratch):
     rig = merged(place)
     file, *_ = batch_files(head(rig))
 
-    with away(file):
+    with moved_away(file):
         [detail] = broken(rig)["S10"]
         assert "there is no such file" in detail
-        assert file.name in detail
+        assert name_of(file) in detail
 
-    rows = pq.read_table(file, partitioning=None)
+    rows = parquet(file)
     gone = (rows.column("_kafka_partition")[0].as_py(), rows.column("_kafka_offset")[0].as_py())
     with rewritten(file, lambda found: found.slice(1)):
         assert faults(rig) == [("missing", *gone, "batch")]
@@ -244,7 +232,7 @@ def test_what_an_old_reader_holds_stays_through_relayouts_and_goes_with_its_leas
     old = merge(rig)
     assert old.batch is not None
     lease = rig.stores.leases.look(rig.table.row, holder="an old reader", lease=timedelta(minutes=10))
-    held = [*batch_files(old), Path(urlsplit(old.batch.metadata).path)]
+    held = [*batch_files(old), old.batch.metadata]
     for _ in range(3):
         take(rig, 50)
         merge(rig)
@@ -254,7 +242,7 @@ def test_what_an_old_reader_holds_stays_through_relayouts_and_goes_with_its_leas
     claim = rig.claim(Stage.EXPIRE)
     for _ in range(3):
         expire_once(rig.stores, rig.table.row, claim)
-    assert all(path.exists() for path in held)
+    assert all(exists(path) for path in held)
     assert broken(rig) == {}
     rig.assert_exact()
 
@@ -262,10 +250,10 @@ def test_what_an_old_reader_holds_stays_through_relayouts_and_goes_with_its_leas
 
     def gone() -> bool:
         expire_once(rig.stores, rig.table.row, claim)
-        return not any(path.exists() for path in held)
+        return not any(exists(path) for path in held)
 
     wait_until(gone, "the files of the old reader are gone")
-    assert all(path.exists() for path in batch_files(head(rig)))
+    assert all(exists(path) for path in batch_files(head(rig)))
     assert broken(rig) == {}
     rig.assert_exact()
 
@@ -324,8 +312,8 @@ def test_a_restored_backup_begins_the_batch_view_anew_where_files_of_it_are_gone
     merge(rig)
     take(rig, 5)
     merge(rig)  # reaches further than the backup's stream view
-    for file in batch_files(before)[0].parent.glob("*.parquet"):
-        file.unlink()
+    for file in listed(batch_files(before)[0].rpartition("/")[0]):
+        remove(file.path)
     place.restore(backup, rig)
     rows = place.rows()
     report = look(rig.stores, rig.table.row)
@@ -366,7 +354,7 @@ def test_a_lost_database_takes_the_batch_view_over_or_begins_it_anew(place: Scra
     rig = merged(place)
     if not whole:
         for file in batch_files(head(rig)):
-            file.unlink()
+            remove(file)
     place.lose()
     rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec), take_over=True)
     place.resume(rig)

@@ -21,8 +21,10 @@ from harness_pipelines.read.union import iter_batches, read_arrow
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines_tests.integration.read.test_union_arrow import alive
-from harness_pipelines_tests.integration.read.world import World
+from harness_pipelines_tests.integration.read.world import IN_A_FOLDER, World
 from harness_pipelines_tests.unit.read.predicates import holds
+
+pytestmark = IN_A_FOLDER
 
 KEY = ("id", "code", "price")
 TYPES = {"id": "long", "code": "uuid", "price": "decimal(12,2)", "v": "int", "tags": "list<string>"}

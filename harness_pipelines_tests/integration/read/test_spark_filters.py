@@ -19,7 +19,9 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read.union import read_arrow
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines_tests.integration.read.test_union_arrow import alive
-from harness_pipelines_tests.integration.read.world import World
+from harness_pipelines_tests.integration.read.world import IN_A_FOLDER, World
+
+pytestmark = IN_A_FOLDER
 
 TYPES = {"name": "string", "f": "float", "d": "double", "u": "uuid"}
 NAMES = ["B", "a", "Z", "b", "ä", "", None, "A"]

@@ -22,10 +22,12 @@ from harness_pipelines.read.union import read_arrow
 from harness_pipelines.spec.arrow import arrow_type, to_arrow
 from harness_pipelines.spec.predicate import Predicate
 from harness_pipelines.spec.types import DecimalType, Primitive, Type
-from harness_pipelines_tests.integration.read.world import KEY, World
+from harness_pipelines_tests.integration.read.world import IN_A_FOLDER, KEY, World
 from harness_pipelines_tests.unit.read.predicates import holds, physical, predicates
 from harness_pipelines_tests.unit.read.test_nested_json import exact
 from harness_pipelines_tests.unit.read.values import PRIMITIVE_VALUES, primitive_types, tables
+
+pytestmark = IN_A_FOLDER
 
 slow = settings(
     max_examples=20,

@@ -24,12 +24,15 @@ from harness_pipelines.read.report.explain import analyzed, explain
 from harness_pipelines.read.union import ArrowReader, ReadResult, read_arrow
 from harness_pipelines_tests.integration.read.world import (
     COORDINATE_NAMES,
+    IN_A_FOLDER,
     KEY,
     STANDARD,
     World,
     coordinates_of,
     standard_rows,
 )
+
+pytestmark = IN_A_FOLDER
 
 PARTITIONS = (0, 1, 2)
 

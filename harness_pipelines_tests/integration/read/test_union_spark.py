@@ -30,11 +30,13 @@ from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, Primitive, StructType, Type, parse_type
 from harness_pipelines_tests.integration.read.test_union_arrow import PARTITIONS, alive, rows_of, whole_plan
-from harness_pipelines_tests.integration.read.world import STANDARD, World, coordinates_of, standard_rows
+from harness_pipelines_tests.integration.read.world import IN_A_FOLDER, STANDARD, World, coordinates_of, standard_rows
 from harness_pipelines_tests.other_catalog import sql_catalog
 from harness_pipelines_tests.unit.read.predicates import holds, physical, predicates
 from harness_pipelines_tests.unit.read.test_nested_json import exact
 from harness_pipelines_tests.unit.read.values import PRIMITIVE_VALUES, nested_types, values
+
+pytestmark = IN_A_FOLDER
 
 #: Settings of drawings that are no tests: the values are used later, all in one Spark query.
 draws = partial(settings, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))

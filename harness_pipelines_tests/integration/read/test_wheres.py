@@ -14,8 +14,10 @@ from harness_pipelines.engines.spark.predicates import to_spark as predicate_to_
 from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.read.union import read_arrow
 from harness_pipelines.spec.where import parse_where
-from harness_pipelines_tests.integration.read.world import World
+from harness_pipelines_tests.integration.read.world import IN_A_FOLDER, World
 from harness_pipelines_tests.unit.read.wheres import COLUMNS, Reference, Rendered, rows, table_of, wheres
+
+pytestmark = IN_A_FOLDER
 
 draws = partial(settings, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
 

@@ -16,6 +16,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
@@ -40,6 +41,9 @@ from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.types import Type, iceberg_fields, parse_type
+
+#: Reads from a store are tested in `integration/tables` and `integration/stores`.
+IN_A_FOLDER = pytest.mark.folder("the world writes its files by path, with contents that no writer gives them")
 
 KEY = [("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")]
 STANDARD = {

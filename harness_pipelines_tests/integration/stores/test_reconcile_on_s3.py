@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +25,6 @@ __all__ = [
 @pytest.fixture
 def place(endpoints: Endpoints, tmp_path: Path) -> Iterator[Scratch]:
     """A database and a warehouse of the test's own, beside that of the shared services."""
-    bucket = "/".join(endpoints.warehouse.split("/")[:3])
-    assert bucket.startswith("s3://")
-    with scratch(endpoints, tmp_path, warehouse=f"{bucket}/{uuid.uuid4().hex[:10]}") as made:
+    with scratch(endpoints, tmp_path) as made:
+        assert made.warehouse.startswith("s3://")
         yield made
