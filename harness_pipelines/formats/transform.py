@@ -51,6 +51,12 @@ _NOT_OF_A_RECORD = {
 _OF_THE_SESSION = frozenset({"age", "current_localtime", "current_localtimestamp", "current_setting", "getenv",
                              "getvariable", "hash", "version"})  # fmt: skip
 
+#: DuckDB's names of LIKE, ILIKE and GLOB, with the sign that stands for any text.
+_LIKES: Mapping[str, str] = {
+    "~~": "%", "!~~": "%", "~~*": "%", "!~~*": "%", "like_escape": "%", "not_like_escape": "%", "ilike_escape": "%",
+    "not_ilike_escape": "%", "~~~": "*",
+}  # fmt: skip
+
 
 class TransformUnusable(HarnessError):
     """An expression of a table's transform cannot be evaluated, or depends on more than one record."""
@@ -506,6 +512,7 @@ def _walk(database: DuckDBPyConnection, node: Any, names: Collection[str], insid
         yield f"{unknown_name(name, sorted(names), what='field')}; declare it in `transform.fields`"
     if kind == "FUNCTION":
         yield from _function_troubles(database, str(node["function_name"]).lower(), inside)
+        yield from _like_troubles(str(node["function_name"]).lower(), node["children"])
     if kind == "LAMBDA":
         names = frozenset(names) | set(_parameters(node["lhs"]))
     for value in node.values():
@@ -529,6 +536,24 @@ def _parameters(node: Any) -> Iterator[str]:
             yield str(node["column_names"][0]).lower()
         for value in node.values():
             yield from _parameters(value)
+
+
+def _like_troubles(name: str, children: Sequence[Any]) -> Iterator[str]:
+    """Yield why a pattern could hold the stage: nothing interrupts DuckDB while it looks at one text.
+
+    It tries every place of the text for each sign of any text but the last, and every place again for the one before
+    it. Only for LIKE with a constant pattern without `_` it looks for one part after the other.
+    """
+    if name not in _LIKES or len(children) < 2:
+        return
+    way_on = "can take for ever on one text; write contains(), starts_with(), ends_with() or regexp_matches()"
+    if children[1]["class"] != "CONSTANT":
+        yield f"a pattern of LIKE that is not written here {way_on}"
+        return
+    any_text, pattern = _LIKES[name], str(children[1]["value"].get("value", ""))  # none: NULL
+    in_order = name in {"~~", "!~~"} and "_" not in pattern
+    if not in_order and pattern.rstrip(any_text).count(any_text) > 1:
+        yield f"the pattern {pattern!r} with several {any_text} {way_on}"
 
 
 def _function_troubles(database: DuckDBPyConnection, name: str, inside: frozenset[str]) -> Iterator[str]:

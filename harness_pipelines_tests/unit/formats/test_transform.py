@@ -246,6 +246,12 @@ def test_a_delete_goes_through_whatever_the_filter_says():
         ("hash(op)", r"hash\(\) gives another value"),
         ("current_database()", r"current_database\(\) gives another value"),
         ("unnest(tags)", r"unnest\(\) gives rows"),
+        ("CASE WHEN op LIKE op THEN 1 END", "a pattern of LIKE that is not written here can take for ever"),
+        ("CASE WHEN op LIKE '%' || op THEN 1 END", r"write contains\(\), starts_with\(\)"),
+        ("CASE WHEN op ILIKE '%a%b' THEN 1 END", "the pattern '%a%b' with several % can take for ever on one text"),
+        ("CASE WHEN op NOT LIKE '%_%a%' THEN 1 END", "the pattern '%_%a%' with several %"),
+        ("CASE WHEN op GLOB '*a*b*' THEN 1 END", r"the pattern '\*a\*b\*' with several \*"),
+        ("CASE WHEN op LIKE '%a%b' ESCAPE 'x' THEN 1 END", "the pattern '%a%b' with several %"),
         ("*", "`\\*` names no field"),
         ("$1", "there are no parameters"),
         ("nothing", "no field 'nothing'; fields: customer, id"),
@@ -271,6 +277,16 @@ def test_a_field_that_is_a_word_of_sql_is_quoted_and_the_message_says_so():
         RecordCodec(spec(columns, transform={"derive": {"day": "CAST(at AS DATE)"}}))
     made = spec(columns, transform={"derive": {"day": 'CAST("at" AS DATE)'}, "filter": '"end" > 0'})
     assert decode(made, {"at": AT, "end": 1}).rows.column("day").to_pylist() == [date(2026, 3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [("LIKE '%a%a%a%b'", False), ("ILIKE '%A%'", True), ("LIKE 'a_%'", True), ("NOT LIKE '%_b%'", True),
+     ("GLOB '*a*'", True), ("LIKE NULL", None)],
+)  # fmt: skip
+def test_a_pattern_that_is_quick_on_any_text_is_taken(condition: str, found: bool | None):
+    made = spec({"s": "string", "b": "boolean"}, transform={"derive": {"b": f"s {condition}"}})
+    assert decode(made, {"s": "a" * 100_000}).rows.column("b").to_pylist() == [found]
 
 
 @pytest.mark.parametrize(
