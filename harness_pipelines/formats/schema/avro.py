@@ -33,8 +33,6 @@ WEIGHTLESS_ELEMENT_MAX = 16  #: the same of an element, of which a few bytes can
 ANY_NAME = "*"  #: of the only field of what is no record
 _MEANT = "harness.logicalType"
 _END, _VALUE, _FRAME, _BOOLEAN = "harness__end", "harness__value", "harness__frame", "harness boolean"
-#: Behind the branches of a union, for indexes of one byte that have none: fastavro takes -1 for the last of a list.
-_NO_BRANCH, _NO_BRANCH_BYTES, _INDEXES = "harness no branch", 2**31 - 1, 64
 _PRIMITIVES: Mapping[str, Kind] = {
     "boolean": "boolean", "int": "int", "long": "int", "float": "float", "double": "float", "bytes": "bytes",
     "string": "string",
@@ -259,7 +257,7 @@ class _Plain:
 
     def of(self, schema: Any) -> Any:
         if isinstance(schema, list):
-            return [*map(self.of, schema), *(self._fixed(_NO_BRANCH, _NO_BRANCH_BYTES) for _ in range(_INDEXES))]
+            return [self.of(one) for one in schema]
         if isinstance(schema, str):
             if schema == "boolean":  # fastavro would not say which byte it was, and takes all but 0 for true
                 return self._fixed(_BOOLEAN, 1)

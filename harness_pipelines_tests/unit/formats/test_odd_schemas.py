@@ -223,16 +223,14 @@ def test_types_of_records_in_other_namespaces_are_found() -> None:
 def test_an_index_that_the_schema_has_not_is_no_other_one(index: bytes) -> None:
     """Of a list Python takes the last for -1."""
     symbols = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
-    schema = avro(record(("u", ["long", "null"]), ("e", symbols), ("s", ["null", {"type": "array", "items": "E"}])))
-    columns = {"u": "long", "e": "string", "s": "list<string>"}
-    sound = b"\x00\x0a\x02\x02\x02\x00\x00"
-    wrong = [index + b"\x00\x00", b"\x02" + index + b"\x00", b"\x02\x00\x02\x02" + index + b"\x00"]
+    schema = avro(record(("e", symbols), ("s", ["null", {"type": "array", "items": "E"}])))
+    columns = {"e": "string", "s": "list<string>"}
+    sound = b"\x02\x02\x02\x00\x00"
+    wrong = [index + b"\x00", b"\x00\x02\x02" + index + b"\x00"]
     found = decoded("avro", columns, schema, sound, *wrong)
-    assert found.rows.to_pylist() == [{"u": 5, "e": "B", "s": ["A"]}]
-    assert [(at, reason) for at, reason, _ in said(found)] == [
-        (1, Reason.MALFORMED), (2, Reason.OUT_OF_RANGE), (3, Reason.OUT_OF_RANGE)
-    ]  # fmt: skip
-    assert "enum E has no name for" in said(found)[1][2]
+    assert found.rows.to_pylist() == [{"e": "B", "s": ["A"]}]
+    assert [(at, reason) for at, reason, _ in said(found)] == [(1, Reason.OUT_OF_RANGE), (2, Reason.OUT_OF_RANGE)]
+    assert "enum E has no name for" in said(found)[0][2]
 
 
 def test_symbols_of_an_enum_are_no_numbers() -> None:
