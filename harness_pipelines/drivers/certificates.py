@@ -60,7 +60,10 @@ _WHY: Sequence[tuple[re.Pattern[str], str]] = tuple(
 class CertificateRefused(HarnessError):
     """One side of a TLS connection does not accept the certificate of the other; trying again does not help."""
 
-    way_on = "correct the certificate, its authority or the host name that the message gives; then start again"
+    way_on = (
+        "correct the certificate, its authority or the host name that the message gives. A worker reads the files "
+        "again and continues by itself; start it again for other variables"
+    )
 
     def __init__(self, server: str, *, why: str, said: str, settings: str) -> None:
         self.server, self.why = server, why

@@ -29,14 +29,15 @@ class KafkaPropertyRefused(UsageError):
 class KafkaLoginFailed(HarnessError):
     """The broker answered and refused the login."""
 
-    way_on = "`HARNESS_KAFKA_*`; then start the worker again"
+    way_on = "`HARNESS_KAFKA_*`; then start the worker again. After a change at the broker it continues by itself"
 
     def __init__(self, bootstrap: str, *, detail: str) -> None:
         self.bootstrap = bootstrap
         super().__init__(
             f"the login at Kafka {bootstrap} failed: {detail}. Check HARNESS_KAFKA_SECURITY_PROTOCOL, "
             "HARNESS_KAFKA_SASL_* and HARNESS_KAFKA_SSL_*; without HARNESS_KAFKA the embedded broker's login is used, "
-            "and `harness services kafka` prints it"
+            "and `harness services kafka` prints it. A worker tries again by itself; another login it takes when it is "
+            "started again"
         )
 
 

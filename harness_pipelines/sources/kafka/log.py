@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from math import inf
 from typing import Any
@@ -37,6 +40,19 @@ _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the c
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
+@dataclass(slots=True)
+class _Asker:
+    """A client that questions are put to, and what is known about it.
+
+    It reads the files of certificates once, and does not say that a login was taken which it was refused before.
+    """
+
+    admin: AdminClient
+    trail: Trail
+    led: dict[str, tuple[float, frozenset[int]]] = field(default_factory=dict)  #: topic -> when it had which leaders
+    refused: bool = False  #: its login was: the next question is another client's
+
+
 class KafkaLog:
     """`Log` over a Kafka cluster. Safe for use by several threads; each reader belongs to one thread.
 
@@ -48,14 +64,9 @@ class KafkaLog:
         self, bootstrap: str, properties: Mapping[str, str] | None = None, *, timeouts: KafkaTimeouts | None = None
     ) -> None:
         self._client = KafkaClient(bootstrap, properties, timeouts=timeouts or KafkaTimeouts())
-        self._trail = Trail()
         self._cluster_id: str | None = None
-        self._led: dict[str, tuple[float, frozenset[int]]] = {}  #: topic -> when, and which partitions had a leader
-        try:
-            self._admin = AdminClient(self._client.admin_config(self._trail))
-        except KafkaException as error:
-            # The cause could quote the value of a secret property.
-            raise self._client.bad_config(error) from None
+        self._lock = threading.Lock()
+        self._newest = self._made()
 
     @classmethod
     def from_settings(cls, settings: Settings, *, timeouts: KafkaTimeouts | None = None) -> KafkaLog:
@@ -63,6 +74,21 @@ class KafkaLog:
         if settings.kafka is None:
             raise ValueError("Settings.kafka is not set: start the services or set HARNESS_KAFKA")
         return cls(settings.kafka, settings.kafka_properties, timeouts=timeouts)
+
+    def _made(self) -> _Asker:
+        trail = Trail()
+        try:
+            return _Asker(AdminClient(self._client.admin_config(trail)), trail)
+        except KafkaException as error:
+            # The cause could quote the value of a secret property.
+            raise self._client.bad_config(error) from None
+
+    def _asker(self) -> _Asker:
+        """The client for the next question: a new one after a refused login. Raises: KafkaPropertyRefused."""
+        with self._lock:
+            if self._newest.refused:
+                self._newest = self._made()
+            return self._newest
 
     @property
     def bootstrap(self) -> str:
@@ -82,11 +108,12 @@ class KafkaLog:
     def _identity(self, topic: str, *, cluster_id: str | None) -> Callable[[], TopicIdentity]:
         limit_s = self._client.timeouts.request_s
         doing = f"describing topic {topic!r}"
-        about_topic: Future[Any] = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limit_s)[topic]
+        asker = self._asker()
+        asked: Future[Any] = asker.admin.describe_topics(TopicCollection([topic]), request_timeout=limit_s)[topic]
 
         def wait() -> TopicIdentity:
-            description = self._answer(about_topic, topic=topic, doing=doing)
-            self._cluster_id = cluster_id or self._cluster_of(topic, doing=doing)
+            description = self._answer(asker, asked, topic=topic, doing=doing)
+            self._cluster_id = cluster_id or self._cluster_of(asker, topic, doing=doing)
             return TopicIdentity(
                 cluster_id=self._cluster_id,
                 topic=topic,
@@ -96,30 +123,32 @@ class KafkaLog:
 
         return wait
 
-    def _cluster_of(self, topic: str, *, doing: str) -> str:
+    def _cluster_of(self, asker: _Asker, topic: str, *, doing: str) -> str:
         """The id of the cluster. Asked about a topic that is there, which is answered while all brokers are fenced.
 
         `describe_cluster` then ends the process by an assertion of librdkafka (2.16), which takes an answer without
         brokers and topics for one to be repeated, and has no result to hand out.
         """
         try:
-            return str(self._metadata(topic, timeout_s=self._client.timeouts.request_s).cluster_id)
+            return str(self._metadata(asker, topic, timeout_s=self._client.timeouts.request_s).cluster_id)
         except KafkaException as error:
-            raise self._named(error, topic=topic, doing=doing) from error
+            raise self._named(asker, error, topic=topic, doing=doing) from error
 
     def ask(self) -> None:
         """Ask the cluster for an answer, whatever it is. Raises: KafkaUnreachable, KafkaLoginFailed."""
+        asker = self._asker()
         try:
-            self._admin.list_topics("harness-is-there", timeout=self._client.timeouts.request_s)
+            asker.admin.list_topics("harness-is-there", timeout=self._client.timeouts.request_s)
         except KafkaException as error:
-            raise self._named(error, topic="any", doing="asking whether it is there") from error
+            raise self._named(asker, error, topic="any", doing="asking whether it is there") from error
 
     def brokers(self) -> dict[int, tuple[str, int]]:
         """Host and port that each broker wants its clients to come to, by its id. Raises: as `ask`."""
+        asker = self._asker()
         try:
-            found = self._admin.list_topics("harness-is-there", timeout=self._client.timeouts.request_s)
+            found = asker.admin.list_topics("harness-is-there", timeout=self._client.timeouts.request_s)
         except KafkaException as error:
-            raise self._named(error, topic="any", doing="asking for its brokers") from error
+            raise self._named(asker, error, topic="any", doing="asking for its brokers") from error
         return {number: (str(broker.host), int(broker.port)) for number, broker in found.brokers.items()}
 
     def operations(self, topic: str) -> frozenset[str]:
@@ -127,30 +156,31 @@ class KafkaLog:
 
         Raises: as `describe`.
         """
-        asked = self._admin.describe_topics(
+        asker = self._asker()
+        asked = asker.admin.describe_topics(
             TopicCollection([topic]),
             include_authorized_operations=True,
             request_timeout=self._client.timeouts.request_s,
         )
-        found = self._answer(asked[topic], topic=topic, doing=f"asking for the rights on topic {topic!r}")
+        found = self._answer(asker, asked[topic], topic=topic, doing=f"asking for the rights on topic {topic!r}")
         return frozenset(operation.name for operation in found.authorized_operations or ())
 
-    def _metadata(self, topic: str, *, timeout_s: float) -> ClusterMetadata:
+    def _metadata(self, asker: _Asker, topic: str, *, timeout_s: float) -> ClusterMetadata:
         """Ask for the leaders of *topic*, which the client then keeps. Raises: KafkaException."""
-        found = self._admin.list_topics(topic, timeout=timeout_s)
+        found = asker.admin.list_topics(topic, timeout=timeout_s)
         partitions = found.topics[topic].partitions.items()
-        self._led[topic] = (time.monotonic(), frozenset(p for p, about in partitions if about.leader >= 0))
+        asker.led[topic] = (time.monotonic(), frozenset(p for p, about in partitions if about.leader >= 0))
         return found
 
-    def _are_led(self, topic: str, partitions: Collection[int]) -> bool:
-        """The client knows the leaders of *partitions*.
+    def _are_led(self, asker: _Asker, topic: str, partitions: Collection[int]) -> bool:
+        """The client *asker* knows the leaders of *partitions*.
 
         If it does not when it is asked for offsets, librdkafka (2.16) sets out to learn them, and ends the process by a
         segmentation fault when an answer to anything else comes in between two of its steps:
         `rd_kafka_topic_partition_list_query_leaders_async` continues with what that answer has ended. It takes a busy
         machine: of some hundred workers one died so as it started. So nothing is asked of it before this holds.
         """
-        asked_at, led = self._led.get(topic, (-inf, frozenset()))
+        asked_at, led = asker.led.get(topic, (-inf, frozenset()))
         return time.monotonic() - asked_at < LEADERS_KNOWN_S and led.issuperset(partitions)
 
     def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
@@ -162,30 +192,31 @@ class KafkaLog:
         for topic in islice(wanted, 1):  # if this one gets no answer, the others are not asked for
             with suppress(TopicMissing, TopicForbidden):
                 self.describe(topic)
+        asker = self._asker()
         with ThreadPoolExecutor(LOOKERS) as pool:
-            unknown = [topic for topic, partitions in wanted.items() if not self._are_led(topic, partitions)]
-            list(pool.map(self._learn_leaders, unknown))
-            led = {topic: parts for topic, parts in wanted.items() if self._are_led(topic, parts)}
-            low, end = (self._ask_all(led, spec) for spec in (_EARLIEST, _LATEST))
-            found = {topic: self._marks(topic, parts, low, end) for topic, parts in led.items()}
+            unknown = [topic for topic, partitions in wanted.items() if not self._are_led(asker, topic, partitions)]
+            list(pool.map(partial(self._learn_leaders, asker), unknown))
+            led = {topic: parts for topic, parts in wanted.items() if self._are_led(asker, topic, parts)}
+            low, end = (self._ask_all(asker, led, spec) for spec in (_EARLIEST, _LATEST))
+            found = {topic: self._marks(asker, topic, parts, (low, end)) for topic, parts in led.items()}
             others = [topic for topic in wanted if found.get(topic) is None]
             asked = pool.map(lambda topic: self._asked_alone(topic, wanted[topic]), others)
             alone = dict(zip(others, asked, strict=True))
         return {topic: found.get(topic) or alone[topic] for topic in wanted}
 
-    def _learn_leaders(self, topic: str) -> None:
+    def _learn_leaders(self, asker: _Asker, topic: str) -> None:
         with suppress(KafkaException):  # a request for it alone names the error
-            self._metadata(topic, timeout_s=self._client.timeouts.request_s)
+            self._metadata(asker, topic, timeout_s=self._client.timeouts.request_s)
 
     def _marks(
-        self, topic: str, partitions: Collection[int], low: Offsets, end: Offsets
+        self, asker: _Asker, topic: str, partitions: Collection[int], answers: tuple[Offsets, Offsets]
     ) -> dict[int, Watermark] | None:
         """The answers for many topics from one request; None for a topic that has to be asked for alone."""
         doing = f"reading the offsets of topic {topic!r}"
         places = {p: TopicPartition(topic, p) for p in sorted(partitions)}
         try:
             return {
-                p: Watermark(self._offset(low[at], topic, doing), self._offset(end[at], topic, doing))
+                p: Watermark(*(self._offset(asker, answer[at], topic, doing) for answer in answers))
                 for p, at in places.items()
             }
         except HarnessError:
@@ -219,12 +250,13 @@ class KafkaLog:
         return {p: min(first[p], end[p]) if first[p] >= 0 else end[p] for p in wanted}
 
     def cleanup_policy(self, topic: str) -> str | None:
-        asked = self._admin.describe_configs(
+        asker = self._asker()
+        asked = asker.admin.describe_configs(
             [ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=self._client.timeouts.request_s
         )
         [answer] = asked.values()
         try:
-            found = self._answer(answer, topic=topic, doing=f"reading the settings of topic {topic!r}")
+            found = self._answer(asker, answer, topic=topic, doing=f"reading the settings of topic {topic!r}")
         except (TopicForbidden, KafkaFailed):  # it needs a separate right, which services like Kafka may lack
             return None
         entry = found.get("cleanup.policy")
@@ -236,28 +268,19 @@ class KafkaLog:
 
     def ask_ends(self, topic: str, partitions: Iterable[int]) -> Offsets:
         """Ask the leaders of *partitions* for their last stable offsets; the answers are futures."""
-        wanted = list(partitions)
-        if not self._are_led(topic, wanted):
+        asker, wanted = self._asker(), list(partitions)
+        if not self._are_led(asker, topic, wanted):
             try:
-                failure = self._metadata(topic, timeout_s=_ASK_S).topics[topic].error
+                failure = self._metadata(asker, topic, timeout_s=_ASK_S).topics[topic].error
             except KafkaException as error:
                 failure = as_kafka_error(error)
             if failure is not None:
                 return {TopicPartition(topic, partition): _failed(failure) for partition in wanted}
-        return self._ask(topic, wanted, _LATEST) if self._are_led(topic, wanted) else {}
-
-    def _ask(
-        self,
-        topic: str,
-        partitions: Collection[int],
-        spec: Any,
-        *,
-        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> Offsets:
-        return self._ask_all({topic: partitions}, spec, isolation=isolation)
+        return self._ask_all(asker, {topic: wanted}, _LATEST) if self._are_led(asker, topic, wanted) else {}
 
     def _ask_all(
         self,
+        asker: _Asker,
         wanted: Mapping[str, Collection[int]],
         spec: Any,
         *,
@@ -266,7 +289,7 @@ class KafkaLog:
         question = {TopicPartition(topic, partition): spec for topic in wanted for partition in wanted[topic]}
         if not question:
             return {}
-        return self._admin.list_offsets(
+        return asker.admin.list_offsets(
             question,
             isolation_level=isolation,
             request_timeout=self._client.timeouts.request_s,
@@ -288,13 +311,14 @@ class KafkaLog:
         deadline = began + self._client.timeouts.request_s
         while True:
             try:
-                if not self._are_led(topic, partitions):
+                asker = self._asker()
+                if not self._are_led(asker, topic, partitions):
                     self.describe(topic)  # not `_metadata`: it names a refused login at once
-                if not self._are_led(topic, partitions):
+                if not self._are_led(asker, topic, partitions):
                     raise self._client.unsettled(doing=doing)
-                asked = [self._ask(topic, partitions, spec, isolation=isolation) for spec in specs]
+                asked = [self._ask_all(asker, {topic: partitions}, spec, isolation=isolation) for spec in specs]
                 return [
-                    {where.partition: self._offset(answer, topic, doing) for where, answer in one.items()}
+                    {where.partition: self._offset(asker, answer, topic, doing) for where, answer in one.items()}
                     for one in asked
                 ]
             except (TopicMissing, LeaderUnsettled) as error:
@@ -308,40 +332,45 @@ class KafkaLog:
                     raise self._client.unreachable(doing=doing, detail="a partition has no leader") from error
                 time.sleep(_WAIT_STEP_S)
 
-    def _offset(self, answer: Future[OffsetAnswer], topic: str, doing: str) -> int:
-        offset: int = self._answer(answer, topic=topic, doing=doing).offset
+    def _offset(self, asker: _Asker, answer: Future[OffsetAnswer], topic: str, doing: str) -> int:
+        offset: int = self._answer(asker, answer, topic=topic, doing=doing).offset
         if offset == OFFSET_INVALID:
-            raise self._client.unreachable(doing=doing, detail=self._trail.last)
+            raise self._client.unreachable(doing=doing, detail=asker.trail.last)
         return offset
 
-    def _answer(self, answer: Future[Any], *, topic: str, doing: str) -> Any:
+    def _answer(self, asker: _Asker, answer: Future[Any], *, topic: str, doing: str) -> Any:
         """Wait for *answer*; a refused login ends the wait at once, since the client would try until the limit."""
         began, has_login = time.monotonic(), False
         while True:
             try:
                 value = answer.result(timeout=_WAIT_STEP_S)
             except TimeoutError:
-                self._admin.poll(0)  # runs the error callback
-                if self._trail.login_failed:
-                    raise self._client.login_failed(self._trail.login_failed) from None
+                asker.admin.poll(0)  # runs the error callback
+                if asker.trail.login_failed:
+                    raise self._refused(asker) from None
                 waited_s = time.monotonic() - began
                 if waited_s > _LOGIN_AFTER_S and not has_login:
                     if (login := self._client.lacks_login()) is not None:
                         raise login from None
                     has_login = True
                 if waited_s > self._client.timeouts.request_s + 1.0:
-                    raise self._client.unreachable(doing=doing, detail=self._trail.last, waited_s=waited_s) from None
+                    raise self._client.unreachable(doing=doing, detail=asker.trail.last, waited_s=waited_s) from None
             except KafkaException as error:
-                raise self._named(error, topic=topic, doing=doing) from error
+                raise self._named(asker, error, topic=topic, doing=doing) from error
             else:
-                self._trail.clear()
+                asker.trail.clear()
                 return value
 
-    def _named(self, error: KafkaException, *, topic: str, doing: str) -> HarnessError:
+    def _refused(self, asker: _Asker) -> HarnessError:
+        """The name of a refused login; *asker* is asked no more."""
+        asker.refused = True
+        return self._client.login_failed(asker.trail.login_failed)
+
+    def _named(self, asker: _Asker, error: KafkaException, *, topic: str, doing: str) -> HarnessError:
         """What the client said, by the harness's name."""
-        self._admin.poll(0)
-        if self._trail.login_failed:
-            return self._client.login_failed(self._trail.login_failed)
+        asker.admin.poll(0)
+        if asker.trail.login_failed:
+            return self._refused(asker)
         return self._client.translate(as_kafka_error(error), topic=topic, doing=doing)
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import structlog
 
 from harness_pipelines import faults
+from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.policy import SchemaDue
@@ -28,6 +29,7 @@ from harness_pipelines.ports.decoded import (
     decode_batch,
     stopped,
 )
+from harness_pipelines.ports.errors import KafkaLoginFailed
 from harness_pipelines.ports.ledger import IngestPosition, Segment, TableRow
 from harness_pipelines.ports.source import (
     BATCH_RECORDS_MAX,
@@ -254,7 +256,12 @@ class IngestLoop:
         """
         assert self._reader is not None and self._codec is not None, "start() comes first"
         time.sleep(max(0.0, self._not_before - time.monotonic()))
-        batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
+        try:
+            batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
+        except (KafkaLoginFailed, CertificateRefused):
+            self._reader.close()
+            self._reader = None  # the next one reads the files of certificates again
+            raise
         if not batches:
             return 0
         led_anew = {b.partition: (b.low, self._epochs.get(b.partition)) for b in batches if self._is_led_anew(b)}

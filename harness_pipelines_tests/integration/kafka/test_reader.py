@@ -235,7 +235,7 @@ def test_a_broker_that_the_client_lets_go_of_while_it_is_asked_is_asked_again(
     rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
 ):
     topic = rig.create(1)
-    log, admin = rig.log, rig.log._admin
+    log, admin = rig.log, rig.log._newest.admin
     gone: Future[object] = Future()
     gone.set_exception(KafkaException(KafkaError(KafkaError._DESTROY, "Failed while waiting for response from broker")))
     answers = iter([{topic: gone}])

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+import harness_pipelines as hp
 from harness_pipelines.chaos.standby import Server
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import Database, PostgresLoginFailed, PostgresUnreachable
+from harness_pipelines.ledgers.postgres.migrations import migrate
+from harness_pipelines.ports.errors import KafkaPropertyRefused, TopicMissing
+from harness_pipelines.services import Endpoints
+from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.sources.registry import Registry
-from harness_pipelines_tests.integration.tls.test_tls import Made, mutual
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
+from harness_pipelines_tests.integration.tls.test_tls import STORE, TIMEOUTS, Made, mutual
+from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.registry import serving
+from harness_pipelines_tests.rig import INGEST, TableRig, running, settings_for
 
 ROTATED_S = 120.0  #: for the next try, on a busy machine
 USER = "rotated"
@@ -103,6 +111,106 @@ def test_a_pool_takes_another_password_of_a_file_without_a_restart(
         file.write_text("*:*:*:*:third\n")
         wait_until(lambda: is_there(database), "the pool has a session again", deadline_s=ROTATED_S)
     server.run(f"ALTER ROLE {USER} PASSWORD 'first'")
+
+
+# -- Kafka --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trusted(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The authorities that the broker trusts."""
+    return Path(shutil.copy(made.root, tmp_path_factory.mktemp("trusted") / "roots.pem"))
+
+
+@pytest.fixture(scope="module")
+def broker(made: Made, trusted: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateBroker]:
+    found = PrivateBroker(
+        tmp_path_factory.mktemp("rotated-broker"),
+        settings="listener.name.mutual.ssl.client.auth=required\n"
+        "super.users=User:ANONYMOUS;User:CN=reader;User:CN=untrusted\n"
+        + STORE.format(name="mutual", pair=made.pairs["good"].both, root=trusted),
+        listeners={"MUTUAL": "SSL"},
+    )
+    try:
+        found.start()
+        yield found
+    finally:
+        found.kill()
+
+
+@contextmanager
+def trusting(broker: PrivateBroker, trusted: Path, root: Path) -> Iterator[None]:
+    """The broker trusts those alone whom *root* signed, until the block ends."""
+    before = trusted.read_bytes()
+    for content in (root.read_bytes(), before):
+        broker.kill()
+        trusted.write_bytes(content)
+        broker.start()
+        if content != before:
+            yield
+
+
+def test_questions_are_asked_with_the_certificate_that_is_there_now(
+    made: Made, broker: PrivateBroker, ours: Callable[[str], dict[str, str]]
+):
+    properties = {"security.protocol": "SSL", "ssl.ca.location": str(made.root), **ours("expired")}
+    log = KafkaLog(broker.more["MUTUAL"], properties, timeouts=TIMEOUTS)
+    with pytest.raises(CertificateRefused, match="does not accept the certificate of this client"):
+        log.describe("orders")
+    Path(properties["ssl.certificate.location"]).unlink()
+    for _ in range(2):
+        with pytest.raises(KafkaPropertyRefused, match=r"ssl\.certificate\.location.*HARNESS_KAFKA"):
+            log.describe("orders")
+    ours("reader")
+    with pytest.raises(TopicMissing):  # the broker has answered
+        log.describe("orders")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_worker_whose_authority_the_broker_trusts_no_more_goes_on_with_another_certificate(
+    made: Made,
+    broker: PrivateBroker,
+    trusted: Path,
+    server: Server,
+    ours: Callable[[str], dict[str, str]],
+    endpoints: Endpoints,
+    tmp_path: Path,
+):
+    migrate(server.dsn)
+    with closing(KafkaRig(broker.bootstrap)) as kafka:
+        settings = replace(
+            settings_for(
+                endpoints, tmp_path, dsn=server.dsn, warehouse=f"file://{tmp_path}/lake", catalog_name="rotated"
+            ),
+            kafka=broker.more["MUTUAL"],
+            kafka_properties={"security.protocol": "SSL", "ssl.ca.location": str(made.root), **ours("reader")},
+        )
+        with hp.connect(settings) as harness:
+            rig = TableRig(harness, kafka, partitions=1)
+            rig.produce(20)
+            worker = rig.worker(INGEST)
+
+            def trouble() -> str:
+                return worker.progress[0].trouble.get("ingest", "")
+
+            def reached() -> int:
+                return rig.stores.segments.positions(rig.table.row)[0].buffer_hi
+
+            with running(worker):
+                wait_until(lambda: reached() == 20, "what is there is ingested", deadline_s=ROTATED_S)
+                with trusting(broker, trusted, made.strangers):
+                    wait_until(
+                        lambda: "does not accept the certificate of this client" in trouble(),
+                        "ingest says what is wrong",
+                        deadline_s=ROTATED_S,
+                    )
+                    rig.produce(20)
+                    ours("untrusted")
+                    wait_until(lambda: reached() == 40, "ingest goes on without a restart", deadline_s=ROTATED_S)
+                    wait_until(lambda: not trouble(), "its trouble is over", deadline_s=ROTATED_S)
+            assert worker.progress[0].refused == 0
+            rig.assert_exact()
 
 
 # -- the registry -------------------------------------------------------------------------------------------

@@ -21,14 +21,14 @@ from harness_pipelines.engines.spark import write
 from harness_pipelines.engines.spark.kafka import read_kafka
 from harness_pipelines.engines.spark.session import open_spark
 from harness_pipelines.engines.spark.troubles import SparkLoginFailed
-from harness_pipelines.ports.errors import KafkaLoginFailed
+from harness_pipelines.ports.errors import KafkaLoginFailed, KafkaUnreachable, TopicForbidden, TopicMissing
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.services import Endpoints
 from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines_tests.certificates import Authority
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.integration.tls.test_tls import MOVE, PROMPT_S, STORE, TABLE, TIMEOUTS
-from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COLUMNS, settings_for
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -65,18 +65,24 @@ def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> It
     )
     try:
         found.start()
-        with closing(KafkaRig(found.bootstrap)) as rig:
-            wanted: list[UserScramCredentialAlteration] = [
-                UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
-                for user, mechanisms in {"both": [*MECHANISMS], "only-256": ["SCRAM-SHA-256"]}.items()
-                for mechanism in map(MECHANISMS.__getitem__, mechanisms)
-            ]
-            for one in wanted:  # a request takes one of a user
-                for done in rig.admin.alter_user_scram_credentials([one]).values():
-                    done.result(30)
+        for user, mechanisms in {
+            "both": [*MECHANISMS],
+            "only-256": ["SCRAM-SHA-256"],
+            "rotated": [*MECHANISMS],
+        }.items():
+            for mechanism in mechanisms:  # a request takes one of a user
+                give_password(found, user, mechanism, PASSWORD)
         yield found
     finally:
         found.kill()
+
+
+def give_password(broker: PrivateBroker, user: str, mechanism: str, password: str) -> None:
+    made = UserScramCredentialUpsertion(user, ScramCredentialInfo(MECHANISMS[mechanism], 4096), password.encode())
+    wanted: list[UserScramCredentialAlteration] = [made]
+    with closing(KafkaRig(broker.bootstrap)) as rig:
+        for done in rig.admin.alter_user_scram_credentials(wanted).values():
+            done.result(30)
 
 
 def login(authority: Authority, user: str, password: str, mechanism: str) -> dict[str, str]:
@@ -103,6 +109,26 @@ def test_a_login_that_is_wrong_is_named_at_once_and_not_shown(authority, broker,
         log.describe("orders")
     assert time.monotonic() - asked_at < PROMPT_S
     assert password not in str(caught.value)
+
+
+def test_a_login_that_was_refused_is_taken_by_the_same_process_once_the_broker_has_its_password(authority, broker):
+    user, mechanism, ours = "rotated", "SCRAM-SHA-512", "open-sesame-99"
+    log = KafkaLog(broker.more["SCRAM"], login(authority, user, ours, mechanism), timeouts=TIMEOUTS)
+    for _ in range(2):
+        with pytest.raises(KafkaLoginFailed, match="when it is started again"):
+            log.describe("orders")
+    give_password(broker, user, mechanism, ours)
+
+    def is_taken() -> bool:
+        try:
+            log.describe("orders")
+        except (TopicForbidden, TopicMissing):
+            return True
+        except (KafkaLoginFailed, KafkaUnreachable):
+            return False
+        return True
+
+    wait_until(is_taken, "the login is taken", deadline_s=60.0)
 
 
 def test_a_mechanism_that_nobody_knows_is_refused_by_name(authority, broker):

@@ -75,13 +75,14 @@ class Made:
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
-        self.root = authority.root
+        strangers = Authority(folder / "others", "stranger")
+        self.root, self.strangers = authority.root, strangers.root
         self.pairs: dict[str, Pair] = {
             "good": authority.sign("good"),
             "reader": authority.sign("reader"),
             "expired": authority.sign("expired", expired=True),
             "elsewhere": authority.sign("elsewhere", host="db.elsewhere"),
-            "untrusted": Authority(folder / "others", "stranger").sign("untrusted"),
+            "untrusted": strangers.sign("untrusted"),
             "forged": Authority(folder / "forgers").sign("forged"),  # by one who has the name of ours
         }
 
