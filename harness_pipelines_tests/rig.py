@@ -38,6 +38,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.services import Endpoints
+from harness_pipelines.spec.locations import local_path
 from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.otree.otree import otree_once
@@ -64,7 +65,7 @@ def good(number: int) -> bytes:
 def settings_for(endpoints: Endpoints, home: Path, **changes: Any) -> Settings:
     """Settings of the shared services, with *changes* for what a test replaces."""
     jars = os.environ.get("HARNESS_JARS")
-    return replace(
+    made = replace(
         Settings(
             home=home,
             dsn=endpoints.postgres,
@@ -77,6 +78,10 @@ def settings_for(endpoints: Endpoints, home: Path, **changes: Any) -> Settings:
         ),
         **changes,
     )
+    assert endpoints.s3 is None or local_path(made.warehouse or "") is None, (
+        "the tests have their lake on a store: make the warehouse by `new_warehouse`, or mark the test `folder(why)`"
+    )
+    return made
 
 
 def new_warehouse(endpoints: Endpoints, folder: Path) -> str:

@@ -24,6 +24,7 @@ from harness_pipelines.chaos.proxy import PostgresProxy
 from harness_pipelines.chaos.standby import Server
 from harness_pipelines.drivers.postgres import LedgerPromoted
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
+from harness_pipelines.lakes.owner import MARK
 from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Stage
@@ -32,8 +33,9 @@ from harness_pipelines.services import Endpoints
 from harness_pipelines.sinks.deliveries import webhook
 from harness_pipelines.stages import guard
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines_tests.lake_files import content
 from harness_pipelines_tests.producer import KafkaRig, wait_until
-from harness_pipelines_tests.rig import INGEST, TIER, TableRig, settings_for
+from harness_pipelines_tests.rig import INGEST, TIER, TableRig, new_warehouse, settings_for
 
 MOVING = INGEST | TIER
 STOPS_S = 60.0  #: a comparison is due every 20 s; the machine may be busy
@@ -44,6 +46,7 @@ class Place:
 
     def __init__(self, endpoints: Endpoints, folder: Path, kafka: KafkaRig, **settings: str) -> None:
         self.folder, self.kafka, self._endpoints = folder, kafka, endpoints
+        self.warehouse = new_warehouse(endpoints, folder)
         self.primary = Server(folder / "primary")
         self.primary.start(fresh=True)
         if settings:
@@ -58,9 +61,8 @@ class Place:
     def connect(self, dsn: str) -> hp.Harness:
         folder = self.folder / "home"
         folder.mkdir(exist_ok=True)
-        warehouse = f"file://{self.folder}/warehouse"
         owner = self.primary.dsn  # who makes the ledger, once
-        return hp.connect(settings_for(self._endpoints, folder, dsn=dsn, owner_dsn=owner, warehouse=warehouse))
+        return hp.connect(settings_for(self._endpoints, folder, dsn=dsn, owner_dsn=owner, warehouse=self.warehouse))
 
     def rig(self, **spec: Any) -> TableRig:
         return TableRig(self.harness, self.kafka, tier={"max_age": "1s"}, **spec)
@@ -367,7 +369,7 @@ def test_a_backup_that_is_restored_under_its_worker_stops_the_table_and_reconcil
     assert_sound(rig)
 
 
-def test_a_recovery_to_a_point_in_time_takes_the_warehouse_only_by_a_reconcile(place: Place, tmp_path: Path):
+def test_a_recovery_to_a_point_in_time_takes_the_warehouse_only_by_a_reconcile(place: Place):
     rig = place.rig(partitions=1)
     rig.produce(10)
     work(rig)
@@ -382,12 +384,12 @@ def test_a_recovery_to_a_point_in_time_takes_the_warehouse_only_by_a_reconcile(p
     backup.start()
     wait_until(lambda: backup.run("SELECT pg_is_in_recovery()") == [(False,)], "the recovery ended", deadline_s=60)
     place.lead_to(backup)
-    mark = (tmp_path / "warehouse" / ".harness-owner.json").read_text()
+    mark = content(f"{place.warehouse}/{MARK}")
     with pytest.raises(LedgerOlderThanLake, match="history lost"):
         again(lambda: rig.stores.guard.check(rig.table.row, rig.stores.ledger))
-    assert (tmp_path / "warehouse" / ".harness-owner.json").read_text() == mark
+    assert content(f"{place.warehouse}/{MARK}") == mark
     assert settle(rig.stores, rig.table.row, look(rig.stores, rig.table.row)).settled
-    assert (tmp_path / "warehouse" / ".harness-owner.json").read_text() != mark
+    assert content(f"{place.warehouse}/{MARK}") != mark
     work(rig)
     assert_given_once(lost, given_out(rig))
     assert_sound(rig)

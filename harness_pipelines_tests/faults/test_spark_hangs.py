@@ -20,7 +20,7 @@ from harness_pipelines.engines.spark.session import SparkAway
 from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Endpoints
 from harness_pipelines_tests.producer import KafkaRig
-from harness_pipelines_tests.rig import TableRig, settings_for, with_session
+from harness_pipelines_tests.rig import TableRig, new_warehouse, settings_for, with_session
 
 STATEMENT_S = 3
 END_S = 60.0  #: far less than for ever; a task's connection and each of its answers is waited for apart
@@ -62,7 +62,8 @@ def test_a_move_ends_by_name_when_postgres_hangs_under_it_and_goes_on_afterwards
 ):
     dsn = with_session(server.dsn, statement_timeout=f"{STATEMENT_S}s")
     migrate(dsn)
-    settings = settings_for(endpoints, tmp_path, dsn=dsn, warehouse=f"file://{tmp_path}/lake", catalog_name="hangs")
+    warehouse = new_warehouse(endpoints, tmp_path)
+    settings = settings_for(endpoints, tmp_path, dsn=dsn, warehouse=warehouse, catalog_name="hangs")
     kafka = KafkaRig(endpoints.kafka or "", properties=endpoints.kafka_login)
     with closing(kafka), hp.connect(replace(settings)) as harness:
         rig = TableRig(harness, kafka, partitions=1)

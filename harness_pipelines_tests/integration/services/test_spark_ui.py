@@ -25,6 +25,7 @@ from harness_pipelines.services import Endpoints
 from harness_pipelines.services.base import Place
 from harness_pipelines.services.process import end
 from harness_pipelines.services.spark import ANSWERS_S, DETACHED_S, LOOKS_S, Spark
+from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.producer import wait_until
@@ -59,7 +60,8 @@ def test_the_ui_shows_no_password(server: tuple[str, str], endpoints: Endpoints,
     assert endpoints.kafka and endpoints.postgres
     own = {"sasl.username": "u", "sasl.password": SECRET, "security.protocol": "SASL_PLAINTEXT"}
     settings = replace(
-        settings_for(endpoints, tmp_path, spark=spark_at, warehouse=f"file://{tmp_path}/lake"),
+        settings_for(endpoints, tmp_path, spark=spark_at, warehouse="s3://nowhere/lake"),
+        s3=S3Settings(endpoint="http://127.0.0.1:1", access_key="a", secret_key=SECRET, session_token=SECRET),
         dsn=f"postgresql://u:{SECRET}@127.0.0.1:1/db",
         kafka_properties={**own, "sasl.mechanism": "PLAIN"},
     )

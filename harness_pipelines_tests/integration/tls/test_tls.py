@@ -38,7 +38,7 @@ from harness_pipelines_tests.certificates import Authority, Pair
 from harness_pipelines_tests.integration.kafka.broker import READER_PASSWORD, PrivateBroker
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.registry import serving
-from harness_pipelines_tests.rig import COLUMNS, TableRig, settings_for
+from harness_pipelines_tests.rig import COLUMNS, TableRig, new_warehouse, settings_for
 
 TIMEOUTS = KafkaTimeouts(request_s=20.0, lost_after_s=30.0, probe_after_s=0.5)
 PROMPT_S = 10.0  #: far less than an outage is waited for
@@ -400,7 +400,9 @@ def test_a_table_is_ingested_tiered_and_read_with_every_service_over_tls(
     migrate(dsn)
     with serving(tls=serve_registry(made.pairs["good"])) as registry, closing(KafkaRig(broker.bootstrap)) as kafka:
         settings = replace(
-            settings_for(endpoints, tmp_path, dsn=dsn, warehouse=f"file://{tmp_path}/lake", catalog_name="tls"),
+            settings_for(
+                endpoints, tmp_path, dsn=dsn, warehouse=new_warehouse(endpoints, tmp_path), catalog_name="tls"
+            ),
             kafka=broker.more["MUTUAL"],
             kafka_properties=login(made, client="reader"),
             registry=registry.url,
