@@ -74,6 +74,7 @@ REASONS: Mapping[str, str] = {
         "it publishes no version, or its caller has the lock already: no reader of a moment has to wait for it"
     ),
     r"snapshots/is_ahead: compare .*": "two times that are equal to the microsecond: either side of them is right",
+    r"drop/purged: where folder = .*": "requests of purges begin one after the other, so each time is of one folder",
     r"(upkeep/condemned_of|drop/begun): order .*": "says only which of several is named in the error",
     r"mirrors/published_files: where table_id = .*": (
         "says only how much is read: no two tables have metadata files in one folder"
