@@ -31,7 +31,8 @@ DELETE FROM public.iceberg_tables
 WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(name)s
 
 -- name: lacks
--- What the role of the session needs and has not: one relation for each thing that it does.
+-- What the role of the session needs and has not: one relation for each thing that it does. A right on a whole table
+-- is one on each column; of a table that is not there NULL is said, which names nothing.
 SELECT needed.what || ' on ' || needed.object AS lacks
 FROM (VALUES
     ('harness_reader', 'SELECT', 'public.harness_migrations'),
@@ -49,9 +50,7 @@ FROM (VALUES
     ('harness_spark', 'SELECT', 'public.iceberg_tables'),
     ('harness_spark', 'UPDATE', 'public.iceberg_tables')
 ) AS needed (role, what, object)
-WHERE needed.role = current_user AND to_regclass(needed.object) IS NOT NULL
-  AND NOT has_table_privilege(to_regclass(needed.object), needed.what)
-  AND NOT has_any_column_privilege(to_regclass(needed.object), needed.what)
+WHERE needed.role = current_user AND NOT has_any_column_privilege(to_regclass(needed.object), needed.what)
 ORDER BY 1
 
 -- name: idle_holders
@@ -60,7 +59,7 @@ ORDER BY 1
 SELECT a.pid, a.usename AS login, a.application_name AS application
 FROM pg_stat_activity a
 WHERE a.datname = current_database()
-  AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'advisory' AND l.granted
+  AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'advisory'
               AND l.classid::bigint BETWEEN 1752330864 AND 1752330870)
-  AND NOT EXISTS (SELECT FROM pg_locks t WHERE t.pid = a.pid AND t.locktype = 'virtualxid' AND t.mode = 'ExclusiveLock')
+  AND NOT EXISTS (SELECT FROM pg_locks t WHERE t.pid = a.pid AND t.locktype = 'virtualxid')
 ORDER BY a.pid
