@@ -21,14 +21,16 @@ Values = Sequence[bytes | None]
 Acked = dict[int, dict[int, bytes | None]]  #: {partition: {offset: value}}
 
 
-def wait_until(condition: Callable[[], bool], what: str, *, deadline_s: float = DEADLINE_S) -> None:
-    """Wait until *condition* holds; fail with *what* after *deadline_s*."""
+def wait_until(
+    condition: Callable[[], bool], what: str, *, deadline_s: float = DEADLINE_S, every_s: float = 0.005
+) -> None:
+    """Wait until *condition* holds, which is asked *every_s*; fail with *what* after *deadline_s*."""
     until = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > until:
             faulthandler.dump_traceback(file=2)  # where everybody stands, among what pytest captured
             raise AssertionError(f"after {deadline_s} s still not: {what}")
-        time.sleep(0.005)
+        time.sleep(every_s)
 
 
 class Transaction(Protocol):

@@ -100,5 +100,5 @@ class Wrapped:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         lacking = next((c.name for c in self.must if c.name_in(found) not in found), None)
-        why = f"`{lacking}`: there is no such field, so nothing tells what is deleted"
+        why = f"`{lacking}`: there is no such field, so the record does not say which row to delete"
         return Unfit(Reason.MISSING_KEY, why) if lacking else None

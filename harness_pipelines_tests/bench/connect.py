@@ -21,24 +21,16 @@ from typing import Any, Self
 from harness_pipelines.engines.spark.kafka import java_properties
 from harness_pipelines.services.base import Place
 from harness_pipelines.services.java import jars, java_home
+from harness_pipelines.services.kafka import LOGGING
 from harness_pipelines.services.spark import in_properties
 from harness_pipelines.services.state import LOOPBACK, free_ports
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.bench.base import Run
-from harness_pipelines_tests.bench.peer import CATALOG, DEADLINE_S, NAMESPACE, POLL_S, PeerTable
+from harness_pipelines_tests.bench.peer import CATALOG, NAMESPACE, PeerTable
 
 MAIN = "org.apache.kafka.connect.cli.ConnectStandalone"
 COORDINATES = {"partition": "kafka_partition", "offset": "kafka_offset", "timestamp": "kafka_timestamp"}
 STOP_S = 30.0
-LOGGING = """\
-status = error
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %p %c{1}: %m%n
-rootLogger.level = warn
-rootLogger.appenderRef.out.ref = out
-"""
 
 
 class ConnectSink(PeerTable):
@@ -79,11 +71,8 @@ class ConnectSink(PeerTable):
             )
         return began
 
-    def await_running(self) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while self._states() != ["RUNNING", "RUNNING"]:
-            self._check(deadline)
-            time.sleep(POLL_S)
+    def _looks(self) -> bool:
+        return self._states() == ["RUNNING", "RUNNING"]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -120,14 +109,11 @@ class ConnectSink(PeerTable):
         found = self._status()
         return [one["state"] for one in (found["connector"], *found["tasks"])] if found else []
 
-    def _check(self, deadline: float) -> None:
+    def _check(self) -> None:
         assert self._process is not None
         if self._process.poll() is not None or "FAILED" in self._states():
             why = "".join(str(task.get("trace", "")) for task in self._status().get("tasks", ()))
             raise AssertionError(f"the sink ended: {why}\n{self._log.read_text()[-3000:]}")
-        assert time.monotonic() < deadline, (
-            f"the sink did not get there within {DEADLINE_S:g} s: {self._states()}\n{self._log.read_text()[-3000:]}"
-        )
 
 
 def class_path(settings: Settings) -> str:

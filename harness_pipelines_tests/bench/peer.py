@@ -1,4 +1,4 @@
-"""The peers: what else writes a topic to an Iceberg table, each into a table of its own with the same columns.
+"""The peers: other programs that write a topic to an Iceberg table. Each has its own table, with the same columns.
 
 All commit to the same Postgres by Iceberg's JDBC catalog, and write the record's coordinates too. The tables are
 unpartitioned and written without a shuffle. Here is Spark Structured Streaming, as its manual says it is done; it runs
@@ -11,7 +11,8 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +26,7 @@ from harness_pipelines.engines.spark.session import catalog_options
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.read.manifests import metadata_of
 from harness_pipelines_tests.bench.records import PARTITIONS, SPARK_COLUMNS
+from harness_pipelines_tests.producer import wait_until
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +39,7 @@ _POINTER = (
 )
 
 
-class PeerTable:
+class PeerTable(ABC):
     """A table of a peer, dropped with the block; made before anything is written to it."""
 
     def __init__(self, harness: hp.Harness, topic: str) -> None:
@@ -74,20 +76,17 @@ class PeerTable:
         self._harness.stores.spark().sql(f"DROP TABLE IF EXISTS {self.table} PURGE")
         self._connection.close()
 
+    @abstractmethod
     def begin(self) -> float:
         """Start the peer; returns the monotonic time just before."""
-        raise NotImplementedError
 
     def await_running(self) -> None:
         """Until the peer looks for records."""
-        raise NotImplementedError
+        self._await(self._looks, "the peer looks for records")
 
     def await_rows(self, count: int) -> None:
         """Until the table that its readers see holds *count* rows."""
-        deadline = time.monotonic() + DEADLINE_S
-        while self._rows() < count:
-            self._check(deadline)
-            time.sleep(POLL_S)
+        self._await(lambda: self._rows() >= count, f"the peer's table holds {count} rows")
         assert self._rows() == count, f"the peer's table holds {self._rows()} rows of {count}"
 
     def pointer(self) -> str:
@@ -108,9 +107,22 @@ class PeerTable:
             return 0
         return int(snapshot.summary["total-records"] or 0)
 
-    def _check(self, deadline: float) -> None:
-        """The peer still works, and has time left."""
-        raise NotImplementedError
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
+        def holds() -> bool:
+            found = condition()
+            if not found:
+                self._check()
+            return found
+
+        wait_until(holds, what, deadline_s=DEADLINE_S, every_s=POLL_S)
+
+    @abstractmethod
+    def _looks(self) -> bool:
+        """Whether the peer looks for records."""
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Fail with the peer's own words if it has failed."""
 
 
 class Peer(PeerTable):
@@ -151,11 +163,9 @@ class Peer(PeerTable):
         )
         return began
 
-    def await_running(self) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not self._query.status["message"].startswith(("Waiting", "Processing", "Getting offsets", "No new")):
-            self._check(deadline)
-            time.sleep(POLL_S)
+    def _looks(self) -> bool:
+        said = str(self._query.status["message"])
+        return said.startswith(("Waiting", "Processing", "Getting offsets", "No new"))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -165,7 +175,6 @@ class Peer(PeerTable):
         super().__exit__(kind, error, trace)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
-    def _check(self, deadline: float) -> None:
+    def _check(self) -> None:
         if (failure := self._query.exception()) is not None:
             raise AssertionError(f"the peer's query failed: {failure}")
-        assert time.monotonic() < deadline, f"the peer did not get there within {DEADLINE_S:g} s: {self._query.status}"

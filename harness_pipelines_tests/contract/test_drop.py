@@ -200,6 +200,15 @@ def _made_of(real: RealRig, folder: Path) -> TableRow:
     )
 
 
+def _restored(real: RealRig, folder: Path) -> Path:
+    """A file that a backup brings back into *folder*, of which a table is made."""
+    path = folder / "data" / "restored.parquet"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    _made_of(real, folder)
+    return path
+
+
 def test_no_table_is_made_of_files_that_are_being_deleted(
     real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -303,41 +312,37 @@ def test_a_purge_that_sleeps_between_two_requests_leaves_the_files_of_a_later_ta
     real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Another one ends its work meanwhile; the files come back from a backup, and a table is made of them."""
-    folder = tmp_path / "restored"
+    folder, restored = tmp_path / "restored", list[Path]()
     name = _dropped(real, folder)
 
     def sleeping(paths: Sequence[str]) -> None:
         delete(paths)
         monkeypatch.setattr(drop, "delete", delete)
         purge_noted(real.owner, name)
-        (folder / "data").mkdir(parents=True)
-        (folder / "data" / "restored.parquet").touch()
-        _made_of(real, folder)
+        restored.append(_restored(real, folder))
 
     monkeypatch.setattr(drop, "delete", sleeping)
     purge_noted(real.owner, name)
 
-    assert (folder / "data" / "restored.parquet").exists()
+    assert [path.exists() for path in restored] == [True]
 
 
 def test_a_purge_that_sleeps_after_its_last_look_leaves_the_files_of_a_later_table(
     real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    folder, remove = tmp_path / "late", files.remove_folders
+    folder, restored, remove = tmp_path / "late", list[Path](), files.remove_folders
     name = _dropped(real, folder)
 
     def sleeping(place: str) -> None:
         monkeypatch.setattr(drop, "remove_folders", remove)
         purge_noted(real.owner, name)
-        (folder / "data").mkdir(parents=True)
-        (folder / "data" / "restored.parquet").touch()
-        _made_of(real, folder)
+        restored.append(_restored(real, folder))
         remove(place)
 
     monkeypatch.setattr(drop, "remove_folders", sleeping)
     purge_noted(real.owner, name)
 
-    assert (folder / "data" / "restored.parquet").exists()
+    assert [path.exists() for path in restored] == [True]
 
 
 def test_a_purge_forgets_no_note_with_which_another_one_has_begun(

@@ -23,6 +23,8 @@ from harness_pipelines_tests.catalog_server import CatalogServer
 from harness_pipelines_tests.contract.mirror_rig import NAMESPACE, Mirrored
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 
+RETENTION = {"versions": "1s", "snapshots": 1, "grace": "1s"}
+
 
 def files_of(table: Table) -> set[str]:
     """All that a reader of the server's table opens."""
@@ -52,8 +54,7 @@ def expired(mirrored: Mirrored) -> list[str]:
 
 
 def test_expire_keeps_what_the_server_still_names_and_no_more(real: RealRig, server: CatalogServer):
-    retention = {"versions": "1s", "snapshots": 1, "grace": "1s"}
-    mirrored = Mirrored(real, server, views="stream", retention=retention)
+    mirrored = Mirrored(real, server, views="stream", retention=RETENTION)
     mirrored.publish()
     mirrored.step()
     there = mirrored.there
@@ -81,8 +82,7 @@ def test_expire_keeps_what_the_server_still_names_and_no_more(real: RealRig, ser
 def test_what_a_follower_sends_after_the_mirror_was_dropped_is_there(
     real: RealRig, server: CatalogServer, monkeypatch: pytest.MonkeyPatch, asleep: str
 ):
-    retention = {"versions": "1s", "snapshots": 1, "grace": "1s"}
-    mirrored, stores = Mirrored(real, server, views="stream", retention=retention), cast(Any, real)
+    mirrored, stores = Mirrored(real, server, views="stream", retention=RETENTION), cast(Any, real)
     mirrored.publish()
     [catalog] = mirrored.table.spec.catalogs
     folder = Path(urlsplit(real.ledger.pointer(mirrored.table, "stream")).path).parent
@@ -123,8 +123,7 @@ def test_what_a_follower_sends_after_the_mirror_was_dropped_is_there(
 def test_a_server_that_a_worker_reaches_between_its_drop_and_the_ledger_is_followed_or_left_alone(
     real: RealRig, server: CatalogServer, monkeypatch: pytest.MonkeyPatch, asleep: str
 ):
-    retention = {"versions": "1s", "snapshots": 1, "grace": "1s"}
-    mirrored, stores = Mirrored(real, server, views="stream", retention=retention), cast(Any, real)
+    mirrored, stores = Mirrored(real, server, views="stream", retention=RETENTION), cast(Any, real)
     mirrored.publish()
     mirrored.step()
     mirrored.publish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -72,8 +73,20 @@ def test_a_worker_that_never_met_its_kafka_ends_in_time(make_rig, settings: Sett
             assert_ends_in_time(command)
 
 
-def test_a_worker_whose_spark_hangs_ends_in_time(make_rig, settings: Settings):
-    rig = make_rig(partitions=1)
+#: What asks Spark; the table's rows are in the batch view.
+ASKS_SPARK = (
+    "run TABLE --stage tier --until-idle",
+    "sql 'SELECT count(*) FROM TABLE'",
+    "recluster TABLE --rebuild --yes",
+)
+
+
+@pytest.mark.parametrize("line", ASKS_SPARK)
+def test_what_asks_a_spark_that_hangs_ends_in_time(make_rig, settings: Settings, line: str):
+    rig = make_rig(partitions=1, key=["id"], views="both")
+    rig.produce(20)
+    rig.ingest()
+    rig.worker(until_idle=True).run()
     rig.produce(20)
     rig.ingest()
     assert settings.spark is not None
@@ -81,9 +94,16 @@ def test_a_worker_whose_spark_hangs_ends_in_time(make_rig, settings: Settings):
     with closing(TcpProxy("127.0.0.1", port)) as proxy:
         proxy.freeze()
         hanging = replace(settings, spark=settings.spark.replace(f":{port}/", f":{proxy.port}/"))
-        with Command(hanging, "run", rig.name, "--stage", "tier", "--until-idle") as command:
-            wait_until(lambda: bool(proxy._open), "the worker asks Spark")
+        with Command(hanging, *shlex.split(line.replace("TABLE", rig.name))) as command:
+            wait_until(lambda: bool(proxy._open), "it asks Spark")
             assert_ends_in_time(command)
+
+
+def test_a_recall_that_waits_for_a_worker_ends_in_time(make_rig, settings: Settings):
+    rig = make_rig(partitions=1, key=["id"], views="both")
+    with Command(settings, "recall", rig.name, "--where", "id >= 0") as command:
+        command.await_line("request")
+        assert_ends_in_time(command)
 
 
 def test_a_worker_whose_registry_hangs_ends_in_time(kafka, settings: Settings, monkeypatch: pytest.MonkeyPatch):

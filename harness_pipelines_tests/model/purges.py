@@ -106,7 +106,7 @@ class Purges:
         return self._begin(s, rest)
 
     def _begin(self, s: State, rest: tuple[Hand, ...]) -> Step[State]:
-        """One transaction, which whoever makes a table waits for."""
+        """One transaction; a rebuild of a table waits for its end."""
         if not s.note or (s.is_placed and "begins_on_a_table" not in self.bad):
             return Step("purge", "purge.begin nothing", s._replace(hands=rest))
         note = s.note if "begin_not_noted" in self.bad else "begun"

@@ -18,7 +18,7 @@ from harness_pipelines.formats.base import Codec, Due, Reason, Refused
 from harness_pipelines.formats.choose import key_codec
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.debezium.envelopes import spread
-from harness_pipelines.formats.debezium.json import NOTHING_TELLS, keyless, op_trouble
+from harness_pipelines.formats.debezium.json import NO_ROW_NAMED, keyless, op_trouble
 from harness_pipelines.formats.debezium.toast import Unavailable
 from harness_pipelines.formats.keyed_batches import Part, inside
 from harness_pipelines.formats.refusals import refusal
@@ -168,7 +168,7 @@ class DebeziumAvroEvents:
         if key:
             group.add(place, key)
         else:
-            refused[place] = Unfit(Reason.MISSING_KEY, NOTHING_TELLS)
+            refused[place] = Unfit(Reason.MISSING_KEY, NO_ROW_NAMED)
 
     def _of(self, named: NamedSchema) -> _Events | Unfit:
         found = self._known.get(named)

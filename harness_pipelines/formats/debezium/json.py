@@ -53,7 +53,7 @@ class _Event(_Body, gc=False):
 
 _decode = msgspec.json.Decoder(_Event).decode
 _decode_body = msgspec.json.Decoder(_Body).decode
-NOTHING_TELLS = "the record has no key and no `before`, so nothing tells what it deletes"
+NO_ROW_NAMED = "the record has no key and no `before`, so it does not say which row to delete"
 _NO_SCHEMA = b"null"
 _TOMBSTONE = _Body(op="d")
 
@@ -192,7 +192,7 @@ class DebeziumEvents:
             return self._of_record_key(key)
         block = bytes(before)
         if block[:1] != b"{":
-            return Unfit(Reason.MISSING_KEY, NOTHING_TELLS)
+            return Unfit(Reason.MISSING_KEY, NO_ROW_NAMED)
         reading = self._events.of(schema)
         if isinstance(reading, Unfit):
             return reading
@@ -291,6 +291,6 @@ def keyless(lacking: Sequence[str], where: str) -> Unfit:
     names = ", ".join(f"`{name}`" for name in lacking)
     return Unfit(
         Reason.MISSING_KEY,
-        f"{where} has no {names}, so nothing tells what the record deletes; the connector's message.key.columns says "
-        "what its keys hold",
+        f"{where} has no {names}, so the record does not say which row to delete; the connector's "
+        "message.key.columns says what its keys hold",
     )

@@ -36,7 +36,9 @@ def version_of(plan: ReadPlan, versions: Sequence[Version], number: int) -> Vers
     known = {version.version: version for version in versions}
     if number not in known:
         held = f"{min(known)} to {max(known)}" if known else "none"
-        raise VersionGone(f"{plan.table}: version {number} is not retained, so nothing tells what it had ({held} are)")
+        raise VersionGone(
+            f"{plan.table}: version {number} is no longer retained, so what it had cannot be read ({held} are)"
+        )
     return known[number]
 
 

@@ -1,4 +1,4 @@
-"""Two ledgers in two databases, each in a process of its own, start on one warehouse at the same moment, many times."""
+"""Two ledgers start on one warehouse at the same moment, many times; each has its own database and process."""
 
 from __future__ import annotations
 

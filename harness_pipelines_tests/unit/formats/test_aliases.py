@@ -120,8 +120,9 @@ def test_a_tombstone_without_any_name_of_its_key_is_refused():
     [refused] = decode(spec(**KEYED), None, keys=[b'{"amount": 1}']).refused
     assert (refused.reason, refused.detail) == (
         Reason.MISSING_KEY,
-        "the key of a record without a value: `id`: there is no such field, so nothing tells what is deleted",
-    )  # fmt: skip
+        "the key of a record without a value: `id`: there is no such field, so the record does not say which row to "
+        "delete",
+    )
 
 
 @pytest.mark.parametrize("field", ["op", "was", "kind"])

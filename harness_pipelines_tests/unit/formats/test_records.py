@@ -89,7 +89,7 @@ def test_a_text_key_may_look_nested():
 
 
 OPTIONAL: dict[str, Any] = {"id": "long", "at": {"type": "string", "aliases": ["when"]}, "op": "string"}
-NOTHING_TELLS = "there is no such field, so nothing tells what is deleted"
+NO_FIELD = "there is no such field, so the record does not say which row to delete"
 
 
 @pytest.mark.parametrize("format_", ["json", "json-schema"])
@@ -102,7 +102,7 @@ def test_a_key_that_lacks_a_column_of_the_tables_key_never_deletes_the_row_of_nu
     assert [(row["id"], row["at"]) for row in found.rows.to_pylist()] == [(1, "a"), (1, None)]
     assert found.accepted.tolist() == [0, 4]
     assert [(one.index, one.reason) for one in found.refused] == [(i, Reason.MISSING_KEY) for i in (1, 2, 3, 5)]
-    assert found.refused[0].detail == f"the key of a record without a value: `at`: {NOTHING_TELLS}"
+    assert found.refused[0].detail == f"the key of a record without a value: `at`: {NO_FIELD}"
     assert_alone_as_together(RecordCodec(spec(**words)), [(key, None) for key in keys])
 
 
@@ -123,7 +123,7 @@ def test_a_value_that_deletes_tells_its_key():
     found = decode([(b"1", value) for value in values], columns=OPTIONAL, delete={"field": "op", "values": ["d"]})
     assert [(row["_op"], row["id"]) for row in found.rows.to_pylist()] == [("delete", 1), ("delete", None)]
     assert [(one.index, one.reason, one.detail) for one in found.refused] == [
-        (i, Reason.MISSING_KEY, f"`id`: {NOTHING_TELLS}") for i in (1, 2)
+        (i, Reason.MISSING_KEY, f"`id`: {NO_FIELD}") for i in (1, 2)
     ]
 
 

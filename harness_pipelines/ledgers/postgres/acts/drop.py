@@ -6,7 +6,7 @@ Runs as the login itself (the owner that ran `harness init`), because workers ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -230,14 +230,14 @@ def to_purge(database: Database, name: str) -> list[str]:
     """
     places = [row["metadata_location"] for row in database.rows("drop/places")]
     folders = [str(row["folder"]) for row in database.rows("drop/to_purge", {"name": name})]
-    return [one for one in folders if not _is_place(one, places)]
+    return [one for one in folders if not _is_place(one, map(folder_of, places))]
 
 
-def _is_place(folder: str, metadata: Iterable[str]) -> bool:
-    """Whether a table lies in *folder*, or around it; *metadata* are files that the catalog names."""
+def _is_place(folder: str, places: Iterable[str]) -> bool:
+    """Whether one of *places*, which are folders of tables, is *folder*, or lies in it or around it."""
     same = SameFile()
     key = same.folder(normal(folder))
-    return any(overlap(key, place) for place in {same.folder(folder_of(path)) for path in metadata})
+    return any(overlap(key, place) for place in {same.folder(path) for path in places})
 
 
 def purge_noted(database: Database, name: str) -> None:
@@ -259,6 +259,7 @@ class _Purge:
     database: Database
     folder: str
     begun_at: datetime | None = None  #: as it noted last; a later time is another process's, or of a later drop
+    elsewhere: set[str] = field(default_factory=set)  #: folders of tables that were compared with it: each is once
 
     def run(self) -> None:
         if self._begin() and all(purge(f"{self.folder.rstrip('/')}/{part}", self._begin) for part in OF_VIEWS):
@@ -270,9 +271,10 @@ class _Purge:
         with self.database.transaction() as connection:
             connection.execute(sql("drop/as_owner"))
             connection.execute(sql("drop/lock_purges"))
-            places = [row["metadata_location"] for row in connection.execute(sql("drop/places"))]
-            if _is_place(self.folder, places):
+            places = {folder_of(row["metadata_location"]) for row in connection.execute(sql("drop/places"))}
+            if _is_place(self.folder, places - self.elsewhere):
                 return False
+            self.elsewhere |= places
             noted = connection.execute(sql("drop/begin_purge"), {"folder": self.folder}).fetchone()
             self.begun_at = noted["begun_at"] if noted else None
             return noted is not None
@@ -288,7 +290,7 @@ def check_not_purged(connection: Connection, table: str, metadata: Sequence[str]
     """Check that nobody deletes the files of a table that is made with *metadata*. Raises: FolderPurged."""
     connection.execute(sql("drop/lock_purges"))
     for row in connection.execute(sql("drop/begun")):
-        if _is_place(row["folder"], metadata):
+        if _is_place(row["folder"], map(folder_of, metadata)):
             raise FolderPurged(
                 f"{table}: `harness table drop {row['name']} --purge` deletes the files in {row['folder']}: no table "
                 "is made of them; nothing was changed"
