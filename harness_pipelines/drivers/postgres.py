@@ -31,9 +31,9 @@ from harness_pipelines.secret import redact
 
 
 class Connection(psycopg.Connection[DictRow]):
-    """A session of the pool, which knows when it was given back."""
+    """A session of the pool, which knows when it was taken and given back."""
 
-    used_at = -inf  #: monotonic seconds
+    taken_at = used_at = -inf  #: monotonic seconds
     deadline_s = 130.0  #: how long an answer is waited for
     pulse_s = 10.0  #: how often a transaction is kept from being idle
 
@@ -512,10 +512,14 @@ class Database:
         connection.deadline_s, connection.pulse_s = self._deadline_s, self._pulse_s
 
     def _try_out(self, connection: Connection) -> None:
-        """Let the pool replace a session that ended while it was idle; a round trip, so not after each use."""
-        trusted_from = max(time.monotonic() - TRUSTED_S, self._lost_at)
-        if connection.used_at <= trusted_from:
+        """Let the pool replace a session that ended while it was idle; a round trip, so not after each use.
+
+        One that was in use while another one was lost may have been given back unaware that it is lost too.
+        """
+        now = time.monotonic()
+        if connection.used_at <= now - TRUSTED_S or connection.taken_at <= self._lost_at:
             ConnectionPool.check_connection(connection)
+        connection.taken_at = now
 
     @contextmanager
     def transaction(self, *, table: str | None = None) -> Iterator[Connection]:

@@ -149,6 +149,21 @@ def test_a_read_without_postgres_fails_by_name_and_returns_nothing(rig, through,
     assert table.read().num_rows == 10
 
 
+def test_a_session_that_was_in_use_while_another_one_was_lost_is_tried_out_before_its_next_use(proxy: PostgresProxy):
+    database = Database(proxy.dsn)
+    try:
+        with database.session() as unaware:
+            unaware.execute("SELECT 1")
+            unaware.commit()
+            with pytest.raises(PostgresUnreachable), database.session() as lost:
+                proxy.cut()
+                lost.execute("SELECT 1")
+        with database.session() as another:
+            assert another.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+    finally:
+        database.close()
+
+
 def test_a_read_that_is_cut_in_the_middle_of_its_rows_fails_by_name_and_returns_none_of_them(
     rig, through, proxy: PostgresProxy
 ):
