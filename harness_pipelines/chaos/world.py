@@ -31,7 +31,7 @@ from harness_pipelines.chaos.proxy import PostgresProxy, TcpProxy
 from harness_pipelines.chaos.reader import fingerprint, read_by_arrow
 from harness_pipelines.chaos.schedule import ACTS, WORKERS, Fault, Kind, Part
 from harness_pipelines.chaos.standby import await_server
-from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
 from harness_pipelines.services.base import ServicesError
@@ -164,7 +164,22 @@ class World:
 
         Raises, from the result: ServicesError when a service does not come back.
         """
-        return self._pool.submit(_WAYS[fault.kind], self, fault, began)
+        return self._pool.submit(self._broken, fault, began)
+
+    def _broken(self, fault: Fault, began: Began) -> bool:
+        happened = False
+
+        def begins() -> None:
+            nonlocal happened
+            happened = True
+            began()
+
+        try:
+            return _WAYS[fault.kind](self, fault, begins)
+        except HarnessError as error:
+            if error.recovery is Recovery.NEVER:
+                raise
+            return happened  # Postgres or Kafka is away by another fault
 
     def table_of(self, fault: Fault) -> hp.Table:
         """The table that *fault* is done to, as the ledger has it now. Raises: TryAgain."""
@@ -202,15 +217,9 @@ class World:
 
     def _rotate(self, _fault: Fault, began: Began) -> bool:
         began()
-        try:
-            for subject in SUBJECTS:
-                if subject.buffered:
-                    self.harness.stores.segments.rotate(self.harness.table(subject.name(self._name)).row)
-        except HarnessError as error:
-            # Postgres is away by another fault, or an evolve went by: nothing was done, or a segment is there already.
-            if error.recovery not in (Recovery.REFRESH, Recovery.RESOLVE):
-                raise
-            return False
+        for subject in SUBJECTS:
+            if subject.buffered:
+                self.harness.stores.segments.rotate(self.harness.table(subject.name(self._name)).row)
         return True
 
     def _refuse_postgres(self, fault: Fault, began: Began) -> bool:
@@ -245,14 +254,11 @@ class World:
 
     def _join(self, _fault: Fault, began: Began) -> bool:
         [topic] = [subject.topic for subject in SUBJECTS if subject.grows]
-        try:
-            there = len(self.harness.stores.log.describe(topic).partitions)
-            if there >= PARTITIONS_MAX:
-                return False
-            began()
-            add_partitions(self.harness.settings, topic, there + 1)
-        except HarnessError:  # Kafka is away by another fault
+        there = len(self.harness.stores.log.describe(topic).partitions)
+        if there >= PARTITIONS_MAX:
             return False
+        began()
+        add_partitions(self.harness.settings, topic, there + 1)
         return True
 
     def _act(self, fault: Fault, began: Began) -> bool:
@@ -285,16 +291,12 @@ class World:
 
     def _put_claim_ahead(self, fault: Fault, began: Began) -> bool:
         """The holder of the claim is fenced; nothing can take the claim before `reconcile`."""
-        try:
-            row = self.table_of(fault).row
-            began()
+        row = self.table_of(fault).row
+        began()
+        with suppress(OutcomeUnknown):  # it may lie ahead
             wanted = {"table_id": row.table_id, "stage": fault.stage}
             if not self.harness.stores.database.run("chaos/put_claim_ahead", wanted):  # the table has no such stage
                 return False
-        except TryAgain:  # Postgres is away by another fault
-            return False
-        except OutcomeUnknown:  # it may lie ahead
-            pass
         self._over.wait(fault.lasts_s)
         self.told.put((fault, self._reconciled(fault)))
         return True
@@ -333,16 +335,15 @@ class World:
     def _damage(self, fault: Fault, began: Began) -> bool:
         """Damage one file of a plan, let a process read the plan, and put the file right; then read it here."""
         with self._one_file:
+            table = self.table_of(fault)
+            plan = table.plan(lease=HELD)
             try:
-                table = self.table_of(fault)
-                plan = table.plan(lease=HELD)
-            except TryAgain:  # Postgres is away by another fault
-                return False
-            files = files_of(plan, Part(fault.part))
-            if files:
-                began()
-                self.told.put((fault, self._read_damaged(fault, table, plan, files)))
-            self._until_answered(partial(table.release, plan))
+                files = files_of(plan, Part(fault.part))
+                if files:
+                    began()
+                    self.told.put((fault, self._read_damaged(fault, table, plan, files)))
+            finally:
+                self._until_answered(partial(table.release, plan))
             return bool(files)
 
     def _read_damaged(self, fault: Fault, table: hp.Table, plan: ReadPlan, files: Sequence[str]) -> Mapping[str, Any]:
