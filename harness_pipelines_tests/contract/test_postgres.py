@@ -38,6 +38,7 @@ from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.migrations import ledger_database, migrate
 from harness_pipelines.ledgers.postgres.named_snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
 from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ledgers.postgres.views.stalls import Stalls
 from harness_pipelines.ports.errors import WarehouseTaken
 from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
@@ -240,6 +241,42 @@ def test_a_migration_that_rewrites_a_large_quarantine_is_not_ended_by_the_limit_
     with psycopg.connect(dsn) as owner:
         sealed = owner.execute("SELECT count(*) FROM harness.quarantine q WHERE digest = harness.refused_digest(q)")
         assert sealed.fetchone() == (rows,)
+
+
+def test_a_stall_of_an_earlier_harness_is_counted_from_when_its_move_failed(make_database: Callable[[], str]):
+    dsn, every = make_database(), migrations.migrations()
+    with patch.object(migrations, "migrations", return_value=[m for m in every if m[0] < 44]):
+        migrate(dsn)
+    with psycopg.connect(dsn) as owner:
+        owner.execute(
+            "INSERT INTO harness.tables (namespace, name, spec, cluster_id, topic, topic_id) "
+            "VALUES ('old', 'orders', '{}', 'c', 't', 't')"
+        )
+        for stage in ("tier", "otree"):
+            owner.execute(
+                "INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, "
+                "error) SELECT table_id, %s, 0, '{}', '{}', 1, 'PLANNED', 1, '', 'away' FROM harness.tables",
+                [stage],
+            )
+        owner.execute(  # an attempt at otree's move has failed since the last look
+            "INSERT INTO harness.stalls SELECT table_id, s.stage, 'an open move', s.marker, "
+            "clock_timestamp() - interval '5 min' FROM harness.tables, (VALUES ('tier', ' failed'), ('otree', '')) "
+            "AS s (stage, marker)"
+        )
+    assert migrate(dsn)[0] == "0044_failed_attempts"
+
+    worker, reader = ledger_database(dsn), ledger_database(dsn, role=READER)
+    try:
+        stalls = Stalls(worker, reader, buffer_gb=1.0)
+        assert [(one.stage, one.is_alarm) for one in stalls.now()] == [("tier", True)]
+        stalls.note(["old.orders"])
+        assert [(one.stage, one.is_alarm) for one in stalls.now()] == [("otree", False), ("tier", True)]
+    finally:
+        worker.close()
+        reader.close()
+    with psycopg.connect(dsn) as owner:
+        found = owner.execute("SELECT stage, marker, failed FROM harness.stalls ORDER BY stage").fetchall()
+    assert found == [("otree", "", True), ("tier", "", True)]
 
 
 # -- locks --------------------------------------------------------------------------------------------------

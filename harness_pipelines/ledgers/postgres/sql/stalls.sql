@@ -10,14 +10,13 @@ WHERE t.table_id = s.table_id AND t.namespace || '.' || t.name = ANY(%(tables)s)
 -- name: note
 -- A move may take minutes, so how long it was open before its first failed attempt says nothing: that begins a new count.
 -- It goes on until a move is committed, whether or not later attempts and moves fail as well.
-INSERT INTO harness.stalls AS s (table_id, stage, what, marker, since)
-SELECT w.table_id, w.stage, w.what,
-       w.marker || CASE WHEN w.what = 'an open move' AND w.allowed_s = 0 THEN ' failed' ELSE '' END, clock_timestamp()
+INSERT INTO harness.stalls AS s (table_id, stage, what, marker, failed, since)
+SELECT w.table_id, w.stage, w.what, w.marker, w.failed, clock_timestamp()
 FROM harness.stage_work w JOIN harness.tables t USING (table_id)
 WHERE t.namespace || '.' || t.name = ANY(%(tables)s)
 ON CONFLICT (table_id, stage, what) DO UPDATE
-SET marker = excluded.marker, since = excluded.since
-WHERE s.marker NOT IN (excluded.marker, excluded.marker || ' failed')
+SET marker = excluded.marker, failed = excluded.failed, since = excluded.since
+WHERE s.marker <> excluded.marker OR excluded.failed AND NOT s.failed
 
 -- name: small_files
 INSERT INTO harness.lake_work AS w (table_id, stage) VALUES (%(table_id)s, 'compact')
@@ -47,8 +46,8 @@ SELECT t.namespace || '.' || t.name AS name, f.stage, f.what, f.since, f.error,
        greatest(extract(epoch FROM clock_timestamp() - f.since)::float8 - f.allowed_s, 0) AS stalled_s
 FROM (
     SELECT s.table_id, s.stage, s.what, s.since, w.allowed_s::float8 AS allowed_s, NULL AS error
-    FROM harness.stalls s JOIN harness.stage_work w USING (table_id, stage, what)
-    WHERE s.marker = w.marker || ' failed' OR s.marker = w.marker AND NOT (w.what = 'an open move' AND w.allowed_s = 0)
+    FROM harness.stalls s JOIN harness.stage_work w USING (table_id, stage, what, marker)
+    WHERE s.failed OR NOT w.failed
     UNION ALL
     SELECT x.table_id, x.stage, 'an error', min(x.since), 0, (array_agg(x.error ORDER BY x.seen_at DESC))[1]
     FROM harness.troubles x WHERE x.seen_at > clock_timestamp() - interval '1 minute' GROUP BY x.table_id, x.stage
