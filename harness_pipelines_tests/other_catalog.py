@@ -7,7 +7,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.engine import URL
 
 from harness_pipelines.drivers.object_stores.bound import BOUND
-from harness_pipelines.drivers.postgres import session_dsn
+from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.spec.locations import local_path
 
 _PARTS = {"username": "user", "password": "password", "host": "host", "port": "port", "database": "dbname"}

@@ -13,7 +13,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
 import structlog
 
-from harness_pipelines.drivers.postgres import deadline_s, session_dsn
+from harness_pipelines.drivers.postgres_session import deadline_s, session_dsn
 from harness_pipelines.secret import redact
 
 log = structlog.get_logger(__name__)

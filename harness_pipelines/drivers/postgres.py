@@ -5,28 +5,27 @@ Every connection of the harness carries the timeouts of the design, so that a st
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import inf, isinf
-from pathlib import Path
 from typing import Any, LiteralString, cast
 
 import psycopg
 from psycopg.abc import RV, PQGen
-from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from harness_pipelines.drivers.certificates import CertificateRefused, TlsPlace, why_refused
-from harness_pipelines.drivers.postgres_address import check_environment, in_force, origin, own_settings
+from harness_pipelines.drivers.postgres_address import in_force
+from harness_pipelines.drivers.postgres_session import deadline_s, pulse_s, session_dsn
 from harness_pipelines.errors import DatabaseAway, HarnessError, OutcomeUnknown, TryAgain, UsageError
-from harness_pipelines.files import endless
 from harness_pipelines.secret import redact
 
 
@@ -41,7 +40,7 @@ class Connection(psycopg.Connection[DictRow]):
     def connect(  # type: ignore[override]  # what psycopg takes by name is passed on
         cls, conninfo: str = "", *, refused: Callable[[psycopg.Error], None] | None = None, **settings: Any
     ) -> Connection:
-        """*refused* is told why there is none: a pool tries again and keeps the reason to its log."""
+        """*refused* is told why there is none: a pool keeps the reason to its log."""
         try:
             return super().connect(conninfo, **settings)
         except psycopg.Error as error:
@@ -92,43 +91,14 @@ class Connection(psycopg.Connection[DictRow]):
 
 
 TRUSTED_S = 2.0  #: a session that was used so lately is not tried out first
+WAIT_S = 15.0  #: for a session of the pool, while the server is away or all are in use
+LOOK_S = (0.5, 2.0)  #: how often whoever waits looks for why there is none, at first and later
+_POOL = "harness"  #: the name of each pool
 
 WORKER, READER, SPARK = "harness_worker", "harness_reader", "harness_spark"
 BUFFER = "harness_buffer"  #: the schema of the segments
-SESSION_OPTIONS: Mapping[str, str] = {
-    "lock_timeout": "10s",
-    "statement_timeout": "120s",
-    "idle_in_transaction_session_timeout": "30s",
-}
-#: What a statement means and how a value is written must not depend on what a login, a database or a server is set to.
-_LANGUAGE: Mapping[str, str] = {
-    "TimeZone": "UTC",
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "bytea_output": "hex",
-    "extra_float_digits": "1",
-    "standard_conforming_strings": "on",
-    "array_nulls": "on",
-    "transform_null_equals": "off",
-    "quote_all_identifiers": "off",
-    "default_transaction_isolation": "read committed",
-}
-MINUTE_S = 60.0
-LATE_S = 5.0  #: after Postgres itself should have ended a statement, it is not waited for any longer
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_KEEPALIVES: Mapping[str, str] = {
-    "connect_timeout": "10",
-    "keepalives": "1",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
-    "application_name": "harness",
-}
 #: How the driver says that a session is over; the last one is no OperationalError to it.
 _SESSION_LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout)
-#: Arrives with the other options of a session or not at all: a pooler drops them all.
-_DIRECT = "harness.direct"
 #: How poolers refuse a session with options: PgBouncer, and the proxy of Amazon RDS.
 _POOLER_REFUSES = ("unsupported startup parameter", "command-line options")
 #: How Postgres refuses a login. A session that never began has no SQLSTATE with psycopg.
@@ -243,68 +213,6 @@ def sections(source: str) -> Mapping[str, LiteralString]:
     text = file.read_text(encoding="utf-8")
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
-
-
-_FILES = ("sslcert", "sslcrl", "sslkey", "sslrootcert")  #: that libpq opens for a DSN
-
-
-def session_dsn(dsn: str, *, role: str | None) -> str:
-    """Return *dsn* with the timeouts and, if given, the role set for every session that is opened with it.
-
-    Timeouts in the ``options`` that libpq takes for *dsn* win over the harness's. The role and what statements and
-    values are read by, such as the time zone and the encoding, are never the user's. Raises: UsageError for a file that
-    has no end, for one of authorities that is missing where libpq would then check nothing, and for a variable that
-    changes how values are written.
-    """
-    known = in_force(dsn)
-    roots = known.get("sslrootcert")
-    if roots and roots != "system" and not known.get("sslmode", "").startswith("verify") and not Path(roots).exists():
-        raise UsageError(
-            f"{origin('sslrootcert', dsn)}: the file {roots} is not there, and the server's certificate would not be "
-            "checked, without a word: correct the path, remove the setting, or write sslmode=verify-full"
-        )
-    return make_conninfo("", **session_settings(dsn, role=role))
-
-
-def session_settings(dsn: str, *, role: str | None) -> dict[str, str]:
-    """The same as settings by libpq's names, for a driver that may run on another machine and find its files there.
-
-    Raises: UsageError, as `session_dsn` does, but for authorities.
-    """
-    check_environment()
-    known = in_force(dsn)
-    for name in _FILES:
-        if (file := known.get(name)) and (why := endless(file)) is not None:
-            raise UsageError(f"{origin(name, dsn)}: the file {file} {why}")
-    ours = {**_LANGUAGE, _DIRECT: "on"} | ({"role": role} if role else {})
-    # Of two options, the later counts.
-    options = " ".join(filter(None, (_flags(SESSION_OPTIONS), known.get("options", ""), _flags(ours))))
-    kept = {name: known.get(name) or value for name, value in _KEEPALIVES.items()}
-    return {**own_settings(dsn), **kept, "client_encoding": "UTF8", "options": options}
-
-
-def _flags(options: Mapping[str, str]) -> str:
-    escaped = {name: value.replace(" ", r"\ ") for name, value in options.items()}
-    return " ".join(f"-c {name}={value}" for name, value in escaped.items())
-
-
-def deadline_s(dsn: str) -> float:
-    """How long an answer over a session of *dsn* is waited for: a little longer than Postgres lets a statement run."""
-    own_s = _limit_s(dsn, "statement_timeout")
-    return own_s + LATE_S if own_s else inf  # 0: without a limit, as configured
-
-
-def pulse_s(dsn: str) -> float:
-    """How often a transaction over a session of *dsn* must be asked something so as not to be ended as idle."""
-    return _limit_s(dsn, "idle_in_transaction_session_timeout") / 3 or MINUTE_S
-
-
-def _limit_s(dsn: str, name: str) -> float:
-    """The timeout *name* of a session of *dsn*; 0: none."""
-    options = f"-c {name}={SESSION_OPTIONS[name]} {in_force(dsn).get('options', '')}"
-    found = re.findall(rf"\b{name}\s*=\s*'?(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d)?", options)
-    number, unit = found[-1]  # of several, the last one counts
-    return float(number) * _SECONDS[unit or "ms"]
 
 
 @contextmanager
@@ -433,6 +341,16 @@ def check_direct(connection: psycopg.Connection[DictRow], *, dsn: str, role: str
 Check = Callable[[psycopg.Connection[DictRow]], None]
 
 
+class _ToldElsewhere(logging.Filter):
+    """Drops why a pool of the harness got no session: whoever waits for one is told."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (isinstance(record.args, tuple) and record.args[:1] == (_POOL,))
+
+
+logging.getLogger("psycopg.pool").addFilter(_ToldElsewhere())
+
+
 class Database:
     """A pool of sessions of one role."""
 
@@ -443,18 +361,17 @@ class Database:
         self._role, self._check = role, check
         self.connections = 0  #: made so far: another one may lead to another server
         self._lost_at = -inf
-        self._refusal = (-inf, "")  #: when the pool was refused a session last, and why
+        self._refused_at, self._refusal = -inf, Exception()  #: when the pool got no session last, and why
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             self.dsn,
             connection_class=Connection,
             kwargs={"row_factory": dict_row, "prepare_threshold": 3, "refused": self._note_refusal},
             min_size=0,
             max_size=size,
-            timeout=15,
-            reconnect_timeout=10,
+            name=_POOL,
+            reconnect_timeout=0,  # whoever waits for a session has it tried again
             configure=self._connected,
             check=self._try_out,
-            reset=_given_back,
             open=False,
         )
         self._opened = False
@@ -479,7 +396,7 @@ class Database:
                     self._check(connection)
             self._pool.open()
             self._opened = True
-        with explained(self.dsn, table=table), self._with_reason(), self._pool.connection() as connection:
+        with explained(self.dsn, table=table), self._taken(table) as connection:
             try:
                 yield connection
             except psycopg.errors.ReadOnlySqlTransaction:
@@ -488,25 +405,48 @@ class Database:
             finally:
                 if connection.closed:  # what ended it may have ended the others
                     self._lost_at = time.monotonic()
+                elif connection.autocommit:  # the next user counts on a rollback
+                    connection.close()
+                connection.used_at = time.monotonic()
 
     @contextmanager
-    def _with_reason(self) -> Iterator[None]:
-        """Where the pool could make no session in time, say why. Raises: psycopg.OperationalError."""
-        asked_at = time.monotonic()
-        try:
-            yield
-        except PoolTimeout as late:
-            refused_at, why = self._refusal
-            if refused_at < asked_at:
-                raise
-            raise psycopg.OperationalError(why) from late
+    def _taken(self, table: str | None) -> Iterator[Connection]:
+        """A session of the pool. A server that is away is waited for, and one that refuses the session is not.
 
-    def _note_refusal(self, error: psycopg.Error) -> None:
-        self._refusal = time.monotonic(), str(error)
+        Raises: psycopg.OperationalError, or one of the harness's own errors, for why there is none.
+        """
+        asked_at, (look_s, look_s_max) = time.monotonic(), LOOK_S
+        with ExitStack() as kept:
+            while True:
+                try:
+                    connection = kept.enter_context(self._pool.connection(timeout=look_s))
+                    break
+                except PoolTimeout as late:
+                    why = self._refusal if self._refused_at > asked_at else None
+                    if why is not None and not self._pool.get_stats()["pool_size"]:  # none is in use, to come back
+                        self._check_passes(why, table)
+                    if time.monotonic() > asked_at + WAIT_S:
+                        reason = f"no session came free within {WAIT_S:.0f} s" if why is None else str(why)
+                        raise psycopg.OperationalError(reason) from late
+                    look_s = min(2 * look_s, look_s_max)
+            yield connection
+
+    def _check_passes(self, why: Exception, table: str | None) -> None:
+        """Raise *why* there is no session unless it may pass by itself: a refused login does not."""
+        found = named(why, Asked(dsn=self.dsn, table=table)) if isinstance(why, psycopg.Error) else why
+        if not isinstance(found, TryAgain):
+            raise found or why
+
+    def _note_refusal(self, error: Exception) -> None:
+        self._refused_at, self._refusal = time.monotonic(), error
 
     def _connected(self, connection: Connection) -> None:
         connection.autocommit = True  # one round trip
-        check_direct(connection, dsn=self.dsn, role=self._role)
+        try:
+            check_direct(connection, dsn=self.dsn, role=self._role)
+        except (psycopg.Error, HarnessError) as error:
+            self._note_refusal(error)
+            raise
         connection.autocommit = False
         self.connections += 1
         connection.deadline_s, connection.pulse_s = self._deadline_s, self._pulse_s
@@ -588,13 +528,3 @@ def _give_up(connection: Connection) -> None:
             connection.rollback()
     except psycopg.Error:
         connection.close()
-
-
-def _given_back(connection: Connection) -> None:
-    """Let the pool close a session that came back as another one than it was: its next user counts on a rollback.
-
-    Raises: psycopg.ProgrammingError.
-    """
-    if connection.autocommit:
-        raise psycopg.ProgrammingError("the session came back in autocommit mode")
-    connection.used_at = time.monotonic()

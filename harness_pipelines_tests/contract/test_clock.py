@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from harness_pipelines.drivers import postgres
-from harness_pipelines.drivers.postgres import WORKER, session_dsn
+from harness_pipelines.drivers.postgres import WORKER
+from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines_tests.contract.stores_rig import RealRig

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 from psycopg.errors import CheckViolation, InsufficientPrivilege
 
-from harness_pipelines.drivers.postgres import READER, session_dsn
+from harness_pipelines.drivers.postgres import READER
+from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.ports.ledger import LeaseEnded, ReadState, TableRow
 from harness_pipelines.protocol.bounds import Bounds

@@ -26,8 +26,8 @@ from harness_pipelines.drivers.postgres import (
     WORKER,
     Database,
     NotInitialised,
-    session_dsn,
 )
+from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.lakes.owner import MARK, Ownership
 from harness_pipelines.ledgers.postgres import migrations
 from harness_pipelines.ledgers.postgres.acts.drop import Dropped

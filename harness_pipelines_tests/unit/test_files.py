@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from harness_pipelines.cli.main import COMMANDS, cli
 from harness_pipelines.cli.reads.events import _kept
 from harness_pipelines.cli.reads.stream import _beginning
-from harness_pipelines.drivers.postgres import session_dsn
+from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.engines.spark.kafka import _read as pem_setting
 from harness_pipelines.errors import UsageError
 from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text

@@ -14,8 +14,8 @@ from math import ceil, isinf
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from harness_pipelines.drivers.postgres import deadline_s, session_settings
 from harness_pipelines.drivers.postgres_address import in_force, origin, own_settings
+from harness_pipelines.drivers.postgres_session import deadline_s, session_settings
 from harness_pipelines.errors import UsageError
 from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 

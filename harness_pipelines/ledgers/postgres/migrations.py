@@ -17,9 +17,9 @@ from harness_pipelines.drivers.postgres import (
     NotInitialised,
     check_direct,
     explained,
-    session_dsn,
     sql,
 )
+from harness_pipelines.drivers.postgres_session import session_dsn
 
 _TAKEN = (
     psycopg.errors.DuplicateTable,

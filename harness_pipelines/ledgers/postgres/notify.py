@@ -15,7 +15,12 @@ from contextlib import suppress
 import psycopg
 import structlog
 
-from harness_pipelines.drivers.postgres import READER, Connection, session_dsn, sql
+from harness_pipelines.drivers.postgres import (
+    READER,
+    Connection,
+    sql,
+)
+from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.pauses import Pauses
 from harness_pipelines.secret import redact
 

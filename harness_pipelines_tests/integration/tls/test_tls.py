@@ -21,7 +21,8 @@ import harness_pipelines as hp
 from harness_pipelines.chaos.standby import Server, give
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.certificates import CertificateRefused
-from harness_pipelines.drivers.postgres import Connection, explained, session_dsn
+from harness_pipelines.drivers.postgres import Connection, explained
+from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.engines.spark import write
 from harness_pipelines.engines.spark.jdbc import jdbc_options
 from harness_pipelines.engines.spark.kafka import read_kafka, tls_place

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from harness_pipelines.drivers.postgres import LATE_S, deadline_s, session_dsn
+from harness_pipelines.drivers.postgres_session import LATE_S, deadline_s, session_dsn
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from harness_pipelines.drivers.postgres import Asked, session_dsn
+from harness_pipelines.drivers.postgres import Asked
+from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.engines.spark.jdbc import ASIDE, LACKING, SAME, TRANSLATED, jdbc_options
 from harness_pipelines.engines.spark.session import open_spark
 from harness_pipelines.errors import UsageError
