@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 from harness_pipelines.secret import HIDDEN, redact
 from harness_pipelines.spec.columns import list_of_names
+from harness_pipelines.spec.part import SpecPart
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
@@ -28,10 +29,8 @@ class CatalogSecretMissing(UsageError):
     way_on = "set the variable, or write the file, where the worker runs"
 
 
-class SecretPlace(BaseModel):
+class SecretPlace(SpecPart):
     """Where a secret is, on the machine of the worker; the ledger never has it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     env: Annotated[str | None, Field(description="Name of an environment variable.")] = None
     file: Annotated[str | None, Field(description="Path of a file; its first line counts.")] = None
@@ -54,10 +53,8 @@ class SecretPlace(BaseModel):
             raise CatalogSecretMissing(f"property {name!r} of the catalog: {self.file} {error}") from error
 
 
-class CatalogSpec(BaseModel):
+class CatalogSpec(SpecPart):
     """One foreign catalog that follows the table's published versions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(description="Its name in commands, metrics and messages.")]
     type: Annotated[

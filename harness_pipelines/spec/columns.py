@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -21,6 +20,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness_pipelines.spec.contract import literal
+from harness_pipelines.spec.part import SpecPart
 from harness_pipelines.spec.predicate import Compare, Op, Ref, Value
 from harness_pipelines.spec.sources import WHOLE, Source, source_trouble
 from harness_pipelines.spec.types import (
@@ -91,10 +91,10 @@ def list_of_names(value: Any) -> Any:
     return value
 
 
-class ColumnWords(BaseModel):
+class ColumnWords(SpecPart):
     """The long form of a column."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     type: Annotated[str, Field(description=f"Iceberg's type: {', '.join(FORMS)}.", examples=["long", "decimal(12,2)"])]
     required: Annotated[
@@ -219,24 +219,22 @@ def _column(name: Any, words: Any) -> Column:
     if why := _name_trouble(name):
         raise _Misfit((), why)
     if isinstance(words, Column):
-        column = words
+        found = ColumnWords.inside(_long_form(words) | {"aliases": words.aliases})  # a text is one
+        column = replace(words, type=_type(found.type), aliases=found.aliases, default=found.default)
     else:
         words = {"type": words} if isinstance(words, str) else words
         if not isinstance(words, dict):
             why = "it has no type" if words is None else f"{quote(words)} is not a type"
             raise _Misfit((), f"{why}; write one, such as `long`, or {{type: long, required: true}}")
-        found = ColumnWords.model_validate(words)
-        try:
-            column = Column(
-                name=name,
-                type=parse_type(found.type),
-                required=found.required,
-                source=found.source,
-                aliases=found.aliases,
-                default=found.default,
-            )
-        except TypeSpecError as error:
-            raise _Misfit(("type",), str(error)) from error
+        found = ColumnWords.inside(words)
+        column = Column(
+            name=name,
+            type=_type(found.type),
+            required=found.required,
+            source=found.source,
+            aliases=found.aliases,
+            default=found.default,
+        )
     if column.source and (why := source_trouble(column.source, column.type)):
         raise _Misfit(("from",), why)
     if why := _type_trouble(column.type):
@@ -249,6 +247,14 @@ def _column(name: Any, words: Any) -> Column:
     if column.default is not None and (why := _default_trouble(column, column.default)):
         raise _Misfit(("default",), why)
     return column
+
+
+def _type(text: str) -> Type:
+    """Raises: _Misfit."""
+    try:
+        return parse_type(text)
+    except TypeSpecError as error:
+        raise _Misfit(("type",), str(error)) from error
 
 
 def _default_trouble(column: Column, default: Default) -> str | None:
@@ -302,13 +308,16 @@ def _type_trouble(type_: Type) -> str | None:
 
 def _column_words(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
     """The stored form is a list: a jsonb object forgets the order of its keys."""
-    return [
-        {"name": c.name, "type": str(c.type), "required": c.required}
-        | ({"from": c.source} if c.source else {})
-        | ({"aliases": [*c.aliases]} if c.aliases else {})
-        | ({} if c.default is None else {"default": c.default})
-        for c in columns
-    ]
+    return [{"name": c.name, **_long_form(c)} for c in columns]
+
+
+def _long_form(column: Column) -> dict[str, Any]:
+    return (
+        {"type": str(column.type), "required": column.required}
+        | ({"from": column.source} if column.source else {})
+        | ({"aliases": [*column.aliases]} if column.aliases else {})
+        | ({} if column.default is None else {"default": column.default})
+    )
 
 
 _COLUMN_SCHEMA = {

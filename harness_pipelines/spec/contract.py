@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, model_serializer
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_serializer
 
 from harness_pipelines.spec import predicate as p
+from harness_pipelines.spec.part import SpecPart
 from harness_pipelines.spec.predicate import Op, Predicate, Ref
 from harness_pipelines.spec.types import DecimalType, Primitive, Type
 from harness_pipelines.spec.where import Pair, WhereError, compared, parse_row_rule
@@ -80,11 +81,7 @@ Says = Annotated[
 ]  # fmt: skip
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ColumnChecks(_Part):
+class ColumnChecks(SpecPart):
     """Checks of one column's values. NULL passes all but `not_null`; NaN passes no comparison."""
 
     ge: Annotated[Value | None, Field(description="At least.")] = None
@@ -116,7 +113,7 @@ class ColumnChecks(_Part):
         return plain if self.severity is None else {**plain, "severity": self.severity}
 
 
-class RowCheck(_Part):
+class RowCheck(SpecPart):
     """A condition on columns of one row."""
 
     name: Annotated[
@@ -137,7 +134,7 @@ class RowCheck(_Part):
     severity: Says = None
 
 
-class Contract(_Part):
+class Contract(SpecPart):
     """Constrain values with a contract."""
 
     module: Annotated[
@@ -182,7 +179,7 @@ class Contract(_Part):
         return self.module is not None
 
 
-class StopAbove(_Part):
+class StopAbove(SpecPart):
     """The limit of refused records that stops the table."""
 
     refused: Annotated[Share, Field(description="Stop if more than this share is refused.", examples=["5%"])]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from harness_pipelines.spec.part import SpecPart
 from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, WHOLE, decimal_trouble
 
 if TYPE_CHECKING:
@@ -31,10 +32,8 @@ Evolution = Annotated[
 SCHEMA_CHARS_MAX = 2**20
 
 
-class GivenSchema(BaseModel):
+class GivenSchema(SpecPart):
     """A schema that the spec itself has; records are then written without the id of one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: Annotated[
         str,

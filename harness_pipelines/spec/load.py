@@ -6,10 +6,11 @@ import re
 from collections import abc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from harness_pipelines.errors import HarnessError
@@ -17,8 +18,8 @@ from harness_pipelines.files import Unreadable, read_text
 from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.columns import Column, ColumnWords
 from harness_pipelines.spec.contract import ColumnChecks, never_holds
-from harness_pipelines.spec.deletes import never_fires
 from harness_pipelines.spec.formats import SCHEMA_CHARS_MAX, GivenSchema
+from harness_pipelines.spec.keys import never_fires
 from harness_pipelines.spec.sources import UNAVAILABLE_FORM
 from harness_pipelines.spec.table import TableSpec, reserved_words
 from harness_pipelines.spec.types import TypeSpecError, parse_type
@@ -61,8 +62,6 @@ _PATTERNS = {
     UNAVAILABLE_FORM: "is not of ASCII's letters, digits and signs; write it without blanks, quotes and backslashes",
 }
 
-_SPEC = TypeAdapter(TableSpec)  #: gives pydantic's errors, whose places have lines in a text
-
 
 def load_spec(path: str | Path) -> TableSpec:
     """Read a YAML (or JSON) file. Raises: SpecError."""
@@ -89,7 +88,7 @@ def load_spec_text(text: str, *, source: str = "<text>", folder: Path | None = N
     reserved = reserved_words({word: value for word, value in words.items() if value is not None})
     problems += [SpecProblem(line=reader.line((word,)), field=word, message=why) for word, why in reserved.items()]
     try:
-        spec = _SPEC.validate_python({word: value for word, value in words.items() if word not in reserved})
+        spec = TableSpec.inside({word: value for word, value in words.items() if word not in reserved})
     except ValidationError as error:
         problems += problems_of(error, words, reader)
     if problems:
@@ -104,7 +103,7 @@ def read_back(words: Any, *, source: str) -> TableSpec:
     Raises: SpecError, in the words of a spec and without lines.
     """
     try:
-        return _SPEC.validate_python(words)
+        return TableSpec.inside(words)
     except ValidationError as error:
         raise SpecError(source, problems_of(error, words)) from error
 
@@ -181,25 +180,101 @@ def located(path: str | Path) -> Iterator[None]:
         raise type(error)(f"{path}:{reader.line(error.setting)}: {error}") from error
 
 
-def problems_of(error: ValidationError, words: Any, reader: Reader | None = None) -> list[SpecProblem]:
-    """What pydantic's *error* about *words* says, in the words of a spec; with lines if *reader* has read them."""
+def problems_of(
+    error: ValidationError, words: Any, reader: Reader | None = None, *, model: type[BaseModel] = TableSpec
+) -> list[SpecProblem]:
+    """What pydantic's *error* about *words* of *model* says; with lines if *reader* has read them."""
     given = words if isinstance(words, Mapping) else {}
-    return [*_problems([dict(one) for one in error.errors(include_url=False)], reader or Reader(), given)]
+    errors = [dict(one) for one in error.errors(include_url=False)]
+    return [*_Sentences(_Places(model), reader or Reader(), given).about(errors)]
 
 
-def _problems(errors: Iterable[Mapping[str, Any]], reader: Reader, words: Mapping[str, Any]) -> Iterator[SpecProblem]:
-    """Turn pydantic's errors into problems, without those that follow from another one."""
-    found = [(place, one) for one in errors if (place := _place_of(one)) is not None]
-    meant = {(*place[:-1], _meant(place)) for place, one in found if one["type"] == "extra_forbidden"}
-    for place, one in found:
-        if any(wrong == place[: len(wrong)] for wrong in reader.wrong):
-            continue  # it has no value because its value was refused
-        if one["type"] == "missing" and place in meant:
-            continue  # it is there under a misspelt name
-        if one["type"] == "too_short" and one["input"]:
-            continue  # its entries were refused
-        message = _message(one, place, reader, has_word=len(place) == 1 and place[0] in words)
-        yield SpecProblem(line=reader.line(place), field=dotted(place), message=message)
+@dataclass(frozen=True, slots=True)
+class _Sentences:
+    """Says what is wrong with *words* of a model."""
+
+    settings: _Places
+    reader: Reader
+    words: Mapping[str, Any]
+
+    def about(self, errors: Iterable[Mapping[str, Any]]) -> Iterator[SpecProblem]:
+        """Yield the problems, without those that follow from another one."""
+        found = [(place, one) for one in errors if (place := _place_of(one)) is not None]
+        extra = [place for place, one in found if one["type"] == "extra_forbidden"]
+        meant = {(*place[:-1], self.settings.meant(place)) for place in extra}
+        for place, one in found:
+            if any(wrong == place[: len(wrong)] for wrong in self.reader.wrong):
+                continue  # it has no value because its value was refused
+            if one["type"] == "missing" and place in meant:
+                continue  # it is there under a misspelt name
+            if one["type"] == "too_short" and one["input"]:
+                continue  # its entries were refused
+            yield SpecProblem(line=self.reader.line(place), field=dotted(place), message=self._message(one, place))
+
+    def _message(self, error: Mapping[str, Any], place: Place) -> str:
+        """pydantic's error in the words of a spec."""
+        kind, given = error["type"], error["input"]
+        found = quote(given)
+        match kind:
+            case "extra_forbidden":
+                return self._unknown_setting(place, given)
+            case "missing":
+                if len(place) == 1 and place[0] in self.words:
+                    return f"`{place[-1]}` has no value; indent what belongs to it below it"
+                if len(place) > 1 and self.settings.model_at(place[:-1]) is GivenSchema:
+                    return "`file` or `text` is missing"
+                return f"`{place[-1]}` is missing" + (_as_struct(given) or self._example(place))
+            case "value_error":
+                return str(error["ctx"]["error"])
+            case "column":
+                return str(error["msg"])
+            case "literal_error":
+                allowed = re.findall(r"'([^']*)'", error["ctx"]["expected"]) or [error["ctx"]["expected"]]
+                near = nearest(given, allowed) if isinstance(given, str) else None
+                return f"{found} is not allowed{_did_you_mean(near)}; allowed: {', '.join(allowed)}"
+            case _ if kind in _NO_SETTINGS and not place and self.settings.root is TableSpec:
+                return _no_spec(given)
+            case _ if kind in _NO_SETTINGS:
+                allowed = self.settings.words_at(place)
+                example = f", such as {{file: {given}}}" if "file" in allowed and isinstance(given, str) else ""
+                return (
+                    f"write settings{' below it' if place else ''}{example}, not {found}; allowed: {', '.join(allowed)}"
+                )
+        if given is None:
+            return "it has no value; write one, or remove the setting"
+        if kind == "string_pattern_mismatch":
+            examples = (self.settings.field_at(place) or FieldInfo()).examples or []
+            such = f" of {examples[0]}," if examples else ""
+            said = _PATTERNS.get(error["ctx"]["pattern"])
+            return f"{found} {said}" if said else f"{found} does not have the form{such} {error['ctx']['pattern']}"
+        return _of_value(kind, given, error.get("ctx", {})) or f"{error['msg']}, found {found}"
+
+    def _unknown_setting(self, place: Place, given: Any) -> str:
+        word, above = str(place[-1]), place[:-1]
+        if place in self.reader.bare:
+            return f"`{word}` has no value; a list stands in brackets, such as [a, b], and a number has no commas"
+        allowed = self.settings.words_at(above)
+        listed = f"; allowed: {', '.join(allowed)}"
+        is_of_table = above and self.settings.root is TableSpec and self.settings.meant(place) is None
+        if is_of_table and word in (top := self.settings.words_at(())):
+            return f"unknown setting `{word}`; it is a setting of the table: indent it as `{top[0]}`{listed}"
+        near = _did_you_mean(self.settings.meant(place))
+        homes = [] if near or above else [home for home, words in self.settings.sections().items() if word in words]
+        belongs = f"; write it below `{'` or `'.join(homes)}`" if homes else ""
+        return f"unknown setting `{word}`{near}{belongs}{odd_letter(word)}{listed}"
+
+    def _example(self, place: Place) -> str:
+        """How a setting that a spec must have is written."""
+        field = self.settings.field_at(place)
+        if (
+            allowed := re.findall(r"'([^']*)'", str(field.annotation))
+            if field and "Literal[" in str(field.annotation)
+            else []
+        ):
+            return f"; allowed: {', '.join(allowed)}"
+        example = _EXAMPLES.get(str(place[-1])) if len(place) == 1 or place[-1] == "values" else None
+        example = (field.examples or [example])[0] if field else example
+        return f"; write `{place[-1]}: {example}`" if example else ""
 
 
 def _place_of(error: Mapping[str, Any]) -> Place | None:
@@ -211,43 +286,6 @@ def _place_of(error: Mapping[str, Any]) -> Place | None:
     if error["type"] == "string_type" and place[-1:] == ("str",):
         return None if isinstance(error["input"], dict) else place[:-1]
     return place
-
-
-def _message(error: Mapping[str, Any], place: Place, reader: Reader, *, has_word: bool) -> str:
-    """pydantic's error in the words of a spec."""
-    kind, given = error["type"], error["input"]
-    found = quote(given)
-    match kind:
-        case "extra_forbidden":
-            return _unknown_setting(place, given, is_bare=place in reader.bare)
-        case "missing":
-            if has_word:
-                return f"`{place[-1]}` has no value; indent what belongs to it below it"
-            if _model_at(place[:-1]) is GivenSchema:
-                return "`file` or `text` is missing"
-            return f"`{place[-1]}` is missing" + (_as_struct(given) or _example(place))
-        case "value_error":
-            return str(error["ctx"]["error"])
-        case "column":
-            return str(error["msg"])
-        case "literal_error":
-            allowed = re.findall(r"'([^']*)'", error["ctx"]["expected"]) or [error["ctx"]["expected"]]
-            near = nearest(given, allowed) if isinstance(given, str) else None
-            return f"{found} is not allowed{_did_you_mean(near)}; allowed: {', '.join(allowed)}"
-        case _ if kind in _NO_SETTINGS and not place:
-            return _no_spec(given)
-        case _ if kind in _NO_SETTINGS:
-            allowed = _words_of(_model_at(place))
-            example = f", such as {{file: {given}}}" if "file" in allowed and isinstance(given, str) else ""
-            return f"write settings below it{example}, not {found}; allowed: {', '.join(allowed)}"
-    if given is None:
-        return "it has no value; write one, or remove the setting"
-    if kind == "string_pattern_mismatch":
-        examples = (_field_at(place) or FieldInfo()).examples or []
-        such = f" of {examples[0]}," if examples else ""
-        said = _PATTERNS.get(error["ctx"]["pattern"])
-        return f"{found} {said}" if said else f"{found} does not have the form{such} {error['ctx']['pattern']}"
-    return _of_value(kind, given, error.get("ctx", {})) or f"{error['msg']}, found {found}"
 
 
 def _no_spec(given: Any) -> str:
@@ -298,43 +336,8 @@ def _rewritten(wanted: str, given: Any) -> str:
     return ""
 
 
-def _unknown_setting(place: Place, given: Any, *, is_bare: bool) -> str:
-    word, above = str(place[-1]), place[:-1]
-    if is_bare:
-        return f"`{word}` has no value; a list stands in brackets, such as [a, b], and a number has no commas"
-    allowed = _words_of(_model_at(above))
-    listed = f"; allowed: {', '.join(allowed)}"
-    if above and word in (top := _words_of(TableSpec)) and _meant(place) is None:
-        return f"unknown setting `{word}`; it is a setting of the table: indent it as `{top[0]}`{listed}"
-    near = _did_you_mean(_meant(place))
-    homes = [] if near or above else [home for home, words in _sections().items() if word in words]
-    belongs = f"; write it below `{'` or `'.join(homes)}`" if homes else ""
-    return f"unknown setting `{word}`{near}{belongs}{odd_letter(word)}{listed}"
-
-
-def _meant(place: Place) -> str | None:
-    """The setting that an unknown one probably means."""
-    model, word = _model_at(place[:-1]), str(place[-1])
-    elsewhere = _ELSEWHERE.get(model, {}) if model else {}
-    return elsewhere.get(word.lower().replace("-", "_")) or nearest(word, _words_of(model))
-
-
 def _did_you_mean(near: str | None) -> str:
     return f" (did you mean `{near}`?)" if near else ""
-
-
-def _example(place: Place) -> str:
-    """How a setting that a spec must have is written."""
-    field = _field_at(place)
-    if (
-        allowed := re.findall(r"'([^']*)'", str(field.annotation))
-        if field and "Literal[" in str(field.annotation)
-        else []
-    ):
-        return f"; allowed: {', '.join(allowed)}"
-    example = _EXAMPLES.get(str(place[-1])) if len(place) == 1 or place[-1] == "values" else None
-    example = (field.examples or [example])[0] if field else example
-    return f"; write `{place[-1]}: {example}`" if example else ""
 
 
 def _as_struct(given: Any) -> str:
@@ -348,37 +351,49 @@ def _as_struct(given: Any) -> str:
     return f"; a struct is written as one text: '{shortened(str(struct))}'"
 
 
-# -- the settings that a place has ----------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The settings that a model has at its places."""
+
+    root: type[BaseModel]
+
+    def words_at(self, place: Place) -> list[str]:
+        """The settings directly below *place*; none where there are free names, or no settings."""
+        words = _words_of(self.model_at(place))
+        return words[1:] if self.root is GivenSchema else words  # Python code reads the file itself
+
+    def sections(self) -> dict[str, list[str]]:
+        """The settings that have settings below them, with those."""
+        named = {field.alias or name: _below(field.annotation) for name, field in self.root.model_fields.items()}
+        return {name: _words_of(found[0]) for name, found in named.items() if found and not found[1]}
+
+    def meant(self, place: Place) -> str | None:
+        """The setting that an unknown one probably means."""
+        model, word = self.model_at(place[:-1]), str(place[-1])
+        elsewhere = _ELSEWHERE.get(model, {}) if model else {}
+        return elsewhere.get(word.lower().replace("-", "_")) or nearest(word, _words_of(model))
+
+    def model_at(self, place: Place) -> type[BaseModel] | None:
+        """The model of the settings directly below *place*; None where there are none, or free names."""
+        model, rest = self.root, [*place]
+        while rest:
+            field = _field_of(model, rest.pop(0))
+            if field is None or (found := _below(field.annotation)) is None:
+                return None
+            model, has_names = found
+            if has_names and not rest:
+                return None
+            rest = rest[1:] if has_names else rest
+        return model
+
+    def field_at(self, place: Place) -> FieldInfo | None:
+        model = self.model_at(place[:-1])
+        return _field_of(model, place[-1]) if model else None
 
 
 def _words_of(model: type[BaseModel] | None) -> list[str]:
     words = [field.alias or name for name, field in model.model_fields.items()] if model else []
     return ["file", *words] if model is GivenSchema else words
-
-
-def _sections() -> dict[str, list[str]]:
-    """The settings that have settings below them, with those."""
-    named = {field.alias or name: _below(field.annotation) for name, field in TableSpec.model_fields.items()}
-    return {name: _words_of(found[0]) for name, found in named.items() if found and not found[1]}
-
-
-def _model_at(place: Place) -> type[BaseModel] | None:
-    """The model of the settings directly below *place*; None where there are none, or free names."""
-    model, rest = TableSpec, [*place]
-    while rest:
-        field = _field_of(model, rest.pop(0))
-        if field is None or (found := _below(field.annotation)) is None:
-            return None
-        model, has_names = found
-        if has_names and not rest:
-            return None
-        rest = rest[1:] if has_names else rest
-    return model
-
-
-def _field_at(place: Place) -> FieldInfo | None:
-    model = _model_at(place[:-1])
-    return _field_of(model, place[-1]) if model else None
 
 
 def _field_of(model: type[BaseModel], word: str | int) -> FieldInfo | None:

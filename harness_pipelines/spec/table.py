@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     AwareDatetime,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -28,10 +26,11 @@ from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, deta
 from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
 from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
+from harness_pipelines.spec.part import SpecPart
 from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, UnavailableValue
 from harness_pipelines.spec.transform import Transform, transform_troubles
 from harness_pipelines.spec.types import DecimalType
-from harness_pipelines.spec.wording import SpecError, odd_letter, quote, unknown_name
+from harness_pipelines.spec.wording import odd_letter, quote, unknown_name
 
 STREAM_SUFFIX = "__stream"  # of the stream view
 QUARANTINE_SUFFIX = "__quarantine"  # of the Iceberg table with the bytes of records that were quarantined
@@ -96,11 +95,7 @@ Bytes = Annotated[int, BeforeValidator(_size), _words("integer", r"^\d+\s*([bB]|
 Count = Annotated[int, Field(ge=1, le=COUNT_MAX, strict=True)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TierRules(_Part):
+class TierRules(SpecPart):
     """When buffered rows move to the lake: whichever comes first."""
 
     max_rows: Annotated[Count, Field(description="Move when this number of rows is buffered.")] = 500_000
@@ -112,7 +107,7 @@ class TierRules(_Part):
     ] = 60.0
 
 
-class RecallRules(_Part):
+class RecallRules(SpecPart):
     """The limit of rows recalled to Postgres."""
 
     max_rows: Annotated[
@@ -120,7 +115,7 @@ class RecallRules(_Part):
     ] = 1_000_000
 
 
-class Layout(_Part):
+class Layout(SpecPart):
     """Clustering of the batch view."""
 
     columns: Annotated[
@@ -156,7 +151,7 @@ class Layout(_Part):
     ] = 0.5
 
 
-class Retention(_Part):
+class Retention(SpecPart):
     """How long old versions and files are kept."""
 
     versions: Annotated[Seconds, Field(description="How long old versions of the table can be read.")] = 24 * 3600.0
@@ -167,7 +162,7 @@ class Retention(_Part):
     grace: Annotated[Seconds, Field(description="Delay between unreachable and deleted.")] = 10 * 60.0
 
 
-class Freshness(_Part):
+class Freshness(SpecPart):
     """Objectives for alerts."""
 
     visible: Annotated[Seconds, Field(description="Time from the log until a record is readable.")] = 5.0
@@ -182,7 +177,7 @@ def _moment(value: Any) -> Any:
     return value
 
 
-class StartAt(_Part):
+class StartAt(SpecPart):
     """Start at the first record that is not older."""
 
     timestamp: Annotated[
@@ -197,7 +192,7 @@ class StartAt(_Part):
 
 def _start(value: Any) -> Any:
     if isinstance(value, dict | StartAt):
-        return StartAt.model_validate(value)
+        return StartAt.inside(value)
     if value in ("earliest", "latest"):
         return value
     raise ValueError(f"{quote(value)} is not a start; allowed: earliest, latest, {{timestamp: 2026-01-01T00:00:00Z}}")
@@ -218,37 +213,19 @@ def reserved_words(words: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-@contextmanager
-def _in_words_of_a_spec(words: Any) -> Iterator[None]:
-    """Raises: SpecError, for pydantic's ValidationError about *words*."""
-    try:
-        yield
-    except ValidationError as error:
-        from harness_pipelines.spec.load import problems_of  # which knows this module
-
-        raise SpecError(_called(words), problems_of(error, words)) from None
-
-
-def _called(words: Any) -> str:
-    """What stands for a file in messages about *words*."""
-    name = words.get("table") if isinstance(words, Mapping) else None
-    return name if isinstance(name, str) and _TABLE.fullmatch(name) else "TableSpec"
-
-
 Mode = Literal["runs", "external_worker", "manual"]
 
 
-class TableSpec(BaseModel):
+class TableSpec(SpecPart):
     """One logical table over a Kafka topic.
 
     ``TableSpec(table="shop.orders", columns={"id": {"type": "long", "required": True}, "amount": "decimal(12,2)"})``;
     from a file: `harness_pipelines.spec.load.load_spec`. Durations are seconds or text (``60s``), sizes bytes or text.
 
-    Raises: SpecError, with one sentence for each problem. Within a model of another one, pydantic's ValidationError
-    names their places as for any model.
+    Raises: SpecError, with one sentence for each problem.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", title="Table of the data harness")
+    model_config = ConfigDict(title="Table of the data harness")
 
     table: Annotated[
         str,
@@ -362,23 +339,10 @@ class TableSpec(BaseModel):
         Field(description="Who runs the stages: Dagster runs, an external worker (`harness run`), or manual commands."),
     ] = "runs"
 
-    if not TYPE_CHECKING:  # callers see the signatures that pydantic gives them
-
-        def __init__(self, /, **words: Any) -> None:
-            with _in_words_of_a_spec(words):
-                super().__init__(**words)
-
-        __init__.__pydantic_base_init__ = True  # a model around this one validates it without this method
-
-        @classmethod
-        def model_validate(cls, obj: Any, **how: Any) -> Self:
-            with _in_words_of_a_spec(obj):
-                return super().model_validate(obj, **how)
-
-        @classmethod
-        def model_validate_json(cls, json_data: str | bytes | bytearray, **how: Any) -> Self:
-            with _in_words_of_a_spec(None):
-                return super().model_validate_json(json_data, **how)
+    @classmethod
+    def called(cls, words: Any) -> str:
+        name = words.get("table") if isinstance(words, Mapping) else None
+        return name if isinstance(name, str) and _TABLE.fullmatch(name) else super().called(words)
 
     @model_validator(mode="before")
     @classmethod

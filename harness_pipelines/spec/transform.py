@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from harness_pipelines.spec.columns import Column, Columns, alias_troubles
+from harness_pipelines.spec.part import SpecPart
 from harness_pipelines.spec.sources import WHOLE
 from harness_pipelines.spec.types import ListType, MapType, StructType, Type, parse_type
 from harness_pipelines.spec.wording import folded, quote, unknown_name, why_same
@@ -37,10 +38,10 @@ def _expression(value: Any) -> Any:
 Expression = Annotated[str, BeforeValidator(_expression)]
 
 
-class Transform(BaseModel):
+class Transform(SpecPart):
     """Derived columns and a filter for records."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     fields: Annotated[
         Columns | None,
