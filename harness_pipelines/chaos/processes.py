@@ -232,6 +232,25 @@ def state_of(pid: int) -> str:
     return _stat(pid)[0]
 
 
+def processes_with(variable: str) -> dict[int, str]:
+    """The command lines of the processes that have *variable*, as ``NAME=value``, in their environment."""
+    found = {}
+    for one in Path("/proc").iterdir():
+        with suppress(OSError):  # it ended, or is no process
+            if variable.encode() in (one / "environ").read_bytes().split(b"\0"):
+                found[int(one.name)] = (one / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def send(pid: int, number: signal.Signals) -> bool:
+    """Send a signal. False when the process is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def family_of(pid: int) -> list[int]:
     """A process and its children: each backend of the postmaster has a separate session."""
     others = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()]

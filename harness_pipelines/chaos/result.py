@@ -47,6 +47,7 @@ class Options:
     thaw_s: float = 60.0  #: after the last fault, for a new record of every partition to be readable and in the lake
     jars: Path | None = None
     s3: bool = False  #: the lake is on the embedded object store, not in a folder
+    dagster: bool = False  #: Dagster's runs do the work of one table, not the workers
     keep: bool = False  #: keep the home, with the logs of all processes
     alerts: Path | None = None  #: a folder with Prometheus's files, whose alerts are judged too
 

@@ -29,6 +29,7 @@ PROGRESS_S = 30.0
 LATE_S = 60.0  #: a fault that takes so much longer than planned is named with the progress
 FLOW_S = 600.0  #: for the first records to reach the lake, on a machine that has other work too
 STILL_S = 150.0  #: no fault is active and nothing moves: the table is stuck
+RUNS_S = 660.0  #: longer than Dagster's sensors let a stage wait whose runs failed again and again
 PRODUCER_END_S = 60.0
 READERS = ("arrow", "spark")
 
@@ -52,12 +53,14 @@ def run_chaos(
     Raises: ServicesError when its services do not start or do not come back, CannotGoOn; with alerts UsageError,
     PrometheusFailed.
     """
-    result = Result(options=options, planned=schedule(options.seed, options.seconds, s3=options.s3))
+    result = Result(
+        options=options, planned=schedule(options.seed, options.seconds, s3=options.s3, dagster=options.dagster)
+    )
     began = time.monotonic()
     if options.alerts is not None:
         needed(options.alerts)
     with (
-        World(table=options.table, jars=options.jars, s3=options.s3, say=say) as world,
+        World(table=options.table, jars=options.jars, s3=options.s3, dagster=options.dagster, say=say) as world,
         _watched(options, world) as alerts,
     ):
         if_late(world.kill)
@@ -146,16 +149,20 @@ class Storm:
         for _, child in self._readers.values():
             child.end()
         self._drain()
-        for worker in self._world.workers:
-            worker.end()
-            for defect in (*worker.defects, *worker.broken_stages):
-                self.find(defect)
-        self._result.worker_starts = sum(worker.starts for worker in self._world.workers)
+        self._end_workers()
         for outage in self._result.outages:
             if outage.marks:
                 self.find(f"no read of {', '.join(outage.marks)} showed a record from after the fault {outage.fault}")
             if outage.unmoved:
                 self.find(f"no move of {', '.join(outage.unmoved)} that began after the fault {outage.fault} was seen")
+
+    def _end_workers(self) -> None:
+        for mover in self._world.movers:
+            mover.end()
+        for worker in self._world.workers:
+            for defect in (*worker.defects, *worker.broken_stages):
+                self.find(defect)
+        self._result.worker_starts = sum(worker.starts for worker in self._world.workers)
 
     def find(self, what: str) -> None:
         self._result.findings.append(what)
@@ -206,8 +213,7 @@ class Storm:
 
     def _tick(self) -> None:
         time.sleep(TICK_S)  # the schedule's clock: nothing is waited for
-        for worker in self._world.workers:
-            worker.supervise()
+        self._world.supervise()
         self._note_outages()
         self._drain()
         if time.monotonic() >= self._say_at:
@@ -245,7 +251,8 @@ class Storm:
         while not self._began.empty():
             fault, at = self._began.get()
             self._refresh()
-            marks = {name: truth.highs for name, truth in self.truths.items()}
+            # How long Dagster takes to start a run would excuse what workers do too late.
+            marks = {name: truth.highs for name, truth in self.truths.items() if name not in self._world.of_dagster}
             self._result.outages.append(Outage(fault=fault, began=at, marks=dict(marks)))
             self._say(str(fault))
 
@@ -323,12 +330,17 @@ class Storm:
 
     def _await_thaw(self) -> None:
         """A new record of each partition must be readable and in the lake in time."""
-        thaw_s = self._result.options.thaw_s
         self._refresh()
         marks = {name: truth.highs for name, truth in self.truths.items()}
+        of_dagster = {name: marks.pop(name) for name in self._world.of_dagster}
+        self._await_moved(marks, self._result.options.thaw_s)
+        if of_dagster:
+            self._await_moved(of_dagster, RUNS_S)
+
+    def _await_moved(self, marks: Mapping[str, Mapping[int, int]], thaw_s: float) -> None:
         began = time.monotonic()
         if self._await(lambda: all(self._moved(marks).values()), thaw_s):
-            self._say(f"every partition of every table moved within {time.monotonic() - began:.1f} s")
+            self._say(f"every partition of {', '.join(marks)} moved within {time.monotonic() - began:.1f} s")
             return
         for name, moved in self._moved(marks).items():
             if not moved:
@@ -373,7 +385,8 @@ class Storm:
             whole = all(lake.get(name, {}).get(p, 0) >= high for name, of in ends.items() for p, high in of.items())
             if whole and not waiting:
                 return True
-            if not self._await(lambda before=before: self._stand() != before, STILL_S):  # type: ignore[misc]
+            still_s = RUNS_S if self._world.of_dagster else STILL_S
+            if not self._await(lambda before=before: self._stand() != before, still_s):  # type: ignore[misc]
                 return False
 
     def _stand(self) -> tuple[Reached, int]:

@@ -51,6 +51,10 @@ class Kind(StrEnum):
     SPARK_STOP = "spark_stop"  #: SIGSTOP of the Connect server (SIGCONT)
     STORE_KILL = "store_kill"  #: SIGKILL of the object store, then a start; only where the lake is on one
     STORE_STOP = "store_stop"  #: SIGSTOP of the object store (SIGCONT)
+    DAEMON_KILL = "daemon_kill"  #: SIGKILL of Dagster's daemon (a new daemon); only where Dagster has a table
+    CODE_KILL = "code_kill"  #: SIGKILL of Dagster's code servers, which evaluate its sensors and start its runs
+    RUN_KILL = "run_kill"  #: SIGKILL of one of Dagster's runs
+    RUN_STOP = "run_stop"  #: SIGSTOP of one of them (SIGCONT)
     LONG_LEASE = "long_lease"  #: every table is read under a lease of an hour (read again under it, and given back)
     REPLAY = "replay"  #: of the quarantine; an act is stopped at a crash point for longer than two graces (SIGCONT)
     REVERT = "revert"  #: to the version before the head
@@ -115,6 +119,7 @@ HEAVY = (
     Kind.SPARK_STOP,
 )
 OF_A_STORE = (Kind.STORE_KILL, Kind.STORE_STOP)
+OF_DAGSTER = (Kind.DAEMON_KILL, Kind.CODE_KILL, *(Kind.RUN_KILL,) * 2, *(Kind.RUN_STOP,) * 2)
 ROUNDS_WITH_PROMOTION = (1, 5)  #: counted from 0
 _REST_S = {True: (4.0, 10.0), False: (0.5, 5.0)}  #: after a heavy fault, after a light one
 LULL_S = 45.0  #: between two rounds: time to publish, merge and compact, so that later faults meet these too
@@ -126,6 +131,8 @@ _LASTS_S = {
     Kind.KAFKA_STOP: (1.0, 8.0),
     Kind.SPARK_STOP: (1.0, 15.0),
     Kind.STORE_STOP: (1.0, 15.0),
+    Kind.DAEMON_KILL: (0.5, 10.0),
+    Kind.RUN_STOP: (5.0, 60.0),  # shorter and longer than the lease of a run
     Kind.CLAIM_AHEAD: (1.0, 8.0),
     Kind.PROMOTE: (3.0, 10.0),  # how far the stand-by is behind
     Kind.LONG_LEASE: (20.0, 60.0),  # longer than the tables keep old versions
@@ -147,7 +154,7 @@ class Fault:
     stage: str = ""  #: whose claim it is
     part: str = ""  #: which files are damaged
     how: str = ""
-    places: tuple[float, ...] = ()  #: 0 to 1: among these files, and in the bytes of the chosen one
+    places: tuple[float, ...] = ()  #: 0 to 1: among these files, and in the bytes of the chosen one; among the runs
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value not in (None, (), "")}
@@ -163,8 +170,10 @@ class Fault:
         return f"{self.kind}{extra}"
 
 
-def schedule(seed: int, seconds: float, *, s3: bool = False) -> tuple[Fault, ...]:
-    """The faults of a run of *seconds*, in order. With *s3* the lake is on an object store, which breaks too.
+def schedule(seed: int, seconds: float, *, s3: bool = False, dagster: bool = False) -> tuple[Fault, ...]:
+    """The faults of a run of *seconds*, in order.
+
+    With *s3* the lake is on an object store, which breaks too. With *dagster* a table is Dagster's, which breaks too.
 
     A longer run of the same seed has all faults of the shorter one, and between them those that last too long for it.
     """
@@ -176,7 +185,8 @@ def schedule(seed: int, seconds: float, *, s3: bool = False) -> tuple[Fault, ...
     while at_s <= seconds - QUIET_S:
         if not round_:
             store = OF_A_STORE if s3 else ()
-            round_ = [*LIGHT, *HEAVY, *store, *[Kind.PROMOTE] * (rounds in ROUNDS_WITH_PROMOTION)]
+            more = (*store, *(OF_DAGSTER if dagster else ()))
+            round_ = [*LIGHT, *HEAVY, *more, *[Kind.PROMOTE] * (rounds in ROUNDS_WITH_PROMOTION)]
             at_s += LULL_S if rounds else 0.0
             rounds += 1
             dice.shuffle(round_)
@@ -205,6 +215,8 @@ def _fault(dice: random.Random, at_s: float, kind: Kind) -> Fault:
         subject = dice.choice(SUBJECTS).suffix
         part, how = dice.choice(list(Part)), dice.choice(list(How))
         places = (round(dice.random(), 6), round(dice.random(), 6))
+    if kind in {Kind.RUN_KILL, Kind.RUN_STOP}:
+        places = (round(dice.random(), 6),)
     return Fault(
         at_s=at_s,
         kind=kind,

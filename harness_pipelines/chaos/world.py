@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import shutil
 import signal
@@ -23,9 +22,10 @@ from urllib.parse import urlsplit
 import orjson
 
 import harness_pipelines as hp
-from harness_pipelines.chaos.content import BY_SUFFIX, SUBJECTS, Subject
+from harness_pipelines.chaos.content import BY_SUFFIX, GROWING, SUBJECTS, Subject
 from harness_pipelines.chaos.damage import digest_of, files_of
-from harness_pipelines.chaos.processes import Child, Worker, environment, family_of
+from harness_pipelines.chaos.orchestrator import Orchestrator
+from harness_pipelines.chaos.processes import Child, Worker, environment, family_of, send
 from harness_pipelines.chaos.promotion import fail_over, promotions_of, unfenced
 from harness_pipelines.chaos.proxy import PostgresProxy, TcpProxy
 from harness_pipelines.chaos.reader import fingerprint, read_by_arrow
@@ -55,6 +55,9 @@ RULES = {
     "retention": {"versions": "20s", "snapshots": 5, "lease": "30s", "grace": "5s"},
 }
 
+#: Of the table that Dagster has: each of its runs costs seconds.
+RULES_OF_RUNS = {"mode": "runs", "tier": {"max_age": "30s"}, "freshness": {"lake": "60s"}}
+
 HELD = timedelta(hours=1)
 Answer = TypeVar("Answer")
 Began = Callable[[], None]  #: called when a fault is about to happen
@@ -66,10 +69,12 @@ class World:
     Workers and readers get `env`, which leads through the proxies; ``harness`` goes around them.
     """
 
-    def __init__(self, *, table: str, jars: Path | None, s3: bool = False, say: Callable[[str], None]) -> None:
+    def __init__(self, *, table: str, jars: Path | None, s3: bool, dagster: bool, say: Callable[[str], None]) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="harness-chaos-"))
         self.keep = False  #: keep the home, with the logs, at the end
         self.workers: list[Worker] = []
+        self.movers: list[Worker | Orchestrator] = []  #: the workers, and Dagster
+        self.of_dagster = {GROWING.name(table)} if dagster else set()  #: the tables that no worker has
         self._children: list[Child] = []  #: that may still run
         self.told: queue.SimpleQueue[tuple[Fault, Mapping[str, Any]]] = queue.SimpleQueue()  #: by what has words
         self._say = say
@@ -113,17 +118,27 @@ class World:
         self.harness.init()
         self.tables = {subject.name(self._name): self._apply(subject) for subject in SUBJECTS}
         self.workers = [self._worker(number) for number in range(WORKERS)]
+        self.movers = [*self.workers, *self._dagster(own, through)]
 
     def _apply(self, subject: Subject) -> hp.Table:
         recreate_topic(self.harness.settings, subject.topic, partitions=subject.partitions)
-        spec = {"table": subject.name(self._name), "topic": subject.topic, **RULES, **subject.settings}
+        name = subject.name(self._name)
+        rules = RULES | {"mode": "external_worker"} | (RULES_OF_RUNS if name in self.of_dagster else {})
+        spec = {"table": name, "topic": subject.topic, **rules, **subject.settings}
         return self.harness.apply(hp.TableSpec.model_validate(spec))
 
     def _worker(self, number: int) -> Worker:
-        words = [*self.tables, f"--lease={LEASE_S}s", f"--metrics-port={self.metrics_ports[number]}"]
+        names = [name for name in self.tables if name not in self.of_dagster]
+        words = [*names, f"--lease={LEASE_S}s", f"--metrics-port={self.metrics_ports[number]}"]
         worker = Worker(words, env=self.env, log=self._log(f"worker-{number}"))
         self._stack.callback(worker.end)
         return worker
+
+    def _dagster(self, own: Settings, spark: str) -> Iterator[Orchestrator]:
+        if self.of_dagster:
+            made = Orchestrator(own, through={"HARNESS_DSN": self.postgres_proxy.dsn, "HARNESS_SPARK": spark})
+            self._stack.callback(made.end)
+            yield made
 
     def child(self, name: str, module: str, *arguments: str) -> Child:
         """Start a process that ends with the run."""
@@ -136,10 +151,15 @@ class World:
         self._children = [one for one in self._children if one.exit_code is None] + [child]
         return child
 
+    def supervise(self) -> None:
+        """Start again what has ended, when it is time."""
+        for mover in self.movers:
+            mover.supervise()
+
     def kill(self) -> None:
         """SIGKILL for all that was started, without waiting; the home stays."""
-        for worker in self.workers:
-            worker.abandon()
+        for mover in self.movers:
+            mover.abandon()
         for child in self._children:
             child.abandon()
         for name in ALL_NAMES:
@@ -204,6 +224,28 @@ class World:
         worker.wake()
         return True
 
+    @property
+    def _orchestrator(self) -> Orchestrator:
+        [found] = [mover for mover in self.movers if isinstance(mover, Orchestrator)]
+        return found
+
+    def _kill_daemon(self, fault: Fault, began: Began) -> bool:
+        began()
+        return self._orchestrator.kill_daemon(back_after_s=fault.lasts_s)
+
+    def _kill_code_servers(self, _fault: Fault, began: Began) -> bool:
+        began()
+        return self._orchestrator.kill_code_servers()
+
+    def _break_run(self, number: signal.Signals, fault: Fault, began: Began) -> bool:
+        began()
+        [which] = fault.places
+        pid = self._orchestrator.send_to_a_run(number, which=which)
+        if pid is not None and number is signal.SIGSTOP:
+            self._over.wait(fault.lasts_s)
+            send(pid, signal.SIGCONT)
+        return pid is not None
+
     def _cut(self, proxy: TcpProxy, fault: Fault, began: Began) -> bool:
         began()
         before = proxy.cuts
@@ -245,11 +287,11 @@ class World:
                 began()
                 pid = self._services.status()[0].pid
                 stopped = family_of(pid) if pid else []
-                for one in stopped:
-                    _signal(one, signal.SIGSTOP)
+                for one in stopped:  # a backend may end meanwhile
+                    send(one, signal.SIGSTOP)
                 self._over.wait(fault.lasts_s)
                 for one in reversed(stopped):
-                    _signal(one, signal.SIGCONT)
+                    send(one, signal.SIGCONT)
         return mine
 
     def _join(self, _fault: Fault, began: Began) -> bool:
@@ -377,12 +419,12 @@ class World:
                 return False
             port = int(urlsplit(self.harness.settings.dsn or "").port or 0)
             old = fail_over(self._services, self.home, port=port, lag=lag)
-            for worker in self.workers:
-                worker.rest()
+            for mover in self.movers:
+                mover.rest()
             for subject in SUBJECTS:
                 self.told.put((fault, self._reconciled(replace(fault, subject=subject.suffix))))
-            for worker in self.workers:
-                worker.resume()
+            for mover in self.movers:
+                mover.resume()
             for name in unfenced(old, self.harness, list(self.tables)):
                 self.told.put((fault, {"unfenced": f"the old primary may work on {name}"}))
         return True
@@ -454,6 +496,10 @@ _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
     Kind.POSTGRES_IMMEDIATE: lambda world, _, began: world._restart("postgres", world._end_postgres_at_once, began),
     Kind.POSTGRES_KILL: lambda world, _, began: world._crash("postgres", began),
     Kind.POSTGRES_STOP: World._stop_postgres,
+    Kind.DAEMON_KILL: World._kill_daemon,
+    Kind.CODE_KILL: World._kill_code_servers,
+    Kind.RUN_KILL: lambda world, fault, began: world._break_run(signal.SIGKILL, fault, began),
+    Kind.RUN_STOP: lambda world, fault, began: world._break_run(signal.SIGSTOP, fault, began),
     Kind.LONG_LEASE: World._hold,
     Kind.JOIN: World._join,
     Kind.DAMAGE: World._damage,
@@ -471,11 +517,6 @@ _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
 
 def _fingerprint(table: hp.Table, plan: ReadPlan) -> str:
     return fingerprint(read_by_arrow(table, plan, lease=HELD))
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # a backend may end meanwhile
-        os.kill(pid, number)
 
 
 def _same(now: Endpoints, before: Endpoints, name: ServiceName) -> bool:

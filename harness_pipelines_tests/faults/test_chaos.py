@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from harness_pipelines.chaos.result import Options
 from harness_pipelines.chaos.run import run_chaos
-from harness_pipelines.chaos.schedule import WORKERS, schedule
+from harness_pipelines.chaos.schedule import OF_DAGSTER, WORKERS, schedule
 from harness_pipelines.cli.main import cli
 from harness_pipelines_tests.producer import wait_until
 
@@ -107,3 +107,12 @@ def test_chaos_is_asked_for_by_yes_and_shown_by_a_dry_run():
     assert (shown["seed"], shown["seconds"]) == (7, 60)
     assert shown["schedule"] == json.loads(json.dumps([fault.to_json() for fault in schedule(7, 60)]))
     assert shown == json.loads(run("--for", "1m", "--seed", "7", "--dry-run", "--json").output)
+
+
+def test_only_a_run_with_dagster_breaks_dagster():
+    kinds = {fault.kind for fault in schedule(7, 900)}
+    assert not kinds & {*OF_DAGSTER}
+    assert kinds | {*OF_DAGSTER} == {fault.kind for fault in schedule(7, 900, dagster=True)}
+    shown = json.loads(run("--for", "60s", "--seed", "7", "--dagster", "--dry-run", "--json").output)
+    wanted = [fault.to_json() for fault in schedule(7, 60, dagster=True)]
+    assert shown["schedule"] == json.loads(json.dumps(wanted))

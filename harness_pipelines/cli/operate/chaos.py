@@ -59,6 +59,11 @@ class ChaosFailed(HarnessError):
 )
 @click.option("--s3", is_flag=True, help="Keep the lake on an embedded object store, which is killed and stopped too.")
 @click.option(
+    "--dagster",
+    is_flag=True,
+    help="Let Dagster's runs do the work of TABLE_growing. Its daemon, code servers and runs are broken too.",
+)
+@click.option(
     "--alerts",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
@@ -77,12 +82,13 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
 
     Workers, Spark, Postgres and Kafka are killed, stopped and restarted. Connections are cut. Files of the lake are
     damaged for the duration of a read. Claims get a lease that ends tomorrow. Operators replay, revert, evolve,
-    recall, apply and create snapshots, and some of them sleep for longer than two grace periods. --seed, --for and
-    --s3 determine the schedule.
+    recall, apply and create snapshots, and some of them sleep for longer than two grace periods. --seed, --for, --s3
+    and --dagster determine the schedule.
 
     Every read must return exactly the acknowledged records below its bounds. A version that is read twice must return
     the same rows. Within a minute after the last fault a new record of every partition must be readable and in the
-    lake. Exit code 1 if a record was lost, doubled, wrong, unrepeatable, frozen or stuck.
+    lake; within eleven where Dagster's runs move it, which wait longer after each failure. Exit code 1 if a record was
+    lost, doubled, wrong, unrepeatable, frozen or stuck.
 
     With --alerts a Prometheus server watches the workers. An alert that fires must name something that was broken, and
     must end afterwards. Four drills follow the faults: workers, Postgres, Kafka and Spark stop for minutes, and their
@@ -95,10 +101,13 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
       harness chaos --for 60s --seed 7 --dry-run
       harness chaos --for 10m --s3 --yes
       harness chaos --for 30m --alerts deploy/prometheus --yes
+      harness chaos --for 1h --dagster --alerts deploy/prometheus --yes
     """
     target: str | None = options["json_target"]
     _check(settings, for_s=options["for_s"], dry_run=options["dry_run"], yes=options["yes"])
     require("local", "`harness chaos`", "pyspark")
+    if options["dagster"]:
+        require("dagster", "`harness chaos --dagster`", "dagster")
     from harness_pipelines.chaos.result import Options
     from harness_pipelines.chaos.run import run_chaos
     from harness_pipelines.chaos.schedule import schedule
@@ -106,7 +115,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
 
     configure_logging()
     seed = options["seed"] if options["seed"] is not None else secrets.randbelow(1_000_000)
-    planned = schedule(seed, options["for_s"], s3=options["s3"])
+    planned = schedule(seed, options["for_s"], s3=options["s3"], dagster=options["dagster"])
     if not options["yes"]:
         found = {"seed": seed, "seconds": options["for_s"], "schedule": [fault.to_json() for fault in planned]}
         emit(found, target, lambda: _show_schedule(planned))
@@ -121,6 +130,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
         thaw_s=options["thaw_s"],
         jars=settings.jars,
         s3=options["s3"],
+        dagster=options["dagster"],
         keep=options["keep"],
         alerts=options["alerts"],
     )
