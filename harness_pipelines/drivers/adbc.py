@@ -116,7 +116,7 @@ class AdbcSessions:
     def asked(self, session: adbc.Connection, cursor: adbc.Cursor | None, ask: Callable[[], T]) -> T:
         """What *ask* returns, which uses *cursor* of *session*. Raises: AdbcTimeout, and what *ask* raises.
 
-        After NoAnswer both are in use, and closed when an answer has come after all.
+        After AdbcTimeout both are in use, and closed when an answer has come after all.
         """
 
         def late(_: T | None) -> None:
