@@ -5,7 +5,7 @@ No cursor carries truth: one that is lost costs a tick. What several ticks reque
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dagster import (
     AssetCheckKey,
@@ -26,6 +26,7 @@ from dagster import (
 )
 
 from harness_pipelines.app.client import Harness
+from harness_pipelines.app.probes import Ask, probes
 from harness_pipelines.defs.liveness import BEAT_TAG, Beats
 from harness_pipelines.defs.private import AssetCheckExecutionRecordStatus, UnresolvedAssetJobDefinition
 from harness_pipelines.defs.reports import due, keep, kept_of, shown_until
@@ -39,6 +40,7 @@ from harness_pipelines.ports.source import Watermark
 from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.run.due import Due, due_moves, due_upkeep, is_held
@@ -48,6 +50,12 @@ REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come firs
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance checks
 CHECK_S = 1800.0  #: half of what a run of tier leaves behind is its checks; one that failed is asked again by each run
 STARTED_S = 120.0  #: a process that did not come to its work in so long will not
+NEEDS = {
+    Stage.INGEST: ("kafka",),
+    Stage.TIER: ("spark",),
+    Stage.OTREE: ("spark",),
+    Stage.COMPACT: ("spark",),
+}
 WATCHED = frozenset({*(stage.value for stage in CONTINUOUS_STAGES), AUDIT})
 FAILURES_SEEN = 8
 ACTIVE = [
@@ -88,7 +96,7 @@ def _wake_sensor(tables: Tables, jobs: Jobs) -> SensorDefinition:
     def harness_wake(context: SensorEvaluationContext, harness: HarnessResource) -> Iterator[RunRequest | SkipReason]:
         with harness.opened() as opened:
             found = opened.stores.watch.work(tables)
-        runs = _Runs.of(context.instance)
+        runs = _Runs.of(context.instance, _Needed.of(opened.settings))
         yield from _some(_wake_requests(runs, work, tables[work.name]) for work in found)
 
     return harness_wake
@@ -107,8 +115,8 @@ def _maintenance_sensor(tables: Tables, jobs: Jobs) -> SensorDefinition:
     ) -> Iterator[RunRequest | SkipReason]:
         names = _turn(sorted(tables), context.cursor)
         context.update_cursor(names[-1])
-        runs = _Runs.of(context.instance)
         with harness.opened() as opened:
+            runs = _Runs.of(context.instance, _Needed.of(opened.settings))
             found = opened.stores.watch.work(names)
             yield from _some(_due_requests(runs, work.name, _upkeep(context, opened, work)) for work in found)
 
@@ -173,19 +181,44 @@ def _some(requests: Iterator[Iterator[RunRequest]]) -> Iterator[RunRequest | Ski
 
 
 @dataclass(frozen=True, slots=True)
+class _Needed:
+    """The servers that the work of a stage needs. Each is asked once in a tick, and only where it matters."""
+
+    asks: Mapping[str, Ask]
+    answered: dict[str, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Settings) -> "_Needed":
+        return cls(probes(settings))
+
+    def answers(self, stage: Stage) -> bool:
+        return all(self._answers(service) for service in NEEDS.get(stage, ()) if service in self.asks)
+
+    def _answers(self, service: str) -> bool:
+        if service not in self.answered:
+            try:
+                self.asks[service]()
+                self.answered[service] = True
+            except HarnessError:
+                self.answered[service] = False
+        return self.answered[service]
+
+
+@dataclass(frozen=True, slots=True)
 class _Runs:
     """The runs of one Dagster instance, as far as a tick asks for them."""
 
     instance: DagsterInstance
+    needed: _Needed
     active: Mapping[tuple[str, str], Sequence[RunRecord]]  #: by table and stage
 
     @classmethod
-    def of(cls, instance: DagsterInstance) -> "_Runs":
+    def of(cls, instance: DagsterInstance, needed: _Needed) -> "_Runs":
         found: dict[tuple[str, str], list[RunRecord]] = {}
         for record in instance.get_run_records(RunsFilter(statuses=ACTIVE)):
             tags = record.dagster_run.tags
             found.setdefault((tags.get(TABLE_TAG, ""), tags.get(STAGE_TAG, "")), []).append(record)
-        return cls(instance, found)
+        return cls(instance, needed, found)
 
     def ending(self, table: str, stage: Stage) -> str | None:
         """The only active run of a stage, if it will end soon."""
@@ -197,7 +230,12 @@ class _Runs:
         return records[0].dagster_run.run_id if is_late else None
 
     def may_start(self, table: str, stage: Stage) -> bool:
-        """Neither under way nor failed a moment ago: each failure in a row doubles the pause."""
+        """Neither under way nor failed a moment ago: each failure in a row doubles the pause.
+
+        While a server that it needs does not answer the next run would fail as well, and that one make the pause
+        longer. So it waits for the server, but not for longer than the longest pause: this process may be the only one
+        that does not reach it.
+        """
         if (table, stage.value) in self.active:
             return False
         records = self.instance.get_run_records(RunsFilter(tags=_tags(table, stage)), limit=FAILURES_SEEN)
@@ -209,7 +247,8 @@ class _Runs:
         if not failed:
             return True
         pause: float = min(RETRY_S * 2 ** (failed - 1), RETRY_S_MAX)
-        return time.time() - (records[0].end_time or 0.0) >= pause
+        waited = time.time() - (records[0].end_time or 0.0)
+        return waited >= pause and (waited >= RETRY_S_MAX or self.needed.answers(stage))
 
     def want(self, checks: Sequence[AssetCheckKey]) -> bool:
         """*checks* have not been made for a while, or one of them did not pass."""

@@ -268,6 +268,23 @@ def test_a_failed_run_does_not_block_its_retry_but_each_doubles_the_pause(
     assert control.woken() == [(rig.name, "ingest")]
 
 
+def test_after_a_failure_no_run_is_started_while_a_server_that_it_needs_does_not_answer(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce(10)
+    rig.ingest()
+    _long_ago(rig)
+    monkeypatch.setattr(sensors, "RETRY_S", 0.0)
+    with monkeypatch.context() as away:
+        away.setenv("HARNESS_SPARK", "sc://127.0.0.1:9")
+        assert control.woken() == [(rig.name, "tier")], "nobody has seen that Spark is away"
+        control.run_of(rig.name, Stage.TIER, DagsterRunStatus.FAILURE)
+        assert control.woken() == []
+        away.setattr(sensors, "RETRY_S_MAX", 0.0)
+        assert control.woken() == [(rig.name, "tier")], "runs may reach what sensors do not"
+    assert control.woken() == [(rig.name, "tier")], "Spark answers"
+
+
 def test_a_run_that_cannot_do_its_work_is_red_and_says_why(control: Control, rig: TableRig) -> None:
     rig.produce(10)
     job = control.definitions.resolve_job_def(job_name(Stage.INGEST))
