@@ -40,12 +40,7 @@ def probes(settings: Settings) -> Mapping[str, Ask]:
 
 def ask_postgres(dsn: str) -> None:
     """Raises: PostgresUnreachable, PostgresLoginFailed."""
-    from harness_pipelines.drivers.postgres import (
-        READER,
-        Connection,
-        explained,
-        sql,
-    )
+    from harness_pipelines.drivers.postgres import READER, Connection, explained, sql
     from harness_pipelines.drivers.postgres_session import session_dsn
 
     with explained(dsn), Connection.of(session_dsn(dsn, role=READER), autocommit=True) as connection:

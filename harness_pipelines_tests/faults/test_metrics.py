@@ -26,11 +26,12 @@ LIMIT = timedelta(seconds=30)
 
 
 @pytest.fixture
-def through(proxy: PostgresProxy, settings: Settings, harness: hp.Harness) -> Iterator[hp.Harness]:
+def through(
+    proxy: PostgresProxy, settings: Settings, harness: hp.Harness, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[hp.Harness]:
     """A harness whose every session goes through the proxy."""
+    monkeypatch.setattr("harness_pipelines.drivers.postgres.WAIT_S", 2.0)
     with hp.connect(replace(settings, dsn=proxy.dsn)) as opened:
-        for database in (opened.stores.database, opened.stores.readers, opened.stores.watchers):
-            database._pool.timeout = 2.0
         yield opened
 
 

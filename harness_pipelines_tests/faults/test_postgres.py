@@ -38,11 +38,12 @@ TRIM = b"UPDATE harness.tables SET retained_from"
 
 
 @pytest.fixture
-def through(proxy: PostgresProxy, settings: Settings, harness: hp.Harness) -> Iterator[hp.Harness]:
+def through(
+    proxy: PostgresProxy, settings: Settings, harness: hp.Harness, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[hp.Harness]:
     """A harness whose every session goes through the proxy."""
+    monkeypatch.setattr("harness_pipelines.drivers.postgres.WAIT_S", 2.0)  # 15 s are long for a test
     with hp.connect(replace(settings, dsn=proxy.dsn)) as opened:
-        for database in (opened.stores.database, opened.stores.readers):
-            database._pool.timeout = 2.0  # how long a session is waited for; 15 s are long for a test
         yield opened
 
 

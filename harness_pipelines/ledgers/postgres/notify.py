@@ -15,11 +15,7 @@ from contextlib import suppress
 import psycopg
 import structlog
 
-from harness_pipelines.drivers.postgres import (
-    READER,
-    Connection,
-    sql,
-)
+from harness_pipelines.drivers.postgres import READER, Connection, sql
 from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.pauses import Pauses
 from harness_pipelines.secret import redact

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from harness_pipelines.drivers.postgres import (
-    Connection,
-    check_direct,
-    explained,
-    sql,
-)
+from harness_pipelines.drivers.postgres import Connection, check_direct, explained, sql
 from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.ledgers.postgres.migrations import check_fits, migrations
 
