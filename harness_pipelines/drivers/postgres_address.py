@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,8 +63,27 @@ def own_settings(dsn: str) -> dict[str, str]:
 def in_force(dsn: str) -> dict[str, str]:
     """What libpq takes for *dsn*, by its names: what *dsn* leaves out is of its service, of ``PG*``, or a default."""
     own = own_settings(dsn)
-    known = {d.keyword.decode(): d.val.decode() for d in pq.Conninfo.get_defaults() if d.val}
-    return known | (_of_service(own["service"]) if own.get("service") else {}) | own
+    named = own.get("service")
+    return _defaults(without_service=bool(named)) | (_of_service(named) if named else {}) | own
+
+
+def _defaults(*, without_service: bool) -> dict[str, str]:
+    """What libpq takes for an empty address. *without_service*: the service of PGSERVICE counts for nothing."""
+    defaults = pq.Conninfo.get_defaults()
+    known = {d.keyword.decode(): d.val.decode() for d in defaults if d.val}
+    variable = os.environ.get("PGSERVICE", "")
+    if not without_service or not variable:
+        return known
+    try:
+        hidden = _of_service(variable)
+    except UsageError:
+        return known  # libpq takes nothing of what is not there
+    for default in defaults:
+        if (name := default.keyword.decode()) in hidden:
+            value = os.environ.get(default.envvar.decode()) if default.envvar else None
+            value = value or (default.compiled.decode() if default.compiled else None)
+            known[name] = value or (pwd.getpwuid(os.geteuid()).pw_name if name == "user" else "")
+    return {name: value for name, value in known.items() if value}
 
 
 def origin(name: str, dsn: str) -> str:
@@ -78,21 +98,22 @@ def origin(name: str, dsn: str) -> str:
 
 def _of_service(service: str) -> dict[str, str]:
     """The settings of *service* in the first of libpq's files that has it. Raises: UsageError when none has."""
-    files = [os.environ.get("PGSERVICEFILE") or str(Path.home() / ".pg_service.conf")]
+    files = [os.environ.get("PGSERVICEFILE", str(Path.home() / ".pg_service.conf"))]
     files += [f"{folder}/pg_service.conf" for folder in (os.environ.get("PGSYSCONFDIR"),) if folder]
     for file in files:
         try:
             lines = [line.strip() for line in read_text(file, SECRET_BYTES_MAX).splitlines()]
         except Unreadable:
             continue
-        if f"[{service}]" in lines:
-            found = lines[lines.index(f"[{service}]") + 1 :]
-            end = next((i for i, line in enumerate(found) if line.startswith("[")), len(found))
-            said = [line.partition("=") for line in found[:end] if line and not line.startswith("#")]
-            return {name: value for name, _, value in said}
+        heads = [i for i, line in enumerate(lines) if line.startswith("[")]
+        begin = next((i for i in heads if lines[i].startswith(f"[{service}]")), None)
+        if begin is not None:
+            end = next((i for i in heads if i > begin), len(lines))
+            said = [line.partition("=") for line in lines[begin + 1 : end] if line and not line.startswith("#")]
+            return {name: value for name, _, value in reversed(said)}  # the first of several counts
     raise UsageError(
-        f"the database's address names the service {service}, which {' and '.join(files)} lack: correct `service`, or "
-        "name the file in PGSERVICEFILE. Nothing was connected to"
+        f"the database's address names the service {service}, which {' and '.join(filter(None, files))} lack: correct "
+        "`service`, or name the file in PGSERVICEFILE. Nothing was connected to"
     )
 
 

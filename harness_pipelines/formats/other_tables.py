@@ -58,13 +58,16 @@ class Others:
     def added(self, decoded: Decoded, records: Records) -> Decoded:
         """*decoded* with what change events have beside their rows, for expressions that read it.
 
-        A put of which nothing tells where it is from is refused: it may be a row.
+        An event of which nothing tells where it is from is refused: a put may be a row, and where the filter goes by
+        `source`, a delete may be of another table.
         """
         if self._sources is None:
             return decoded
         found = self._sources(records.values).take(pa.array(decoded.accepted))
         rows = decoded.rows.append_column(SOURCE, found)
-        lacking = pc.and_(found.is_null(), pc.equal(rows.column(OPERATION), PUT).combine_chunks())
+        lacking = found.is_null()
+        if not self._is_by_source:
+            lacking = pc.and_(lacking, pc.equal(rows.column(OPERATION), PUT).combine_chunks())
         if not pc.any(lacking).as_py():
             return replace(decoded, rows=rows)
         keep = pc.invert(lacking)

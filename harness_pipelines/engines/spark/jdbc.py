@@ -6,6 +6,7 @@ of the harness do, and say nothing.
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64decode
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from math import ceil, isinf
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from harness_pipelines.drivers.postgres_address import in_force, origin, own_settings
+from harness_pipelines.drivers.postgres_address import in_force, origin
 from harness_pipelines.drivers.postgres_session import deadline_s, session_settings
 from harness_pipelines.errors import UsageError
 from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
@@ -121,7 +122,7 @@ def jdbc_options(dsn: str, *, role: str | None) -> JdbcOptions:
 def _check(given: Mapping[str, str], dsn: str) -> None:
     """Raises: UsageError for what libpq would heed and the JDBC driver would not."""
     ways = {name: way for name, (harmless, way) in LACKING.items() if given.get(name) and given[name] not in harmless}
-    if own_settings(dsn).get("passfile") and not given.get("password"):
+    if given.get("passfile") not in (None, os.environ.get("PGPASSFILE")) and not given.get("password"):
         ways["passfile"] = "set PGPASSFILE, which the driver reads too, or PGPASSWORD"
     if given.get("sslrootcert") == "system":
         ways["sslrootcert"] = "name the file of the system's authorities, such as /etc/ssl/certs/ca-certificates.crt"

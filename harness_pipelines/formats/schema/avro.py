@@ -10,7 +10,9 @@ import io
 import json
 import os
 import struct
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from math import isfinite
 from operator import itemgetter
@@ -30,9 +32,11 @@ with needs("formats", "A format with a schema"):
 NESTING_MAX = 64
 WEIGHTLESS_MAX = 1_000  #: values of a record that take no bytes; records within records multiply them
 WEIGHTLESS_ELEMENT_MAX = 16  #: the same of an element, of which a few bytes can stand for many
+_INT_BITS, _LONG_BITS = 32, 64
 ANY_NAME = "*"  #: of the only field of what is no record
 _MEANT = "harness.logicalType"
-_END, _VALUE, _FRAME, _BOOLEAN = "harness__end", "harness__value", "harness__frame", "harness boolean"
+_END, _VALUE, _ALL = "harness__end", "harness__value", "harness__all"
+_FRAME, _BATCH, _BOOLEAN = "harness__frame", "harness__batch", "harness boolean"
 _PRIMITIVES: Mapping[str, Kind] = {
     "boolean": "boolean", "int": "int", "long": "int", "float": "float", "double": "float", "bytes": "bytes",
     "string": "string",
@@ -101,8 +105,9 @@ class AvroReader:
         one = plain if self._is_record else _frame(fields)
         self._numbers = Numbers(one)
         try:
-            self._one = fastavro.parse_schema(one)
-            self._many = fastavro.parse_schema({"type": "array", "items": record})
+            self._written = fastavro.parse_schema(one)
+            self._one = _with_branches(fastavro.parse_schema(one))
+            self._many = _with_branches(fastavro.parse_schema(_batch(record)))
         except (SchemaParseException, UnknownType, *_UNREADABLE) as error:
             raise _unusable(_words(error)) from error
         if self.written.kind != "struct":
@@ -141,9 +146,10 @@ class AvroReader:
         marked = chain.from_iterable(zip(payloads, _MARKS_BYTES, strict=False))
         parts = [_zigzag(len(payloads)), *marked, b"\x00"]
         try:
-            found: Any = fastavro.schemaless_reader(io.BytesIO(b"".join(parts)), self._many, None)
+            read: Any = fastavro.schemaless_reader(io.BytesIO(b"".join(parts)), self._many, None)
         except _UNREADABLE:
             return None
+        found: list[Any] = read[_ALL]
         return found if list(map(itemgetter(_END), found)) == _MARKS[: len(payloads)] else None
 
     def _fit(self, records: Sequence[Any], payloads: Sequence[bytes]) -> bool:
@@ -158,7 +164,7 @@ class AvroReader:
     def _is_as_written(self, record: Any, payload: bytes) -> bool:
         stream = io.BytesIO()
         try:
-            fastavro.schemaless_writer(stream, self._one, record)
+            fastavro.schemaless_writer(stream, self._written, record)
         except _UNREADABLE:
             return False
         return stream.getvalue() == payload
@@ -169,7 +175,7 @@ class AvroReader:
         stream = io.BytesIO(payload)
         try:
             found = fastavro.schemaless_reader(stream, self._one, None)
-        except IndexError:
+        except LookupError:
             return malformed(f"Avro of {self._name}", "the bytes end too early, or an index is wrong")
         except _UNREADABLE as error:
             return malformed(f"Avro of {self._name}", error)
@@ -184,6 +190,34 @@ _NULL = Unfit(Reason.NULL_VALUE, "the value is null")
 
 def _frame(fields: list[Any]) -> dict[str, Any]:
     return {"type": "record", "name": _FRAME, "fields": fields}
+
+
+def _with_branches(schema: Any) -> Any:
+    """Change the unions of *schema*, which fastavro has parsed, so that each has no branch but its own."""
+    if type(schema) is list:
+        return _union_of([_with_branches(one) for one in schema])
+    if isinstance(schema, dict):
+        for word in {"type", "items", "values"} & schema.keys():
+            schema[word] = _with_branches(schema[word])
+        for field in schema.get("fields", ()):
+            field["type"] = _with_branches(field["type"])
+        for named in schema.get("__named_schemas", {}).values():  # what fastavro finds by name are copies
+            _with_branches(named)
+    return schema
+
+
+def _union_of(branches: list[Any]) -> Any:
+    """A list without an item -1: fastavro would take the last branch for that index, which is wrong.
+
+    It adds the length to an index below 0. Items are found by a method of C: one of Python's costs three times as much.
+    """
+    found = dict(enumerate(branches))
+    return type("Union", (list,), {"__getitem__": found.__getitem__, "__len__": lambda _: sys.maxsize})(branches)
+
+
+def _batch(record: dict[str, Any]) -> dict[str, Any]:
+    """An array of *record*, as the only field of one: what has no name fastavro would parse again for each batch."""
+    return {"type": "record", "name": _BATCH, "fields": [{"name": _ALL, "type": {"type": "array", "items": record}}]}
 
 
 def _zigzag(count: int) -> bytes:
@@ -305,7 +339,7 @@ class _Walk:
             return self._union(schema, inside)
         if isinstance(schema, str):
             if schema not in self._names:
-                return WriterType(kind=_PRIMITIVES.get(schema, "none"), name=schema, trouble=f"{schema} is no column")
+                return _primitive(schema)
             if schema in inside:
                 raise NoFit(f"{schema} is within itself; recursive types are not read", reason=Reason.UNUSABLE_SCHEMA)
             schema = self._names[schema]
@@ -436,4 +470,10 @@ def _meant(kind: str, schema: Mapping[str, Any], *, is_debezium: bool) -> Writer
         return WriterType(kind="uuid" if logical == "uuid" and size == 16 else "bytes", name=name)
     if kind == "string":
         return WriterType(kind="string", name=name, column=column)
-    return WriterType(kind=_PRIMITIVES[kind], name=name)
+    return replace(_primitive(kind), name=name)
+
+
+def _primitive(kind: str) -> WriterType:
+    trouble = "" if kind in _PRIMITIVES else f"{kind} is no column"
+    bits = _INT_BITS if kind == "int" else _LONG_BITS
+    return WriterType(kind=_PRIMITIVES.get(kind, "none"), name=kind, bits=bits, trouble=trouble)

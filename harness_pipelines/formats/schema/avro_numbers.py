@@ -1,20 +1,24 @@
 """Check that numbers in Avro bytes fit into 64 bits; fastavro silently keeps the low bits.
 
-A number is a varint of at most ten bytes, the tenth of which is 0 or 1. The walk over a record's bytes is plain Python,
-so it is only for records that may have a longer one.
+A number is a varint of at most ten bytes, the tenth of which is 0 or 1. A block of a list with a count below 0 has as
+many elements as the count without its sign, which the least number does not have; fastavro reads none then. The walk
+over a record's bytes is plain Python, so it is only for records that may have such numbers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-SUSPECT = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")  #: a number that does not fit; or text that is not ASCII
+#: A number that does not fit, or the least one; or text that is not ASCII.
+SUSPECT = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]|\xff{9}\x01")
 _BYTES: Mapping[str, int] = {"null": 0, "float": 4, "double": 8}
 _VARINT_BYTES = 10
+_COUNT_MAX = 2**63 - 1
+_TOO_LONG = "a number has more than 64 bits"
 
 
 def may_be_suspect(text: bytes) -> bool:
@@ -26,8 +30,8 @@ def may_be_suspect(text: bytes) -> bool:
     return bool((eight[:-1] & high[8:]).any())
 
 
-class _TooLong(Exception):
-    pass
+class _Wrong(Exception):
+    """A number that no value can have here."""
 
 
 class Numbers:
@@ -35,20 +39,20 @@ class Numbers:
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._named: dict[str, Any] = {}
+        self._named = dict(_named(schema))
 
     def trouble(self, payload: bytes) -> str | None:
         """What is wrong with a number of *payload*; none as well where its bytes are no value of the schema."""
         try:
             self._after(self._schema, payload, 0)
-        except _TooLong:
-            return "a number has more than 64 bits"
+        except _Wrong as wrong:
+            return str(wrong)
         except IndexError:
             pass  # the reader reports the reason
         return None
 
     def _after(self, schema: Any, payload: bytes, at: int) -> int:
-        """Where a value that begins at *at* ends. Raises: _TooLong, IndexError."""
+        """Where a value that begins at *at* ends. Raises: _Wrong, IndexError."""
         if at > len(payload):
             raise IndexError
         if isinstance(schema, list):
@@ -56,8 +60,6 @@ class Numbers:
             return self._after(schema[branch] if branch >= 0 else schema[len(schema)], payload, at)
         if isinstance(schema, str):
             return self._after_named(schema, payload, at)
-        if "name" in schema:
-            self._named[schema["name"]] = schema
         match schema["type"]:
             case "record":
                 for field in schema["fields"]:
@@ -88,6 +90,8 @@ class Numbers:
             count, at = _number(payload, at)
             if count == 0:
                 return at
+            if abs(count) > _COUNT_MAX:
+                raise _Wrong(f"a block has no count of {count}")
             if count < 0:
                 _, at = _number(payload, at)
             for _ in range(abs(count)):
@@ -95,14 +99,26 @@ class Numbers:
                     at = self._after(part, payload, at)
 
 
+def _named(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the types that *schema* names, wherever they are: a null may stand where one is defined."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _named(one)
+    elif isinstance(schema, dict):
+        if "name" in schema:
+            yield schema["name"], schema
+        for part in (*(field["type"] for field in schema.get("fields", ())), schema.get("items"), schema.get("values")):
+            yield from _named(part)
+
+
 def _number(payload: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint and where it ends. Raises: _TooLong, IndexError."""
+    """A zigzag varint and where it ends. Raises: _Wrong, IndexError."""
     number = 0
     for place in range(_VARINT_BYTES):
         byte = payload[at + place]
         if place == _VARINT_BYTES - 1 and byte > 1:
-            raise _TooLong
+            raise _Wrong(_TOO_LONG)
         number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return number >> 1 ^ -(number & 1), at + place + 1
-    raise _TooLong
+    raise _Wrong(_TOO_LONG)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from psycopg import pq
 
 from harness_pipelines.app.installation import Stores
-from harness_pipelines.drivers.postgres_address import check_address
+from harness_pipelines.drivers.postgres_address import check_address, in_force
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
@@ -85,3 +87,66 @@ def test_what_has_no_name_is_printed_without_secrets():
     assert done.returncode == 1
     assert "Traceback" in done.stderr and "ValueError: the driver was given" in done.stderr
     assert CANARY not in done.stderr.split("ValueError: ")[1]
+
+
+SERVICES = """# a comment
+[a] of which more is said
+host=127.0.0.1
+port=1
+port=2
+user=of_a
+options=-c geqo=off
+sslmode=disable
+application_name=from a
+[b]
+  host=127.0.0.1
+port=3
+dbname=db b
+[a]
+port=9
+[host]
+port=7
+"""
+DERIVED = {"passfile", "sslcertmode"}  #: that libpq finds for itself at the end
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"PGSERVICE": "a"},
+        {"PGSERVICE": "a", "PGUSER": "x", "PGSSLMODE": "allow"},
+        {"PGSERVICE": "b"},
+        {"PGSERVICE": "none", "PGPORT": "5"},
+    ],
+)
+@pytest.mark.parametrize("dsn", ["service=a", "service=b", "service=b user=me", "postgresql://127.0.0.1:5?service=a",
+                                 "host=127.0.0.1 port=4 user=u dbname=d"])  # fmt: skip
+def test_what_is_in_force_is_what_libpq_takes_of_services_and_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, environment: dict[str, str], dsn: str
+):
+    services = tmp_path / "services"
+    services.write_text(SERVICES)
+    for name in ("PGSERVICE", "PGUSER", "PGPORT", "PGSSLMODE", "PGDATABASE", "PGHOST", "PGPASSFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**environment, "PGSERVICEFILE": str(services)}.items():
+        monkeypatch.setenv(name, value)
+    begun = pq.PGconn.connect_start(dsn.encode())  # nobody listens there, and no answer is waited for
+    try:
+        libpq = {one.keyword.decode(): one.val.decode() for one in begun.info if one.val}
+    finally:
+        begun.finish()
+    if environment.get("PGSERVICE") == "none" and "service" not in dsn:
+        return  # libpq refuses it
+    found = {"dbname": libpq["user"]} | in_force(dsn)
+    assert {k: v for k, v in found.items() if k not in DERIVED} == {k: v for k, v in libpq.items() if k not in DERIVED}
+
+
+def test_an_empty_name_of_a_service_file_is_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / ".pg_service.conf").write_text(SERVICES)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PGSERVICEFILE", raising=False)
+    assert in_force("service=b")["port"] == "3"
+    monkeypatch.setenv("PGSERVICEFILE", "")
+    with pytest.raises(UsageError, match="the service b"):  # as libpq refuses it
+        in_force("service=b")

@@ -155,6 +155,15 @@ def test_a_password_file_of_the_dsn_is_refused_where_it_is_needed():
     found("host=a user=u password=x passfile=/p")
 
 
+def test_a_password_file_of_a_service_is_refused_where_it_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "services").write_text("[lake]\nhost=a\npassfile=/p\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    with pytest.raises(UsageError, match="^passfile of the service that the database's address names is /p, "):
+        found("service=lake user=u")
+    monkeypatch.setenv("PGPASSFILE", "/p")
+    found("host=a user=u")
+
+
 def test_authorities_are_checked_by_spark_where_libpq_checks_them(tmp_path: Path):
     roots = tmp_path / "roots.crt"
     roots.touch()

@@ -233,6 +233,109 @@ def test_an_index_that_the_schema_has_not_is_no_other_one(index: bytes) -> None:
     assert "enum E has no name for" in said(found)[0][2]
 
 
+@pytest.mark.parametrize("index", [-1, -2, -3, 2, 3, 64, -64, -65, 2**31, -(2**31), 2**62, -(2**62)])
+@pytest.mark.parametrize("place", ["field", "element", "value", "inside", "whole", "key"])
+def test_an_index_of_a_union_that_it_has_not_is_no_other_one(index: int, place: str) -> None:
+    """Of a list Python takes the last for -1."""
+    told, either = zigzag(index), ["null", "string"]
+    of = {
+        "field": (("u", either), "string", told),
+        "element": (("u", {"type": "array", "items": either}), "list<string>", b"\x02" + told),
+        "value": (("u", {"type": "map", "values": either}), "map<string, string>", b"\x02\x02k" + told),
+        "inside": (("u", ["null", {**record(("s", either)), "name": "S"}]), "struct<s: string>", b"\x02" + told),
+    }
+    texts = (b"\x02a", b"\x02a\x00", b"", b"\x00")  # what a branch of text, or of null, would have read
+    if place in of:
+        field, type_, start = of[place]
+        found = decoded("avro", {"u": type_}, avro(record(field)), *(start + text for text in texts))
+    elif place == "whole":
+        schema = avro(["null", record(("u", "string"))])
+        found = decoded("avro", {"u": "string"}, schema, *(told + text for text in texts))
+    else:
+        words = {"table": "a.b", "key": ["u"], "format": "json", "key_format": "avro", "columns": {"u": "string"}}
+        words["key_schema"] = {"text": json.dumps(["null", record(("u", "string"))])}
+        codec = RecordCodec(TableSpec.model_validate(words))
+        found = codec.decode([None] * len(texts), [told + text for text in texts])
+    assert found.rows.num_rows == 0
+    assert {one.reason for one in found.refused} <= {Reason.MALFORMED, Reason.MISSING_KEY}
+    assert found.refused[0].reason is Reason.MALFORMED
+
+
+def test_unions_of_a_type_that_is_named_again_have_no_other_branches_either() -> None:
+    inner = {**record(("s", ["null", "string"])), "name": "S"}
+    schema = avro(record(("a", inner), ("b", ["null", "S"]), ("c", {"type": "array", "items": "S"})))
+    columns = {"a": "struct<s: string>", "b": "struct<s: string>", "c": "list<struct<s: string>>"}
+    wrong = [b"\x01\x02x\x02\x00\x00", b"\x00\x02\x01\x02x\x00", b"\x00\x00\x02\x01\x02x\x00"]
+    found = decoded("avro", columns, schema, b"\x02\x02x\x02\x00\x02\x00\x00", *wrong)
+    assert found.rows.to_pylist() == [{"a": {"s": "x"}, "b": {"s": None}, "c": [{"s": None}]}]
+    assert [(at, reason) for at, reason, _ in said(found)] == [(at, Reason.MALFORMED) for at in (1, 2, 3)]
+
+
+def zigzag(number: int) -> bytes:
+    left, made = number << 1 ^ number >> 63, bytearray()
+    while left > 0x7F:
+        made.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*made, left])
+
+
+@pytest.mark.parametrize("length", [-1, -3, -(2**31), -(2**63), 4, 2**31, 2**63 - 1])
+@pytest.mark.parametrize("avro_type", ["string", "bytes", {"type": "map", "values": "null"}])
+def test_a_length_that_the_bytes_have_not_is_malformed(length: int, avro_type: Any) -> None:
+    column = {"string": "string", "bytes": "binary"}.get(str(avro_type), "map<string, string>")
+    start = b"\x02" if isinstance(avro_type, dict) else b""
+    schema = avro(record(("s", avro_type)))
+    found = decoded("avro", {"s": column}, schema, start + zigzag(length) + b"abc")
+    assert [(at, reason) for at, reason, _ in said(found)] == [(0, Reason.MALFORMED)] or column.startswith("map")
+    assert found.rows.num_rows == 0
+
+
+@pytest.mark.parametrize("kind", ["array", "map"])
+def test_a_block_may_tell_its_size(kind: str) -> None:
+    """A count below 0 is that of as many elements, and the size of the block comes next, which no reader needs."""
+    schema = avro(record(("s", {"type": kind, "items" if kind == "array" else "values": "int"})))
+    column = "list<int>" if kind == "array" else "map<string, int>"
+    one = b"\x0e" if kind == "array" else b"\x02k\x0e"
+    two = one + (b"\x0e" if kind == "array" else b"\x02l\x0e")
+    size = zigzag(len(two))
+    payloads = [b"\x04" + two + b"\x00", b"\x03" + size + two + b"\x00", b"\x00", zigzag(-1) + size + one + b"\x00"]
+    found = decoded("avro", {"s": column}, schema, *payloads)
+    first = [7, 7] if kind == "array" else [("k", 7), ("l", 7)]
+    assert [row["s"] for row in found.rows.to_pylist()] == [first, first, [], first[:1]]
+
+
+def test_a_type_that_is_defined_where_a_null_stands_is_known_when_numbers_are_looked_at() -> None:
+    inner = {**record(("s", "string")), "name": "S"}
+    schema = avro(record(("u", ["null", inner]), ("v", ["null", "S"]), ("a", {"type": "array", "items": "int"})))
+    text = "\U0001f600" * 3  # its bytes look like a number that is too long
+    told = b"\x00\x02" + zigzag(len(text.encode())) + text.encode() + b"\x01\x02\x0e\x00"
+    found = decoded("avro", {"v": "struct<s: string>", "a": "list<int>"}, schema, told)
+    assert found.rows.to_pylist() == [{"v": {"s": text}, "a": [7]}]
+
+
+@pytest.mark.parametrize("count", [-(2**63), 2**63 - 1, -(2**62), 2**40])
+@pytest.mark.parametrize("kind", ["array", "map"])
+def test_a_block_of_more_elements_than_there_are_is_malformed(kind: str, count: int) -> None:
+    schema = avro(record(("s", {"type": kind, "items" if kind == "array" else "values": "int"}), ("n", "int")))
+    column = "list<int>" if kind == "array" else "map<string, int>"
+    sound = b"\x00\x02"
+    wrong = [zigzag(count) + b"\x00\x00\x02", zigzag(count) + b"\x02\x00", zigzag(count)]
+    found = decoded("avro", {"s": column, "n": "int"}, schema, sound, *wrong, sound)
+    assert [row["n"] for row in found.rows.to_pylist()] == [1, 1]
+    assert [(at, reason) for at, reason, _ in said(found)] == [(at, Reason.MALFORMED) for at in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**40, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("column", ["int", "long", "double", "decimal(20,0)", "list<long>", "timestamp"])
+def test_an_int_of_more_than_32_bits_is_no_row(column: str, number: int) -> None:
+    words: Any = {"type": column, "from": "epoch_ms"} if column == "timestamp" else column
+    avro_type = {"type": "array", "items": "int"} if column.startswith("list") else "int"
+    told = b"\x02" + zigzag(number) + b"\x00" if column.startswith("list") else zigzag(number)
+    found = decoded("avro", {"n": words}, avro(record(("n", avro_type))), told)
+    assert found.rows.num_rows == 0
+    assert said(found)[0][1] is (Reason.OUT_OF_RANGE if column == "int" else Reason.MALFORMED)
+
+
 def test_symbols_of_an_enum_are_no_numbers() -> None:
     schema = avro(record(("e", {"type": "enum", "name": "E", "symbols": ["A"]})))
     assert said(decoded("avro", {"e": "int"}, schema, b"\x00"))[0][1] is Reason.WRONG_TYPE

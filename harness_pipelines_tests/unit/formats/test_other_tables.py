@@ -96,6 +96,23 @@ def test_a_put_without_a_source_that_can_be_read_is_refused_not_left_out(source:
     assert "`source`" in found.refused[0].detail
 
 
+@pytest.mark.parametrize("source", [None, 7, "products", {"table": 5}])
+def test_a_delete_without_a_source_that_can_be_read_is_refused_where_the_filter_goes_by_it(source: Any):
+    """It may be of another table, whose key equals one of ours."""
+    codec = RecordCodec(spec(format="debezium", transform={"filter": OURS}))
+    found = codec.decode(*as_json([({"id": 1}, event(None, "d", {"id": 1}, source=source))], block=False))
+    assert (found.rows.num_rows, found.filtered) == (0, 0)
+    assert [one.reason for one in found.refused] == [Reason.MISSING_BLOCK]
+    assert "`source`" in found.refused[0].detail
+
+
+def test_a_delete_without_a_source_counts_where_only_a_column_is_made_of_it():
+    columns = {**COLUMNS, "origin": "string"}
+    made = spec(format="debezium", columns=columns, transform={"derive": {"origin": "source.table"}})
+    deletes = [({"id": 1}, event(None, "d", {"id": 1})), ({"id": 2}, None)]
+    assert seen(RecordCodec(made).decode(*as_json(deletes, block=False))) == [(0, "delete", 1), (1, "delete", 2)]
+
+
 def test_a_row_may_have_a_field_called_source():
     columns = {**COLUMNS, "source": "string"}
     made = spec(format="debezium", columns=columns, transform={"filter": "source = 'web'"})
