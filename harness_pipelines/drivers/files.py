@@ -13,9 +13,11 @@ from datetime import datetime
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
+from harness_pipelines.drivers.object_stores.answers import check_empty, stored_size
 from harness_pipelines.drivers.object_stores.bucket import abort_uploads, keeps_deleted
 from harness_pipelines.drivers.object_stores.clients import filesystem
 from harness_pipelines.drivers.object_stores.deletion import SomeLeft, batches, delete
+from harness_pipelines.drivers.object_stores.marks import absent
 from harness_pipelines.spec.locations import local_path, normal
 
 __all__ = [
@@ -54,11 +56,18 @@ def opened(location: str) -> tuple[FileSystem, str]:
 
 
 def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[ListedFile]:
-    """Every file below *folder*, at any depth. Raises: OSError when it cannot be listed."""
+    """Every file below *folder*, at any depth. Raises: OSError when it cannot be listed; StoreRefused."""
     base = _base(folder)
+    is_local = local_path(base) is not None
     system, root = opened(base)
     root = root.rstrip("/")
-    for entry in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=allow_not_found)):
+    wanted = FileSelector(root, recursive=True, allow_not_found=allow_not_found or not is_local)
+    found = system.get_file_info(wanted)
+    if not found and not is_local:
+        check_empty(base)
+        if not allow_not_found:
+            raise absent(folder)
+    for entry in found:
         if entry.type is FileType.File:
             below = entry.path[len(root) :].lstrip("/")
             yield ListedFile(path=normal(f"{base}/{below}"), bytes=entry.size, modified=entry.mtime)
@@ -88,7 +97,9 @@ def _base(folder: str) -> str:
 
 
 def size_of(location: str) -> int | None:
-    """Bytes of a file; ``None`` where there is no such file. Raises: OSError when the store is away."""
+    """Bytes of a file; ``None`` where there is no such file. Raises: OSError when the store is away; StoreRefused."""
+    if local_path(location) is None:
+        return stored_size(location)
     system, path = opened(location)
     info = system.get_file_info(path)
     return info.size if info.type is FileType.File else None

@@ -134,8 +134,9 @@ class Ownership:
 
         Raises: WarehouseTaken if another ledger did so at the same time; LakeAway.
         """
+        seen = self._seen()  # while the store is away nothing changes
         self._database.run("reconcile/new_epoch")  # first: a process that dies here has lost the warehouse
-        self._replace(self.ours(), self._seen())
+        self._replace(self.ours(), seen)
         self.confirm()
 
     def ours(self) -> Owner:

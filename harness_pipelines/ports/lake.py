@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from harness_pipelines.drivers.object_stores.troubles import StoreRefused, refusal
+from harness_pipelines.drivers.object_stores.troubles import StoreRefused, refusal, said
 from harness_pipelines.ports.errors import (
     DeletesBroken,
     ForeignDeletes,
@@ -327,7 +327,7 @@ def reachable(table: str, doing: str) -> Iterator[None]:
     except OSError as error:
         if (way_on := refusal(str(error))) is not None:
             raise StoreRefused(f"{table}: {doing}: {way_on} ({error}); nothing was published") from error
-        raise LakeAway(f"{table}: {doing}: {error}; nothing was published, the next attempt follows") from error
+        raise LakeAway(f"{table}: {doing}: {said(error)}; nothing was published, the next attempt follows") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from functools import partial
 
 from harness_pipelines.app.doctor.check import Check, Finding, Notes, Verdict
 from harness_pipelines.drivers.object_stores.probe import StoreProbe, probing
-from harness_pipelines.drivers.object_stores.troubles import StoreRefused, refusal
+from harness_pipelines.drivers.object_stores.troubles import StoreRefused, refusal, said
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
 
@@ -100,4 +100,4 @@ def _away(notes: Notes, name: str, error: OSError, *, place: str) -> Finding:
     """An error of Arrow's client, which knows no names."""
     if (way_on := refusal(str(error))) is not None:
         return notes.raised(name, StoreRefused(f"{place}: {way_on} ({error})"))
-    return notes.fail(name, f"{place}: {error}", AWAY)
+    return notes.fail(name, f"{place}: {said(error)}", AWAY)

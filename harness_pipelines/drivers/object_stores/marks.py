@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from harness_pipelines.drivers.object_stores.answers import check_answer
 from harness_pipelines.drivers.object_stores.clients import objects
 from harness_pipelines.drivers.object_stores.troubles import refusal, store_errors
 from harness_pipelines.errors import HarnessError, Recovery
@@ -50,6 +51,7 @@ def read_mark(location: str) -> Marked | None:
     with store_errors(location):
         try:
             found = obstore.get(store, key)
+            check_answer(location, found)
             return Marked(bytes(found.bytes()), found.meta["e_tag"])
         except (FileNotFoundError, NotFoundError) as error:
             if refusal(str(error)):
@@ -66,6 +68,7 @@ def read_end(location: str, length: int) -> tuple[bytes, int]:
     with store_errors(location):
         try:
             found = obstore.get(store, key, options={"range": {"suffix": length}})
+            check_answer(location, found)
             return bytes(found.bytes()), found.meta["size"]
         except NotFoundError as error:
             if refusal(str(error)):

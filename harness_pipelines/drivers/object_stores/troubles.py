@@ -14,6 +14,12 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.secret import redact
 
 SHOWN_CHARS_MAX = 400
+NO_STORE = "the endpoint answers, but is no object store (HTML)"
+#: How clients say that an answer with status 200 is none of S3's.
+_NO_ANSWER = re.compile(
+    r"XML_ERROR_|ETag Header missing|Got invalid (?:\w+ )?(?:response|DeleteObjects|ListObjects)|"
+    r"Unable to parse response .*invalid XML"
+)
 
 
 class StoreRefused(HarnessError):
@@ -36,7 +42,7 @@ _REFUSALS: tuple[tuple[re.Pattern[str], str], ...] = (
      "the bucket is in another region: set HARNESS_S3_REGION"),
     (re.compile(r"AccessDenied|ACCESS_DENIED|Access Denied|status(?: code)?:? 403|403 Forbidden", re.IGNORECASE),
      "these credentials may not do that: grant the rights that docs/how-to/object-stores.md lists"),
-    (re.compile(r"HTTP status 400\) during Head"),  # whose answer has no body
+    (re.compile(r"HTTP status 400\) during Head|performing HEAD .* 400 Bad Request"),  # whose answer has no body
      "the store refuses the request: the credentials have expired, or the bucket is in another region"),
     (re.compile(r"RequestTimeTooSkewed"),
      "this machine's clock is off: set it"),
@@ -82,9 +88,15 @@ def store_errors(location: str) -> Iterator[None]:
         raise told from error
 
 
+def said(error: Exception) -> str:
+    """What a store's client says, in one line; where it could read no answer, what that means is before it."""
+    text = redact(" ".join(str(error).split()))
+    return f"{NO_STORE}: {text}" if _NO_ANSWER.search(text) else text
+
+
 def named(location: str, error: Exception) -> StoreRefused | OSError:
     """What an error of a store's client at *location* is: a refusal, or what may end by itself."""
-    text = redact(" ".join(str(error).split()))
+    text = said(error)
     if (way_on := refusal(text)) is not None:
         return StoreRefused(f"{location}: {way_on} ({text[:SHOWN_CHARS_MAX]})")
     return OSError(f"{location}: {text[:SHOWN_CHARS_MAX]}")

@@ -24,6 +24,7 @@ from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.drivers.file_notes import KNOWN, FileNotes
 from harness_pipelines.drivers.files import opened
 from harness_pipelines.drivers.object_stores.clients import filesystem
+from harness_pipelines.drivers.object_stores.deletion import delete
 from harness_pipelines.drivers.object_stores.marks import absent, create_mark, read_end, read_mark
 from harness_pipelines.lakes.iceberg.parquet import data_files, tail_of
 from harness_pipelines.protocol.lake.file_digests import DIGEST_BYTES, Digest, digest_of
@@ -50,8 +51,12 @@ class StoreIO(PyArrowFileIO):
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Delete a file. Raises: OSError."""
-        system, path = opened(location if isinstance(location, str) else location.location)
-        system.delete_file(path)
+        where = location if isinstance(location, str) else location.location
+        if _is_local(where):
+            system, path = opened(where)
+            system.delete_file(path)
+        else:
+            delete([where])
 
     def _file(self, location: str) -> PyArrowFile:
         scheme, netloc, path = self.parse_location(location, self.properties)

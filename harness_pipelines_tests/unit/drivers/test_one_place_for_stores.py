@@ -21,6 +21,7 @@ MAKERS = {
     "LocalFileSystem": {"drivers/files.py"},
     "S3Store": {"drivers/object_stores/clients.py"},
     "obstore": {
+        "drivers/object_stores/answers.py",
         "drivers/object_stores/clients.py",
         "drivers/object_stores/deletion.py",
         "drivers/object_stores/marks.py",
