@@ -27,6 +27,7 @@ from harness_pipelines.services.values import (
     ServiceState,
     ServiceStatus,
 )
+from harness_pipelines.spec.object_stores import check_encryption
 from harness_pipelines.spec.settings import Settings
 
 LOCK_TIMEOUT_S = 180.0
@@ -54,12 +55,16 @@ class Services:
         jars: Path | None = None,
         external: Mapping[ServiceName, str] | None = None,
         warehouse: str | None = None,
+        encrypting: tuple[str, ...] = (),
         postgres_binaries: Path | None = None,
     ) -> None:
-        """*external* gives the addresses of services that the user runs; they are never started here."""
+        """*external* gives the addresses of services that the user runs; they are never started here.
+
+        *encrypting*: as in `Settings`; with such variables no object store is started.
+        """
         self.home = home.expanduser().resolve()
         self.external = dict(external or {})
-        self._warehouse = warehouse
+        self._warehouse, self._encrypting = warehouse, encrypting
         self._state = StateFile(self.home)
         self._place = place = Place(home=self.home, jars=jars)
         self._cancelled = threading.Event()
@@ -84,6 +89,7 @@ class Services:
             jars=settings.jars,
             external={name: address for name, address in named.items() if address},
             warehouse=settings.warehouse,
+            encrypting=settings.encrypting,
         )
 
     def up(
@@ -94,9 +100,11 @@ class Services:
         The object store is one of all from the first time on that *s3* asked for it: the warehouse is on it then.
 
         Calls may overlap and repeat. A service that died comes back with its data, on its old port if that is free.
-        Raises: ServicesError, ServicesBusy.
+        Raises: ServicesError, ServicesBusy; UsageError for variables by which files would be encrypted there.
         """
         names = self._own([*self._names(only), "s3"] if s3 else only)
+        if "s3" in names:
+            check_encryption(self._encrypting)
         self._cancelled.clear()
         with self._exclusive(progress):
             for folder in PRIVATE_FOLDERS:

@@ -110,5 +110,5 @@ class S3:
             return Path(found)
         raise ToolMissing(
             f"no {PROGRAM} in {built.parent} or in the PATH; nothing was started. `deploy/run services up --s3` builds "
-            "it with Go; or set HARNESS_WAREHOUSE and HARNESS_S3_* to your store"
+            "it with Go; or put it into the PATH; or set HARNESS_WAREHOUSE and HARNESS_S3_* to your store"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -100,10 +100,15 @@ class S3Settings:
         return {PREFIX + name: value for name, value in texts.items() if value is not None}
 
 
-def check_encryption(values: Mapping[str, str]) -> None:
-    """No variable has one of the clients encrypt what it writes, for the others would not. Raises: UsageError."""
-    if found := [name for name in _ENCRYPTION if values.get(name)]:
-        raise UsageError(f"{', '.join(found)} is set, and the warehouse is on an object store: {_ENCRYPT}")
+def encrypting(values: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables by which one of the clients would encrypt what it writes, and the others not."""
+    return tuple(name for name in _ENCRYPTION if values.get(name))
+
+
+def check_encryption(names: Sequence[str]) -> None:
+    """Of `encrypting`, for a warehouse on an object store: none is set. Raises: UsageError."""
+    if names:
+        raise UsageError(f"{', '.join(names)} is set, and the warehouse is on an object store: {_ENCRYPT}")
 
 
 def _unknown(name: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.locations import warehouse_location
-from harness_pipelines.spec.object_stores import S3Settings, check_encryption
+from harness_pipelines.spec.object_stores import S3Settings, check_encryption, encrypting
 from harness_pipelines.spec.wording import quote
 
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
@@ -45,6 +45,7 @@ class Settings:
     spark: str | None = None
     warehouse: str | None = None
     s3: S3Settings = field(default_factory=S3Settings)
+    encrypting: tuple[str, ...] = ()  #: variables by which one client of an object store would encrypt
     jars: Path | None = None
     catalog_name: str = "harness"
     buffer_gb: float = BUFFER_GB  #: of disk that all buffers may take together; only what is shown goes by it
@@ -53,9 +54,11 @@ class Settings:
     registry_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises: UsageError for a warehouse that engines would read differently."""
+        """Raises: UsageError for a warehouse that engines would read differently, or write so."""
         if self.warehouse is not None:
             object.__setattr__(self, "warehouse", warehouse_location(self.warehouse))
+            if self.warehouse.startswith("s3://"):
+                check_encryption(self.encrypting)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, *, home: Path | None = None) -> Settings:
@@ -64,8 +67,6 @@ class Settings:
         chosen = home or Path(values.get("HARNESS_HOME") or ".harness")
         named = "--home" if home else "HARNESS_HOME"
         jars = values.get("HARNESS_JARS")
-        if (values.get("HARNESS_WAREHOUSE") or "").startswith("s3://"):
-            check_encryption(values)
         return cls(
             home=_usable_home(_absolute(chosen, named), named),
             dsn=values.get("HARNESS_DSN") or None,
@@ -75,6 +76,7 @@ class Settings:
             spark=values.get("HARNESS_SPARK") or None,
             warehouse=values.get("HARNESS_WAREHOUSE") or None,
             s3=S3Settings.from_env(values),
+            encrypting=encrypting(values),
             jars=_absolute(Path(jars), "HARNESS_JARS") if jars else None,
             catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",
             buffer_gb=_number(values, "HARNESS_BUFFER_GB", BUFFER_GB),

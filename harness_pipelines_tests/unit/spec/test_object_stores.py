@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.secret import redact
+from harness_pipelines.services import Services
 from harness_pipelines.spec.locations import warehouse_location
 from harness_pipelines.spec.object_stores import S3Settings, StoreUnsupported
 from harness_pipelines.spec.settings import Settings
@@ -42,21 +46,35 @@ def test_encryption_by_request_is_refused_for_not_every_client_sends_it(name: st
         S3Settings.from_env({name: "aws:kms"})
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "AWS_SERVER_SIDE_ENCRYPTION",
-        "AWS_SSE_KMS_KEY_ID",
-        "AWS_SSE_BUCKET_KEY_ENABLED",
-        "AWS_SSE_CUSTOMER_KEY_BASE64",
-    ],
+ENCRYPTING = (
+    "AWS_SERVER_SIDE_ENCRYPTION",
+    "AWS_SSE_KMS_KEY_ID",
+    "AWS_SSE_BUCKET_KEY_ENABLED",
+    "AWS_SSE_CUSTOMER_KEY_BASE64",
 )
+
+
+@pytest.mark.parametrize("name", ENCRYPTING)
 def test_variables_by_which_one_client_alone_would_encrypt_are_refused_for_a_lake_on_a_store(name: str, tmp_path):
     words = {"HARNESS_WAREHOUSE": "s3://b/lake", name: "CANARY"}
     with pytest.raises(UsageError, match=f"{name} is set, .* Unset it") as raised:
         Settings.from_env(words, home=tmp_path)
     assert "CANARY" not in str(raised.value)
     Settings.from_env({**words, "HARNESS_WAREHOUSE": "/a/folder"}, home=tmp_path)
+
+
+@pytest.mark.parametrize("name", ENCRYPTING)
+def test_they_are_refused_for_the_embedded_store_too_before_it_starts_and_where_it_runs(name: str, tmp_path: Path):
+    home = tmp_path / "home"
+    settings = Settings.from_env({name: "CANARY"}, home=home)
+    with pytest.raises(UsageError, match=f"{name} is set, .* Unset it"):
+        Services.from_settings(settings).up(s3=True)
+    assert not home.exists()
+    place: dict[str, Any] = {"dsn": "postgresql://a", "kafka": "k:1", "spark": "sc://b"}
+    with pytest.raises(UsageError, match=f"{name} is set, .* Unset it") as raised:
+        settings.with_services(**place, warehouse="s3://harness/warehouse", s3=S3Settings(region="us-east-1"))
+    assert "CANARY" not in str(raised.value)
+    assert settings.with_services(**place, warehouse="file:///a/folder").warehouse == "file:///a/folder"
 
 
 def test_no_key_is_in_a_repr_or_in_a_shown_text(tmp_path):
