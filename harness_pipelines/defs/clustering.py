@@ -2,10 +2,11 @@
 
 Dagster's partitions are 16 parts of the value space, the tops of the table's region tree, whatever the tree is below.
 A backfill records one request in the ledger; moves take it up within their byte budget, and what is done stays done.
-Cancelling the backfill withdraws the request, and so the part of it that has not begun.
+Cancelling the backfill withdraws the request, and so the part of it that has not begun. So does an error that a
+repetition does not end. After an outage the request stays: a retry of the run, or any other worker, continues it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import product
@@ -29,7 +30,7 @@ from harness_pipelines.app.installation import Stores
 from harness_pipelines.defs.names import step_name, table_key, table_tag
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.work import TABLE_TAG, Shown, StageConfig, last_committed, table_asset, work
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
 from harness_pipelines.layout.requested import Request
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
@@ -39,6 +40,8 @@ from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.otree.recluster import NothingToRecluster, ask, plan_recluster, run
 
 DEPTH = 4
+_PASSING = (TryAgain, OutcomeUnknown)  #: what a repetition may end
+REQUEST_TAG = "harness/request"  #: of a run: the number of the request to rewrite regions that it made
 REGIONS = StaticPartitionsDefinition(["".join(steps) for steps in product("01", repeat=DEPTH)])
 
 
@@ -102,8 +105,9 @@ def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, 
         return {"regions": ", ".join(chosen), "parts": 0, "why": str(error)}
     before = asdict(look(stores, table).score)
     if plan.parts:
-        with _withdrawn_if_cancelled(context, stores, table, plan.request):
+        with _withdrawn_if_given_up(context, stores, table, plan.request) as note_made:
             begun = ask(stores, table, plan)
+            note_made(begun.request)
             for left in run(stores, table, begun.request, run_id=context.run.run_id):
                 context.log.info(f"{table.name}: {len(left.parts)} parts are left, {left.bytes} bytes")
     return {
@@ -115,26 +119,42 @@ def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, 
 
 
 @contextmanager
-def _withdrawn_if_cancelled(
+def _withdrawn_if_given_up(
     context: AssetExecutionContext, stores: Stores, table: TableRow, wanted: Request
-) -> Iterator[None]:
-    """Withdraw the request that the block made for *wanted* when the backfill is cancelled: its rest is not wanted.
+) -> Iterator[Callable[[Request], None]]:
+    """Withdraw the request that the block made for *wanted* when its rest is not wanted, or a person is needed first.
 
     The next holder of otree finishes a move that has begun, and moves that are published stay. A request that was
-    there before is somebody else's. A run that ends for another reason, as when its machine does, leaves its request to
-    other workers.
+    there before is somebody else's, unless this run is the retry of the one that made it: Dagster gives a retry the
+    tags of its parent. A run that ends for another reason, as when its machine does, leaves its request to other
+    workers. The block notes the request that it got by what the manager gives.
     """
-    known = {one.request_id for one in stores.reclusters.open(table)}
+    made = context.run.tags.get(REQUEST_TAG)
+    known = {one.request_id for one in stores.reclusters.open(table)} - {int(made or 0)}
+
+    def note_made(request: Request) -> None:
+        if request.request_id not in known:
+            context.instance.add_run_tags(context.run.run_id, {REQUEST_TAG: str(request.request_id)})
+
     try:
-        yield
-    except BaseException:  # Dagster's interruption is no Exception
-        run = context.instance.get_run_by_id(context.run.run_id)
-        if run is not None and run.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED):
+        yield note_made
+    except BaseException as error:  # Dagster's interruption is no Exception
+        if _is_cancelled(context) or (isinstance(error, Exception) and not isinstance(error, _PASSING)):
             for one in stores.reclusters.open(table):
                 if one.request_id not in known and (one.paths, one.rebuild) == (wanted.paths, wanted.rebuild):
                     stores.reclusters.cancel(table, one)
                     context.log.info(f"{table.name}: request {one.request_id} to rewrite regions is withdrawn")
+        elif isinstance(error, _PASSING):
+            context.log.info(
+                f"{table.name}: what is left of the request to rewrite regions is done by a retry of this run or by "
+                f"another worker; `harness recluster {table.name} --cancel` ends it"
+            )
         raise
+
+
+def _is_cancelled(context: AssetExecutionContext) -> bool:
+    run = context.instance.get_run_by_id(context.run.run_id)
+    return run is not None and run.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED)
 
 
 def covered(paths: Sequence[str], chosen: Sequence[str]) -> list[str]:

@@ -8,9 +8,12 @@ import pytest
 from dagster import AssetKey, DagsterExecutionInterruptedError, DagsterInstance, DagsterRunStatus, Definitions
 
 from harness_pipelines.defs.build import build
-from harness_pipelines.defs.clustering import REGIONS, _withdrawn_if_cancelled, covered
+from harness_pipelines.defs.clustering import REGIONS, _withdrawn_if_given_up, covered
 from harness_pipelines.defs.tables import job_name
+from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.layout.requested import Request
+from harness_pipelines.ports.errors import LakeAway
+from harness_pipelines.ports.ledger import TableStopped
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.read.report.layout import look
 from harness_pipelines_tests.faults.conftest import MakeRig
@@ -133,28 +136,85 @@ def test_a_region_that_is_larger_than_a_part_belongs_to_it(
     assert covered(paths, chosen) == expected
 
 
+INTERRUPTED = DagsterExecutionInterruptedError()
+AWAY, REFUSED = LakeAway("Spark is away"), TableStopped("a.b is stopped")
+STARTED, CANCELING = DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING
+
+
+class Ledger:
+    """Its part that has the requests, as a list."""
+
+    def __init__(self) -> None:
+        self.asked = [Request(request_id=1, paths=("0",), upto=5, rebuild=True)]  # of somebody else
+        self.stores: Any = SimpleNamespace(
+            reclusters=SimpleNamespace(open=lambda _: list(self.asked), cancel=lambda _, one: self.asked.remove(one))
+        )
+
+    def ask(self, wanted: Request, request_id: int) -> Request:
+        """As `Reclusters.ask`: an open request for the same is gone on with."""
+        for one in self.asked:
+            if (one.paths, one.rebuild) == (wanted.paths, wanted.rebuild):
+                return one
+        self.asked.append(replace(wanted, request_id=request_id))
+        return self.asked[-1]
+
+    def run(self, error: BaseException, *, status: DagsterRunStatus, tags: dict[str, str], number: int = 2) -> None:
+        """A run of a backfill that ends by *error*; *tags* are the run's."""
+        run = SimpleNamespace(run_id="r", status=status, tags=tags)
+        instance = SimpleNamespace(get_run_by_id=lambda _: run, add_run_tags=lambda _, more: tags.update(more))
+        context: Any = SimpleNamespace(run=run, instance=instance, log=SimpleNamespace(info=lambda _: None))
+        table: Any = SimpleNamespace(name="a.b")
+        with pytest.raises(type(error)), _withdrawn_if_given_up(context, self.stores, table, WANTED) as note_made:
+            note_made(self.ask(WANTED, number))
+            raise error
+
+    @property
+    def left(self) -> list[int]:
+        return [one.request_id for one in self.asked]
+
+
+WANTED = Request(request_id=0, paths=("0",), upto=5, rebuild=False)
+
+
 @pytest.mark.parametrize(
-    ("status", "left"),
+    ("error", "status", "left"),
     [
-        (DagsterRunStatus.CANCELING, [1, 3]),
-        (DagsterRunStatus.CANCELED, [1, 3]),
-        (DagsterRunStatus.STARTED, [1, 2, 3]),  # its machine ends: others go on with it
+        (INTERRUPTED, CANCELING, [1]),
+        (INTERRUPTED, DagsterRunStatus.CANCELED, [1]),
+        (INTERRUPTED, STARTED, [1, 2]),  # its machine ends: others go on with it
+        (AWAY, STARTED, [1, 2]),  # nobody would want what was done already to be done again
+        (AWAY, CANCELING, [1]),
+        (OutcomeUnknown("COMMIT was sent"), STARTED, [1, 2]),
+        (REFUSED, STARTED, [1]),
+        (RuntimeError("a defect"), STARTED, [1]),
     ],
 )
-def test_who_cancels_a_run_withdraws_the_request_that_it_made(status: DagsterRunStatus, left: list[int]) -> None:
+def test_a_request_is_withdrawn_by_a_run_that_is_cancelled_or_fails_for_good(
+    error: BaseException, status: DagsterRunStatus, left: list[int]
+) -> None:
     """Against the ledger's part as a list; by a real Dagster: faults/test_dagster_backfills.py."""
-    wanted = Request(request_id=0, paths=("0",), upto=5, rebuild=False)
-    others = Request(request_id=1, paths=("0",), upto=5, rebuild=True)
-    asked = [others]
-    reclusters = SimpleNamespace(open=lambda _: list(asked), cancel=lambda _, one: asked.remove(one))
-    run = SimpleNamespace(run_id="r", status=status)
-    context: Any = SimpleNamespace(
-        run=run, instance=SimpleNamespace(get_run_by_id=lambda _: run), log=SimpleNamespace(info=lambda _: None)
-    )
-    stores: Any = SimpleNamespace(reclusters=reclusters)
-    table: Any = SimpleNamespace(name="a.b")
-    with pytest.raises(DagsterExecutionInterruptedError), _withdrawn_if_cancelled(context, stores, table, wanted):
-        asked.append(replace(wanted, request_id=2))
-        asked.append(replace(wanted, request_id=3, paths=("1",)))  # a person asks meanwhile
-        raise DagsterExecutionInterruptedError
-    assert [one.request_id for one in asked] == left
+    ledger = Ledger()
+    ledger.run(error, status=status, tags={})
+    assert ledger.left == left
+
+
+def test_a_person_who_asks_meanwhile_keeps_the_request_for_other_regions() -> None:
+    ledger = Ledger()
+    ledger.asked.append(replace(WANTED, request_id=3, paths=("1",)))
+    ledger.run(INTERRUPTED, status=CANCELING, tags={})
+    assert ledger.left == [1, 3]
+
+
+@pytest.mark.parametrize(("error", "left"), [(INTERRUPTED, [1]), (REFUSED, [1]), (AWAY, [1, 2])])
+def test_a_retry_owns_the_request_of_the_run_that_it_repeats(error: BaseException, left: list[int]) -> None:
+    ledger, tags = Ledger(), dict[str, str]()
+    ledger.run(AWAY, status=STARTED, tags=tags)
+    ledger.run(error, status=CANCELING if error is INTERRUPTED else STARTED, tags=dict(tags), number=9)
+    assert ledger.left == left
+
+
+def test_another_backfill_does_not_own_a_request_that_was_there_before() -> None:
+    ledger = Ledger()
+    ledger.run(AWAY, status=STARTED, tags={})
+    ledger.run(INTERRUPTED, status=CANCELING, tags={}, number=9)
+    assert ledger.left == [1, 2]

@@ -287,7 +287,7 @@ def test_a_server_that_hangs_is_named_and_a_probe_says_no_in_time(url: str):
     assert {
         service: found.value("harness_service_answers", service=service) for service in ("kafka", "spark", "registry")
     } == {"kafka": 1, "spark": 0, "registry": 0}
-    answer = httpx.get(url.replace("/metrics", "/health"), trust_env=False)
+    answer = httpx.get(url.replace("/metrics", "/health"), timeout=60.0, trust_env=False)
     assert "ask-spark" in {thread.name for thread in threading.enumerate()}, "nobody waited for its end"
     assert answer.status_code == 503
     told = answer.json()
