@@ -111,17 +111,32 @@ def read_back(words: Any, *, source: str) -> TableSpec:
 def check_rules(spec: TableSpec, *, source: str, reader: Reader | None = None) -> None:
     """Tables that are there keep such rules: they are asked where a spec is applied, not where one is read back.
 
-    Raises: SpecError where no record can be a delete by the rule of *spec*, or pass a column's checks.
+    Raises: SpecError where no record can be a delete by the rule of *spec*, or pass a column's checks, and where a
+    setting does nothing.
     """
     lines = reader or Reader()
     problems = []
     if (why := never_fires(spec)) is not None:
         problems.append(SpecProblem(line=lines.line(("delete", "field")), field="delete", message=why))
-    for trouble in never_holds(spec):
-        place = ("contract", *trouble.place)
-        problems.append(SpecProblem(line=lines.line(place), field=dotted(place), message=trouble.why))
+    troubles = [(("contract", *trouble.place), trouble.why) for trouble in never_holds(spec)]
+    for place, why in [*troubles, *_without_effect(spec)]:
+        problems.append(SpecProblem(line=lines.line(place), field=dotted(place), message=why))
     if problems:
         raise SpecError(source, problems)
+
+
+def _without_effect(spec: TableSpec) -> Iterator[tuple[Place, str]]:
+    """Yield the settings that do nothing beside the others, and what to do."""
+    if spec.key_format != "json" and not spec.key:
+        yield ("key_format",), "record keys are read only if the table has a `key`; add one, or remove `key_format`"
+    if spec.unknown_fields != "ignore" and spec.format == "raw":
+        yield ("unknown_fields",), "a value of `format: raw` has no fields, so none is unknown; remove it"
+    for column, checks in (spec.contract.columns if spec.contract else {}).items():
+        if not checks.said:
+            yield (
+                ("contract", "columns", column),
+                "it checks nothing; write a check, such as `not_null: true`, or remove it",
+            )
 
 
 def _read_schemas(words: dict[str, Any], reader: Reader, folder: Path) -> list[SpecProblem]:

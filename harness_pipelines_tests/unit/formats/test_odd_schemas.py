@@ -16,7 +16,7 @@ from harness_pipelines.formats.schema.policy import type_of
 from harness_pipelines.formats.schema.proto_text import without_options
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines_tests.wire import GivenSchemas, framed, proto_field, varint
+from harness_pipelines_tests.wire import GivenSchemas, framed, proto_field, varint, zigzag
 
 
 def decoded(format_: str, columns: Any, schema: WrittenSchema, *payloads: bytes, **words: Any) -> Decoded:
@@ -269,14 +269,6 @@ def test_unions_of_a_type_that_is_named_again_have_no_other_branches_either() ->
     found = decoded("avro", columns, schema, b"\x02\x02x\x02\x00\x02\x00\x00", *wrong)
     assert found.rows.to_pylist() == [{"a": {"s": "x"}, "b": {"s": None}, "c": [{"s": None}]}]
     assert [(at, reason) for at, reason, _ in said(found)] == [(at, Reason.MALFORMED) for at in (1, 2, 3)]
-
-
-def zigzag(number: int) -> bytes:
-    left, made = number << 1 ^ number >> 63, bytearray()
-    while left > 0x7F:
-        made.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*made, left])
 
 
 @pytest.mark.parametrize("length", [-1, -3, -(2**31), -(2**63), 4, 2**31, 2**63 - 1])

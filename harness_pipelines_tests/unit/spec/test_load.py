@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import pytest
 
 from harness_pipelines.errors import Recovery, UsageError
-from harness_pipelines.spec.load import dump_spec, load_spec, load_spec_text, load_value
+from harness_pipelines.spec.load import check_rules, dump_spec, load_spec, load_spec_text, load_value, read_back
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.wording import SpecError
 
@@ -331,3 +332,43 @@ def test_one_name_is_a_list_of_one():
     spec = load_spec_text("table: a.b\nkey: id\ncolumns: {id: long, at: date}\nlayout: {columns: at}")
 
     assert (spec.key, spec.layout.columns) == (("id",), ("at",))
+
+
+ALONE = "table: shop.orders\ncolumns: {id: {type: long, required: true}}\n"
+RAW = "table: shop.orders\nformat: raw\ncolumns: {v: binary}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            ALONE + "key_format: text\n",
+            "3: key_format: record keys are read only if the table has a `key`; add one, or",
+        ),
+        (RAW + "key_format: raw\n", "4: key_format: record keys are read only if the table has a `key`"),
+        (RAW + "unknown_fields: quarantine\n", "4: unknown_fields: a value of `format: raw` has no fields"),
+        (
+            ALONE + "contract:\n  columns:\n    id: {severity: warn}\n  rows: [{name: a, expr: id > 0}]\n",
+            "5: contract.columns.id: it checks nothing; write a check, such as `not_null: true`, or remove it",
+        ),
+        (
+            ALONE + "contract:\n  columns:\n    id: {not_null: false}\n  rows: [{name: a, expr: id > 0}]\n",
+            "5: contract.columns.id: it checks nothing",
+        ),
+    ],
+)
+def test_a_setting_that_does_nothing_is_refused_with_what_to_do(text, message):
+    with pytest.raises(SpecError, match=re.escape(f"t.yaml:{message}")):
+        load_spec_text(text, source="t.yaml")
+
+
+@pytest.mark.parametrize("words", ["key_format: json\n", "unknown_fields: ignore\n", "key: id\nkey_format: text\n"])
+def test_what_is_the_default_or_has_its_key_is_no_such_setting(words):
+    load_spec_text(ALONE + words, source="t.yaml")
+
+
+def test_a_table_that_is_there_keeps_a_setting_that_does_nothing():
+    words = {"table": "a.b", "columns": {"id": "long"}, "key_format": "text"}
+    assert read_back(words, source="a.b").key_format == "text"
+    with pytest.raises(SpecError, match="^a.b: key_format: "):
+        check_rules(TableSpec.model_validate(words), source="a.b")
