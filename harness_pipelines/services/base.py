@@ -62,6 +62,9 @@ class Service(Protocol):
     stop_timeout_s: float
     polite: ClassVar[signal.Signals]  #: asks for a clean end
 
+    def check_programs(self) -> None:
+        """The programs that a start needs are on this machine; changes nothing. Raises: ToolMissing."""
+
     def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
         """Make the files that a start needs. No process of the service is alive. Raises: ServicesError."""
 

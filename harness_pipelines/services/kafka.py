@@ -93,6 +93,11 @@ class Kafka:
         self._folder = place.home / "kafka"
         self._data = self._folder / "data"
 
+    def check_programs(self) -> None:
+        """Java and the jars. Raises: ToolMissing."""
+        java_home()
+        jars(self._place, "kafka")
+
     def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
         """Write the settings and, once, format the log folder."""
         self._folder.mkdir(parents=True, exist_ok=True)

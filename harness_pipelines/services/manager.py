@@ -107,6 +107,9 @@ class Services:
             check_encryption(self._encrypting)
         self._cancelled.clear()
         with self._exclusive(progress):
+            for name in names:  # before any of them starts
+                if (record := self._state.read().get(name)) is None or not is_alive(record.process):
+                    self._services[name].check_programs()
             for folder in PRIVATE_FOLDERS:
                 make_private(self.home / folder)
             with ThreadPoolExecutor(max_workers=len(ALL_NAMES), thread_name_prefix="services-up") as pool:

@@ -74,6 +74,10 @@ class Postgres:
         self._folder = place.home / "postgres"
         self._data = self._folder / "data"
 
+    def check_programs(self) -> None:
+        """The programs of the server, of the version of the data if there are some. Raises: ToolMissing."""
+        self._tool("postgres")
+
     def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
         """Make the cluster once, then write its settings for this start."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -40,9 +40,12 @@ class S3:
         self._place = place
         self._folder = place.home / "s3"
 
-    def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
-        """Make the bucket, which is a folder. Raises: ToolMissing."""
+    def check_programs(self) -> None:
+        """The store itself. Raises: ToolMissing."""
         self._program()
+
+    def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
+        """Make the bucket, which is a folder."""
         self._key()  # made under the lock of the home: a process that asks later finds this one
         for folder in (self._folder / "objects" / BUCKET, self._folder / "attributes"):
             folder.mkdir(parents=True, exist_ok=True)

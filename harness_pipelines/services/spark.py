@@ -100,6 +100,11 @@ class Spark:
         self._folder = place.home / "spark"
         self._temporary = self._folder / "tmp"
 
+    def check_programs(self) -> None:
+        """Java and the jars. Raises: ToolMissing."""
+        java_home()
+        self._jars()
+
     def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
         """Write the settings; a server starts with empty temporary files."""
         self.clean()

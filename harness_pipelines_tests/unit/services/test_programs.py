@@ -62,10 +62,27 @@ def test_missing_jars_name_the_setting_and_the_script(tmp_path):
         jars(Place(home=tmp_path, jars=tmp_path), "kafka")
 
 
-def test_a_missing_program_starts_nothing(tmp_path):
-    services = Services(tmp_path / "home", postgres_binaries=tmp_path)
+@pytest.mark.parametrize(
+    ("missing", "asked", "said"),
+    [
+        ("postgres", {"only": ["postgres"]}, "no PostgreSQL server programs"),
+        ("jars", {"only": ["spark", "postgres"]}, "no jars for spark .*deploy/run"),
+        (
+            "s3",
+            {"only": ["postgres"], "s3": True},
+            "no versitygw .*nothing was started.* with Go; or put it into",
+        ),
+    ],
+)
+def test_a_missing_program_starts_nothing_of_what_is_asked_for(tmp_path, monkeypatch, missing, asked, said):
+    found = a_postgres(tmp_path / "pg", "15.3")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(a_java(tmp_path / "java", "21.0.2")))
+    binaries = tmp_path if missing == "postgres" else found
+    services = Services(tmp_path / "home", jars=tmp_path / "jars", postgres_binaries=binaries)
 
-    with pytest.raises(ToolMissing):
-        services.up(only=["postgres"])
+    with pytest.raises(ToolMissing, match=said):
+        services.up(**asked)
 
     assert services.endpoints() is None
+    assert [path.name for path in (tmp_path / "home").iterdir() if path.is_dir()] == []
