@@ -49,10 +49,10 @@ def stored_size(location: str) -> int | None:
 def check_empty(folder: str) -> None:
     """A listing of *folder* that has no file comes from a store that has its bucket. Raises: OSError, StoreRefused.
 
-    Of an object that cannot be there a store says so.
+    Of an object that cannot be there a store says so, or that it does not say: to who may list a part of the bucket.
     """
     import obstore
-    from obstore.exceptions import NotFoundError
+    from obstore.exceptions import NotFoundError, PermissionDeniedError
 
     unknown = f"{folder.rstrip('/')}/.harness-no-such-file-{uuid4().hex}"
     store, key = objects(unknown)
@@ -62,6 +62,10 @@ def check_empty(folder: str) -> None:
         except (FileNotFoundError, NotFoundError) as error:
             if refusal(str(error)):
                 raise  # no such bucket, which a listing by Arrow does not show
+            return
+        except PermissionDeniedError as error:
+            if "<Code>AccessDenied</Code>" not in str(error):
+                raise
             return
         check_answer(unknown, found)
         raise NoStore(f"{NO_STORE}: it has {unknown}, which nobody has written")

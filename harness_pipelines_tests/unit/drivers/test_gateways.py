@@ -142,6 +142,15 @@ def test_no_gateway_owns_a_warehouse(answer: str):
                 act()
 
 
+@pytest.mark.parametrize("code", ["NoSuchKey", "AccessDenied"])
+def test_a_folder_is_empty_to_who_may_list_it_whatever_else_the_login_may(code: str):
+    answer = Answer(NO_KEY.replace(b"NoSuchKey", code.encode()), status=404 if code == "NoSuchKey" else 403)
+    with behind(answer, LIST=Answer(EMPTY)) as (place, _):
+        assert list(files.listed(place)) == []
+    with behind(Answer(PAGE, status=403), LIST=Answer(EMPTY)) as (place, _), pytest.raises(StoreRefused):
+        list(files.listed(place))
+
+
 def test_an_empty_folder_of_a_store_is_empty_and_asked_about_once_more():
     with behind(Answer(NO_KEY, status=404), LIST=Answer(EMPTY)) as (place, gateway):
         assert list(files.listed(place)) == []
