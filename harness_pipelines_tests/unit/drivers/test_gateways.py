@@ -174,6 +174,12 @@ def test_a_size_that_is_refused_is_named_though_the_answer_has_no_body(status: i
         files.size_of(f"{place}/x")
 
 
+def test_a_file_that_was_copied_into_the_folder_of_a_store_is_read_though_it_has_no_version():
+    with behind(Answer(b"ours", headers={"Content-Type": "binary/octet-stream"})) as (place, _):
+        assert files.size_of(f"{place}/x") == 4
+        assert read_mark(f"{place}/x") == Marked(b"ours", None)
+
+
 def test_what_a_store_has_is_asked_about_once():
     head = {"ETag": '"1"', "Last-Modified": "Fri, 27 Nov 2026 12:00:00 GMT", "Content-Type": "binary/octet-stream"}
     listing = EMPTY.replace(
