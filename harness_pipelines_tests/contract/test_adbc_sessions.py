@@ -158,7 +158,7 @@ def test_an_ingest_whose_postgres_hangs_is_given_up_and_the_next_one_goes_on(rea
             asked_at = time.monotonic()
             with expected(when):
                 writer.commit(segment, [decoded(table, 0, low, low + 5)], confirm=hang_at("the bounds"))
-            assert time.monotonic() - asked_at < 5
+            assert time.monotonic() - asked_at < 15  # of 20
             faults.disarm()
             proxy.down()  # whoever still waits ends
             proxy.up()
