@@ -32,7 +32,7 @@ with needs("formats", "A format with a schema"):
 NESTING_MAX = 64
 WEIGHTLESS_MAX = 1_000  #: values of a record that take no bytes; records within records multiply them
 WEIGHTLESS_ELEMENT_MAX = 16  #: the same of an element, of which a few bytes can stand for many
-_INT_BITS, _LONG_BITS = 32, 64
+_INT_BITS = 32
 ANY_NAME = "*"  #: of the only field of what is no record
 _MEANT = "harness.logicalType"
 _END, _VALUE, _ALL = "harness__end", "harness__value", "harness__all"
@@ -475,5 +475,5 @@ def _meant(kind: str, schema: Mapping[str, Any], *, is_debezium: bool) -> Writer
 
 def _primitive(kind: str) -> WriterType:
     trouble = "" if kind in _PRIMITIVES else f"{kind} is no column"
-    bits = _INT_BITS if kind == "int" else _LONG_BITS
+    bits = _INT_BITS if kind == "int" else None
     return WriterType(kind=_PRIMITIVES.get(kind, "none"), name=kind, bits=bits, trouble=trouble)

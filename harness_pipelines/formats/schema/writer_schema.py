@@ -70,7 +70,7 @@ class WriterType:
 
     kind: Kind
     name: str  #: of the type, for people
-    bits: int = 64  #: of whole numbers; a longer one is malformed
+    bits: int | None = None  #: of whole numbers whose reader takes longer ones, which are malformed
     unit: Unit = "us"  #: of date, time, instant, local
     scale: int = 0  #: of decimals that do not tell their own
     digits: int | None = None  #: of decimals, where the schema tells
@@ -176,8 +176,8 @@ def convert_of(
             found = None
     if found is None:
         raise NoFit(_no_match(written, type_))
-    if written.kind == "int" and written.bits < kind.bit_width:
-        return _of_bits(written, found)
+    if written.kind == "int" and written.bits is not None and written.bits < kind.bit_width:
+        return _of_bits(written.name, written.bits, found)
     return found if written.kind != "string" or written.is_checked else _of_text(found)
 
 
@@ -212,15 +212,15 @@ def _of_text(convert: Convert) -> Convert:
     return run
 
 
-def _of_bits(written: WriterType, convert: Convert) -> Convert:
+def _of_bits(name: str, bits: int, convert: Convert) -> Convert:
     """*convert* of numbers whose type is shorter than the column, which would not refuse longer ones."""
-    bound = 2 ** (written.bits - 1)
+    bound = 2 ** (bits - 1)
 
     def run(cells: Cells) -> pa.Array:
         found = pc.min_max(pa.array(cells, pa.int64())).as_py()
         if found["min"] is not None and not -bound <= found["min"] <= found["max"] < bound:
             wrong = [i for i, cell in enumerate(cells) if cell is not None and not -bound <= cell < bound]
-            why = Unfit(Reason.MALFORMED, f"the {written.name} has more than {written.bits} bits")
+            why = Unfit(Reason.MALFORMED, f"the {name} has more than {bits} bits")
             raise Misfits(dict.fromkeys(wrong, why))
         return convert(cells)
 

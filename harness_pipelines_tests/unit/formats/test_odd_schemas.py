@@ -32,6 +32,14 @@ def said(found: Decoded) -> list[tuple[int, Reason, str]]:
 
 # Protobuf
 
+
+def test_an_unsigned_number_of_64_bits_is_a_decimal() -> None:
+    text = 'syntax = "proto3"; message M { uint64 n = 1; }'
+    payloads = [proto_field(1, number) for number in (1, 2**63, 2**64 - 1)]
+    found = decoded("protobuf", {"n": "decimal(20,0)"}, WrittenSchema(kind="PROTOBUF", text=text), *payloads)
+    assert [row["n"] for row in found.rows.to_pylist()] == [1, 2**63, 2**64 - 1]
+
+
 PROTO2 = WrittenSchema(
     kind="PROTOBUF",
     text="""
