@@ -94,6 +94,7 @@ TRUSTED_S = 2.0  #: a session that was used so lately is not tried out first
 WAIT_S = 15.0  #: for a session of the pool, while the server is away or all are in use
 LOOK_S = (0.5, 2.0)  #: how often whoever waits looks for why there is none, at first and later
 _POOL = "harness"  #: the name of each pool
+_LOST_AT: dict[str, float] = {}  #: by server, when this process last found a session lost; monotonic seconds
 
 WORKER, READER, SPARK = "harness_worker", "harness_reader", "harness_spark"
 BUFFER = "harness_buffer"  #: the schema of the segments
@@ -360,7 +361,7 @@ class Database:
         self._deadline_s, self._pulse_s = deadline_s(self.dsn), pulse_s(self.dsn)
         self._role, self._check = role, check
         self.connections = 0  #: made so far: another one may lead to another server
-        self._lost_at = -inf
+        self._server = Asked(dsn=dsn).place
         self._refused_at, self._refusal = -inf, Exception()  #: when the pool got no session last, and why
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             self.dsn,
@@ -403,8 +404,8 @@ class Database:
                 connection.close()  # after a failover the address leads to another server
                 raise
             finally:
-                if connection.closed:  # what ended it may have ended the others
-                    self._lost_at = time.monotonic()
+                if connection.closed:
+                    self._note_lost()
                 elif connection.autocommit:  # the next user counts on a rollback
                     connection.close()
                 connection.used_at = time.monotonic()
@@ -457,9 +458,17 @@ class Database:
         One that was in use while another one was lost may have been given back unaware that it is lost too.
         """
         now = time.monotonic()
-        if connection.used_at <= now - TRUSTED_S or connection.taken_at <= self._lost_at:
-            ConnectionPool.check_connection(connection)
+        if connection.used_at <= now - TRUSTED_S or connection.taken_at <= _LOST_AT.get(self._server, -inf):
+            try:
+                ConnectionPool.check_connection(connection)
+            except psycopg.Error:
+                self._note_lost()
+                raise
         connection.taken_at = now
+
+    def _note_lost(self) -> None:
+        """What ended a session may have ended the others of its server, those of other pools among them."""
+        _LOST_AT[self._server] = time.monotonic()
 
     @contextmanager
     def transaction(self, *, table: str | None = None) -> Iterator[Connection]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from harness_pipelines import faults
 from harness_pipelines.chaos.content import BY_SUFFIX
-from harness_pipelines.chaos.schedule import ACTS, LULL_S, OF_A_STORE, QUIET_S, WORKERS, Kind, schedule
+from harness_pipelines.chaos.schedule import ACTS, LULL_S, OF_A_STORE, OF_DAGSTER, QUIET_S, WORKERS, Kind, schedule
 
 TWO_GRACES_S = 10.0
 
@@ -29,12 +29,13 @@ def test_thirty_minutes_break_every_kind_of_thing_and_a_hundred_and_fifty_in_all
     for seed in range(20):
         found = schedule(seed, 1800)
         assert len(found) >= 150
-        assert {fault.kind for fault in found} == set(Kind) - set(OF_A_STORE)
+        assert {fault.kind for fault in found} == set(Kind) - set(OF_A_STORE) - set(OF_DAGSTER)
 
 
-def test_a_store_breaks_too_where_the_lake_is_on_one():
+def test_a_store_and_dagster_break_too_where_they_are_part_of_a_run():
     for seed in range(20):
-        assert {fault.kind for fault in schedule(seed, 1800, s3=True)} == set(Kind)
+        assert {fault.kind for fault in schedule(seed, 1800, s3=True)} == set(Kind) - set(OF_DAGSTER)
+        assert {fault.kind for fault in schedule(seed, 1800, dagster=True)} == set(Kind) - set(OF_A_STORE)
 
 
 def test_a_stand_by_is_promoted_twice_at_most_and_not_in_a_short_run():

@@ -8,13 +8,14 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
-from harness_pipelines.drivers.postgres import Database, PostgresUnreachable
+from harness_pipelines.drivers.postgres import READER, Database, PostgresUnreachable
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
@@ -163,6 +164,28 @@ def test_a_session_that_was_in_use_while_another_one_was_lost_is_tried_out_befor
             assert another.execute("SELECT 1 AS one").fetchone() == {"one": 1}
     finally:
         database.close()
+
+
+@pytest.mark.parametrize("noticed", ["by its user", "before its use"])
+def test_after_one_session_was_found_lost_those_of_other_pools_are_tried_out(proxy: PostgresProxy, noticed: str):
+    one, other = Database(proxy.dsn), Database(proxy.dsn, role=READER)
+    try:
+        for database in (one, other):
+            with database.session() as made:
+                made.execute("SELECT 1")
+                made.commit()
+        proxy.cut()
+        if noticed == "by its user":
+            with pytest.raises(PostgresUnreachable), one.session() as lost:
+                lost.execute("SELECT 1")
+        else:
+            with patch("harness_pipelines.drivers.postgres.TRUSTED_S", 0.0), one.session() as replaced:
+                replaced.execute("SELECT 1")
+        with other.session() as another:
+            assert another.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+    finally:
+        one.close()
+        other.close()
 
 
 def test_a_read_that_is_cut_in_the_middle_of_its_rows_fails_by_name_and_returns_none_of_them(
