@@ -307,8 +307,6 @@ def test_what_a_person_has_to_correct_has_a_name_by_every_client(
     with pytest.raises(StoreRefused, match=said), reachable("shop.orders", "working"):
         match client:
             case "arrow lists":
-                if code == "NoSuchBucket":
-                    pytest.skip("Arrow takes it for an empty folder")
                 list(listed(place))
             case "arrow writes":
                 system, path = opened(file)

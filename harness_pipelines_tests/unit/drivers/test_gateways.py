@@ -117,11 +117,14 @@ WRITES: dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize("act", [*ACTS, *WRITES])
-@pytest.mark.parametrize("answer", GATEWAYS)
+#: No server of pages takes a PUT; that a store keeps its conditions is checked after the first one.
+ASKED = [(answer, act) for answer in GATEWAYS for act in ACTS] + [
+    (answer, act) for answer, gateway in GATEWAYS.items() if "ETag" not in gateway.headers for act in WRITES
+]
+
+
+@pytest.mark.parametrize(("answer", "act"), ASKED)
 def test_what_a_gateway_says_is_believed_by_nobody(answer: str, act: str):
-    if act in WRITES and "ETag" in GATEWAYS[answer].headers:
-        pytest.skip("no server of pages takes a PUT; that a store keeps its conditions is checked after the first one")
     with behind(GATEWAYS[answer]) as (place, _), pytest.raises(LakeAway) as caught, reachable("shop.orders", "at work"):
         ({**ACTS, **WRITES})[act](place)
     if act != "read the end":  # where the client refuses the answer before its headers can be looked at
