@@ -13,11 +13,13 @@ from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import _dataframe_to_data_files as dataframe_to_data_files
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.table.update.snapshot import _ManifestMergeManager as ManifestMergeManager
 from pyiceberg.table.update.snapshot import _OverwriteFiles as OverwriteFiles
 
 __all__ = [
+    "Changes",
     "InclusiveMetricsEvaluator",
     "ManifestMergeManager",
     "OverwriteFiles",
@@ -26,6 +28,22 @@ __all__ = [
     "register",
     "table_of",
 ]
+
+
+class Changes(Transaction):
+    """A transaction that puts its metadata together once after each change.
+
+    PyIceberg copies all of it at every look, and a commit looks 16 times: a third of what it took.
+    """
+
+    _known: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        base, updates = self._table.metadata, self._updates
+        if self._known is None or self._known[0] is not base or self._known[1] is not updates:
+            self._known = base, updates, super().table_metadata
+        return self._known[2]
 
 
 def apply(transaction: Transaction, updates: tuple[TableUpdate, ...]) -> None:

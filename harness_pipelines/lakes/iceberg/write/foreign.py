@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.lakes.iceberg.checked_io import write_data_files
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
+from harness_pipelines.lakes.iceberg.private.tables import Changes
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, NONCE, RANGES, SCHEMA_VERSION
@@ -55,7 +56,7 @@ class ForeignChangeFound:
                 RANGES: "",  # of the log: none
                 ACCEPTED: f"{first}-{first + rows.num_rows}",
             }
-            with view.transaction() as transaction:
+            with Changes(view) as transaction:
                 written = write_data_files(view.metadata, rows, view.io)
                 with transaction.update_snapshot(snapshot_properties=properties).overwrite() as swap:
                     for file in self.added:

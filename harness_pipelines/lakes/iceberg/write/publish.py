@@ -24,7 +24,7 @@ from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files, note_files
-from harness_pipelines.lakes.iceberg.private.tables import apply
+from harness_pipelines.lakes.iceberg.private.tables import Changes, apply
 from harness_pipelines.lakes.iceberg.read import deletes, regions
 from harness_pipelines.lakes.iceberg.read.file_columns import NONE
 from harness_pipelines.lakes.iceberg.read.live_files import live_files
@@ -130,7 +130,7 @@ class Lake:
             properties={**_properties(spec, name), "harness.table": spec.table, **origin},
             by_partition=name == "stream",
         )
-        with table.transaction() as transaction:
+        with Changes(table) as transaction:
             if name == "batch" and spec.layout.sample:  # added, so that all other columns have their ids in both views
                 with transaction.update_schema() as schema:
                     schema.add_column(LAYER.name, BooleanType(), doc=f"true for {spec.layout.sample:g} of the rows")
@@ -254,7 +254,7 @@ class Lake:
         if name == "stream":
             with reachable(table.name, doing):
                 check_no_overlap(table, view, move)
-        with reachable(table.name, doing), view.transaction() as transaction:
+        with reachable(table.name, doing), Changes(view) as transaction:
             properties = _published(move, view=None if name == "stream" else view, overlays=overlays)
             if (own := view.metadata.snapshot_by_name(move.branch)) and _is_next(view, own, staged, properties):
                 note_files(view.io, [own.manifest_list, *(m.manifest_path for m in _added(view.io, own))])
@@ -294,7 +294,7 @@ class Lake:
         name = table.effects[move.stage].view
         view = self.load(table, base, view=name)
         base_snapshot = _head(view).snapshot
-        with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
+        with reachable(table.name, f"publishing move {move.move_id}"), Changes(view) as transaction:
             properties = _published(move, view=None if name == "stream" else view, overlays=overlays)
             replace_files(transaction, change, properties=properties)
             tidy(transaction, keep=keep, drop=(move.branch,))
@@ -328,7 +328,7 @@ class Lake:
         }
         if view == "batch":
             properties |= {BATCH_HI: vector_text(reached_by(current))}
-        with reachable(table.name, f"putting back {rows.num_rows:,} records"), current.transaction() as transaction:
+        with reachable(table.name, f"putting back {rows.num_rows:,} records"), Changes(current) as transaction:
             fitting = corrections.appendable(table, current, rows)
             files = corrections.written(current, fitting)
             if hidden:
@@ -374,7 +374,7 @@ class Lake:
             revert.REVERT_OF: str(target.version),
             revert.STREAM_HI: ",".join(f"{p}:{o}" for p, o in sorted(target.stream_hi.items())),
         }
-        with reachable(table.name, f"reverting to version {target.version}"), view.transaction() as transaction:
+        with reachable(table.name, f"reverting to version {target.version}"), Changes(view) as transaction:
             restored = self.load(table, wanted.metadata, view=name)
             if name == "batch":
                 properties |= {BATCH_HI: vector_text({p: b.batch_hi for p, b in target.bounds.items()})}
@@ -417,7 +417,7 @@ class Lake:
         """
         current = self.current(table, view)
         old = current.metadata_location
-        with current.transaction() as transaction:
+        with Changes(current) as transaction:
             tidy(transaction, keep=2**31, drop=dead)
         return self.pointers.move(table, view, old=old, new=current.metadata_location, claim=claim)
 

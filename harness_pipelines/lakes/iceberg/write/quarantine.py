@@ -25,6 +25,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.columns.times import kafka_times
 from harness_pipelines.formats.schema.wire import schema_id_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
+from harness_pipelines.lakes.iceberg.private.tables import Changes
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write.commits import tidy
 from harness_pipelines.lakes.iceberg.write.corrections import PARTITION, written
@@ -155,7 +156,7 @@ class RawBytes:
             )
         else:
             view = self._catalog.at(identifier, place.metadata)
-        with view.transaction() as transaction:
+        with Changes(view) as transaction:
             files = written(view, _rows(view, batch, named=names_schema(table.spec)))
             with transaction.update_snapshot().merge_append() as append:
                 for file in files:

@@ -13,7 +13,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from harness_pipelines.lakes.iceberg.private.tables import apply
+from harness_pipelines.lakes.iceberg.private.tables import Changes, apply
 from harness_pipelines.lakes.iceberg.read.manifests import listed_in, manifests_of
 from harness_pipelines.lakes.iceberg.write import corrections
 from harness_pipelines.lakes.iceberg.write.commits import brought, tidy
@@ -74,7 +74,7 @@ class Repairs:
         }
         if view == "batch":
             properties |= {BATCH_HI: vector_text(reached_by(current))}
-        with reachable(table.name, f"repairing {path}"), current.transaction() as transaction:
+        with reachable(table.name, f"repairing {path}"), Changes(current) as transaction:
             files = corrections.written(current, corrections.appendable(table, current, rows))
             gone = {path: file.deletes.path if file.deletes is not None else None}
             replace_files(transaction, Replacement(removed=gone, added=files, same_rows=True), properties=properties)
@@ -115,7 +115,7 @@ class Repairs:
             if view == "batch":
                 properties |= {BATCH_HI: vector_text({p: b.batch_hi for p, b in head.bounds.items()})}
                 properties |= {RECALLED: told(head.overlays)} if head.overlays else {}
-            with base.transaction() as transaction:
+            with Changes(base) as transaction:
                 snapshot = restoring_snapshot(base, base, pinned, properties=properties)
                 apply(transaction, restoring_updates(base.metadata, base.metadata, snapshot))
                 branches = [name for name in base.metadata.refs if move_of(name) is not None]

@@ -8,7 +8,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate, SetPropertiesUpdate
 
-from harness_pipelines.lakes.iceberg.private.tables import apply
+from harness_pipelines.lakes.iceberg.private.tables import Changes, apply
 from harness_pipelines.lakes.iceberg.write.commits import brought
 from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.ports.lake import reachable
@@ -39,7 +39,7 @@ class IcebergSchemas:
         """
         current = self._lake.load(table, base, view=view)
         snapshot = current.metadata.current_snapshot_id or -1
-        with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
+        with reachable(table.name, "writing the new schema"), Changes(current) as transaction:
             schema = evolved_schema(current.schema(), table, evolved)
             told = SetPropertiesUpdate(updates={EVOLVED: f"{move_id}/{self._lake.pointers.nonce_of(move_id)}"})
             apply(transaction, (AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told))
