@@ -33,7 +33,7 @@ __all__ = [
 class Changes(Transaction):
     """A transaction that puts its metadata together once after each change.
 
-    PyIceberg copies all of it at every look, and a commit looks 16 times: a third of what it took.
+    PyIceberg copies all of it at every look, and a commit looks 16 times: a quarter of what it took.
     """
 
     _known: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
