@@ -12,7 +12,7 @@ from harness_pipelines.services.control_room import ControlRoom
 from harness_pipelines.spec.settings import Settings
 
 LOOK_S = 0.1
-_SERVER = "api grpc"  #: in the command of a code server
+CODE_SERVER = "api grpc"  #: in the command of a code server
 _RUN = "spawn_main"  #: in the command of a run, which a code server starts
 
 
@@ -42,7 +42,7 @@ class Orchestrator:
 
     def kill_code_servers(self) -> bool:
         """SIGKILL of what runs sensors and starts runs. False when there is none."""
-        return any([send(pid, signal.SIGKILL) for pid in self._processes(_SERVER)])
+        return any([send(pid, signal.SIGKILL) for pid in self._processes(CODE_SERVER)])
 
     def send_to_a_run(self, number: signal.Signals, *, which: float) -> int | None:
         """*number* to the run at *which* (0 to 1) among those at work; returns its pid. None when there is none."""
@@ -51,7 +51,7 @@ class Orchestrator:
         return chosen if chosen is not None and send(chosen, number) else None
 
     def rest(self) -> None:
-        """All of it is ended at once, as somebody stops Dagster. It is started again by `resume`."""
+        """SIGKILL for all of it, and wait until it is gone. `resume` starts it again."""
         self._start_at = None
         while self._send_to_all(signal.SIGKILL):  # one that is about to end may start another one
             time.sleep(LOOK_S)

@@ -50,12 +50,6 @@ REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come firs
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance checks
 CHECK_S = 1800.0  #: half of what a run of tier leaves behind is its checks; one that failed is asked again by each run
 STARTED_S = 120.0  #: a process that did not come to its work in so long will not
-NEEDS = {
-    Stage.INGEST: ("kafka",),
-    Stage.TIER: ("spark",),
-    Stage.OTREE: ("spark",),
-    Stage.COMPACT: ("spark",),
-}
 WATCHED = frozenset({*(stage.value for stage in CONTINUOUS_STAGES), AUDIT})
 FAILURES_SEEN = 8
 ACTIVE = [
@@ -118,7 +112,7 @@ def _maintenance_sensor(tables: Tables, jobs: Jobs) -> SensorDefinition:
         with harness.opened() as opened:
             runs = _Runs.of(context.instance, _Needed.of(opened.settings))
             found = opened.stores.watch.work(names)
-            yield from _some(_due_requests(runs, work.name, _upkeep(context, opened, work)) for work in found)
+            yield from _some(_due_requests(runs, tables[work.name], _upkeep(context, opened, work)) for work in found)
 
     return harness_maintenance
 
@@ -144,7 +138,7 @@ def _upkeep(context: SensorEvaluationContext, harness: Harness, work: TableWork)
 
 def _wake_requests(runs: "_Runs", work: TableWork, spec: TableSpec) -> Iterator[RunRequest]:
     """Return what is due, and the successor of an ingest run that is about to end, which waits for the claim."""
-    yield from _due_requests(runs, work.name, due_moves(spec, work))
+    yield from _due_requests(runs, spec, due_moves(spec, work))
     if (ending := runs.ending(work.name, Stage.INGEST)) is not None:
         yield _request(runs, work.name, Stage.INGEST, key=f"after/{ending}", why="hand-over")
 
@@ -160,11 +154,11 @@ def _request(runs: "_Runs", table: str, stage: Stage, *, key: str, why: str) -> 
     )
 
 
-def _due_requests(runs: "_Runs", table: str, due: Mapping[Stage, Due]) -> Iterator[RunRequest]:
+def _due_requests(runs: "_Runs", spec: TableSpec, due: Mapping[Stage, Due]) -> Iterator[RunRequest]:
     for stage, reason in due.items():
-        if runs.may_start(table, stage):
-            key = f"{reason.attempt}/{reason.position}/{runs.last(table, stage)}"
-            yield _request(runs, table, stage, key=key, why=reason.why)
+        if runs.may_start(spec, stage):
+            key = f"{reason.attempt}/{reason.position}/{runs.last(spec.table, stage)}"
+            yield _request(runs, spec.table, stage, key=key, why=reason.why)
 
 
 def _some(requests: Iterator[Iterator[RunRequest]]) -> Iterator[RunRequest | SkipReason]:
@@ -182,7 +176,7 @@ def _some(requests: Iterator[Iterator[RunRequest]]) -> Iterator[RunRequest | Ski
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """The servers that the work of a stage needs. Each is asked once in a tick, and only where it matters."""
+    """The servers that stages need. Each is asked once in a tick, and only after a failure."""
 
     asks: Mapping[str, Ask]
     answered: dict[str, bool] = field(default_factory=dict)
@@ -191,8 +185,8 @@ class _Needed:
     def of(cls, settings: Settings) -> "_Needed":
         return cls(probes(settings))
 
-    def answers(self, stage: Stage) -> bool:
-        return all(self._answers(service) for service in NEEDS.get(stage, ()) if service in self.asks)
+    def answer(self, spec: TableSpec, stage: Stage) -> bool:
+        return all(self._answers(service) for service in _needs(spec, stage) if service in self.asks)
 
     def _answers(self, service: str) -> bool:
         if service not in self.answered:
@@ -202,6 +196,15 @@ class _Needed:
             except HarnessError:
                 self.answered[service] = False
         return self.answered[service]
+
+
+def _needs(spec: TableSpec, stage: Stage) -> Sequence[str]:
+    """The servers that the work of a stage needs beside Postgres and the lake."""
+    if stage is Stage.INGEST:
+        return ("kafka",)
+    if stage is Stage.TIER and spec.buffer == "none":
+        return ("kafka", "spark")
+    return ("spark",) if stage in (Stage.TIER, Stage.OTREE, Stage.COMPACT) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +232,15 @@ class _Runs:
         is_late = started is not None and time.time() - started >= RUN_S - HANDOVER_S
         return records[0].dagster_run.run_id if is_late else None
 
-    def may_start(self, table: str, stage: Stage) -> bool:
+    def may_start(self, spec: TableSpec, stage: Stage) -> bool:
         """Neither under way nor failed a moment ago: each failure in a row doubles the pause.
 
-        While a server that it needs does not answer the next run would fail as well, and that one make the pause
-        longer. So it waits for the server, but not for longer than the longest pause: this process may be the only one
-        that does not reach it.
+        While a server that it needs does not answer, the next run would fail too and double the pause. So the next run
+        waits for the server, but not longer than the longest pause: runs may reach what this process does not.
         """
-        if (table, stage.value) in self.active:
+        if (spec.table, stage.value) in self.active:
             return False
-        records = self.instance.get_run_records(RunsFilter(tags=_tags(table, stage)), limit=FAILURES_SEEN)
+        records = self.instance.get_run_records(RunsFilter(tags=_tags(spec.table, stage)), limit=FAILURES_SEEN)
         failed = 0
         for record in records:
             if record.dagster_run.status is not DagsterRunStatus.FAILURE:
@@ -248,7 +250,7 @@ class _Runs:
             return True
         pause: float = min(RETRY_S * 2 ** (failed - 1), RETRY_S_MAX)
         waited = time.time() - (records[0].end_time or 0.0)
-        return waited >= pause and (waited >= RETRY_S_MAX or self.needed.answers(stage))
+        return waited >= pause and (waited >= RETRY_S_MAX or self.needed.answer(spec, stage))
 
     def want(self, checks: Sequence[AssetCheckKey]) -> bool:
         """*checks* have not been made for a while, or one of them did not pass."""

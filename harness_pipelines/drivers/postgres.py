@@ -40,7 +40,7 @@ class Connection(psycopg.Connection[DictRow]):
     def connect(  # type: ignore[override]  # what psycopg takes by name is passed on
         cls, conninfo: str = "", *, refused: Callable[[psycopg.Error], None] | None = None, **settings: Any
     ) -> Connection:
-        """*refused* is told why there is none: a pool keeps the reason to its log."""
+        """*refused* receives the reason of a failure, which a pool only logs."""
         try:
             return super().connect(conninfo, **settings)
         except psycopg.Error as error:
@@ -92,7 +92,7 @@ class Connection(psycopg.Connection[DictRow]):
 
 TRUSTED_S = 2.0  #: a session that was used so lately is not tried out first
 WAIT_S = 15.0  #: for a session of the pool, while the server is away or all are in use
-LOOK_S = (0.5, 2.0)  #: how often whoever waits looks for why there is none, at first and later
+LOOK_S = (0.5, 2.0)  #: how often a wait checks why there is no session: at first, and at most
 _POOL = "harness"  #: the name of each pool
 _LOST_AT: dict[str, float] = {}  #: by server, when this process last found a session lost; monotonic seconds
 
@@ -342,14 +342,14 @@ def check_direct(connection: psycopg.Connection[DictRow], *, dsn: str, role: str
 Check = Callable[[psycopg.Connection[DictRow]], None]
 
 
-class _ToldElsewhere(logging.Filter):
-    """Drops why a pool of the harness got no session: whoever waits for one is told."""
+class _WithoutRefusals(logging.Filter):
+    """Drops the pool's own reports of failed connections: `Database.session` raises the reason."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (isinstance(record.args, tuple) and record.args[:1] == (_POOL,))
 
 
-logging.getLogger("psycopg.pool").addFilter(_ToldElsewhere())
+logging.getLogger("psycopg.pool").addFilter(_WithoutRefusals())
 
 
 class Database:
@@ -370,7 +370,7 @@ class Database:
             min_size=0,
             max_size=size,
             name=_POOL,
-            reconnect_timeout=0,  # whoever waits for a session has it tried again
+            reconnect_timeout=0,  # the next request for a session tries again
             configure=self._connected,
             check=self._try_out,
             open=False,

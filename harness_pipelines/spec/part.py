@@ -15,7 +15,7 @@ class SpecPart(BaseModel):
     """Settings that cannot change.
 
     Wrong ones are refused in the same sentences, whether they come in a file or are given to the class in Python.
-    Within a model of somebody else, pydantic's ValidationError names their places as for any model.
+    Inside another pydantic model they are part of its ValidationError, with their places.
 
     Raises: SpecError, with one sentence for each problem.
     """

@@ -82,7 +82,7 @@ def test_a_login_that_is_refused_is_not_waited_for(server: Server, database: Dat
     change, said = REFUSED[case]
     change(server)
     end_sessions(server, database)
-    for _ in range(2):  # each one who asks is told what holds now
+    for _ in range(2):  # each request gets the reason of now
         told = pytest.raises(PostgresLoginFailed, match=rf"^shop\.orders: .*refused the login.*{said}")
         with told, database.session(table="shop.orders"):
             pass
@@ -139,7 +139,7 @@ def test_a_role_that_is_missing_is_not_waited_for(server: Server, database: Data
 
 
 def test_one_after_another_uses_one_session(database: Database):
-    """It is back when the one who used it goes on, and not when another thread comes to it."""
+    """The pool has it back before its user continues, not when another thread gets to it."""
     before = database.connections
     for _ in range(200):
         with database.transaction() as session:

@@ -196,18 +196,25 @@ def test_a_migration_whose_number_was_left_free_is_applied_when_it_comes(make_da
     assert migrate(dsn) == []
 
 
+OLD_TABLE = """
+INSERT INTO harness.tables (namespace, name, spec, cluster_id, topic, topic_id) VALUES ('old', %s, %s, 'c', 't', 't')
+"""
+
+
+def migrate_before(number: int, dsn: str) -> None:
+    """Make the ledger of a harness that lacked migration *number* and all later ones."""
+    earlier = [one for one in migrations.migrations() if one[0] < number]
+    with patch.object(migrations, "migrations", return_value=earlier):
+        migrate(dsn)
+
+
 def test_a_table_of_an_earlier_harness_keeps_a_batch_view_without_a_sample_layer(make_database: Callable[[], str]):
     dsn = make_database()
-    with patch.object(migrations, "migrations", return_value=[m for m in migrations.migrations() if m[0] < 8]):
-        migrate(dsn)
+    migrate_before(8, dsn)
     specs = {"plain": "{}", "clustered": '{"layout": {"columns": ["a"]}}', "chosen": '{"layout": {"sample": 0.1}}'}
     with psycopg.connect(dsn) as owner:
         for name, spec in specs.items():
-            owner.execute(
-                "INSERT INTO harness.tables (namespace, name, spec, cluster_id, topic, topic_id) "
-                "VALUES ('old', %s, %s, 'c', 't', 't')",
-                [name, spec],
-            )
+            owner.execute(OLD_TABLE, [name, spec])
     assert migrate(dsn) == [name for number, name, _ in migrations.migrations() if number >= 8]
     with psycopg.connect(dsn) as owner:
         found = {name: layout for name, layout in owner.execute("SELECT name, spec -> 'layout' FROM harness.tables")}
@@ -229,13 +236,9 @@ def test_a_migration_that_rewrites_a_large_quarantine_is_not_ended_by_the_limit_
     make_database: Callable[[], str], rows: int, limit: str
 ):
     dsn, every = make_database(), migrations.migrations()
-    with patch.object(migrations, "migrations", return_value=[m for m in every if m[0] < 36]):
-        migrate(dsn)
+    migrate_before(36, dsn)
     with psycopg.connect(dsn) as owner:
-        owner.execute(
-            "INSERT INTO harness.tables (namespace, name, spec, cluster_id, topic, topic_id) "
-            "VALUES ('old', 'orders', '{}', 'c', 't', 't')"
-        )
+        owner.execute(OLD_TABLE, ["orders", "{}"])
         owner.execute(REFUSED, [rows])
     assert migrate(with_session(dsn, statement_timeout=limit)) == [name for number, name, _ in every if number >= 36]
     with psycopg.connect(dsn) as owner:
@@ -244,14 +247,10 @@ def test_a_migration_that_rewrites_a_large_quarantine_is_not_ended_by_the_limit_
 
 
 def test_a_stall_of_an_earlier_harness_is_counted_from_when_its_move_failed(make_database: Callable[[], str]):
-    dsn, every = make_database(), migrations.migrations()
-    with patch.object(migrations, "migrations", return_value=[m for m in every if m[0] < 44]):
-        migrate(dsn)
+    dsn = make_database()
+    migrate_before(44, dsn)
     with psycopg.connect(dsn) as owner:
-        owner.execute(
-            "INSERT INTO harness.tables (namespace, name, spec, cluster_id, topic, topic_id) "
-            "VALUES ('old', 'orders', '{}', 'c', 't', 't')"
-        )
+        owner.execute(OLD_TABLE, ["orders", "{}"])
         for stage in ("tier", "otree"):
             owner.execute(
                 "INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, "

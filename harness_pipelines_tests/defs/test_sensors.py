@@ -268,21 +268,51 @@ def test_a_failed_run_does_not_block_its_retry_but_each_doubles_the_pause(
     assert control.woken() == [(rig.name, "ingest")]
 
 
+@pytest.mark.parametrize(
+    ("buffer", "variable", "address"),
+    [
+        ("postgres", "HARNESS_SPARK", "sc://127.0.0.1:9"),
+        ("none", "HARNESS_SPARK", "sc://127.0.0.1:9"),
+        ("none", "HARNESS_KAFKA", "127.0.0.1:9"),
+    ],
+)
 def test_after_a_failure_no_run_is_started_while_a_server_that_it_needs_does_not_answer(
+    make_rig: MakeRig,
+    environment: None,
+    instance: DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    buffer: str,
+    variable: str,
+    address: str,
+) -> None:
+    rig = make_rig(buffer=buffer)
+    control = Control(instance, [rig.table.spec])
+    rig.produce(10)
+    if buffer != "none":
+        rig.ingest()
+    _long_ago(rig)
+    assert control.woken() == [(rig.name, "tier")]
+    monkeypatch.setattr(sensors, "RETRY_S", 0.0)
+    with monkeypatch.context() as away:
+        away.setenv(variable, address)
+        assert control.woken() == [(rig.name, "tier")], "before a failure no server is asked"
+        control.run_of(rig.name, Stage.TIER, DagsterRunStatus.FAILURE)
+        assert control.woken() == []
+        away.setattr(sensors, "RETRY_S_MAX", 0.0)
+        assert control.woken() == [(rig.name, "tier")], "runs may reach what sensors do not"
+    assert control.woken() == [(rig.name, "tier")], "it answers"
+
+
+def test_a_buffered_table_is_moved_while_kafka_does_not_answer(
     control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.produce(10)
     rig.ingest()
     _long_ago(rig)
     monkeypatch.setattr(sensors, "RETRY_S", 0.0)
-    with monkeypatch.context() as away:
-        away.setenv("HARNESS_SPARK", "sc://127.0.0.1:9")
-        assert control.woken() == [(rig.name, "tier")], "nobody has seen that Spark is away"
-        control.run_of(rig.name, Stage.TIER, DagsterRunStatus.FAILURE)
-        assert control.woken() == []
-        away.setattr(sensors, "RETRY_S_MAX", 0.0)
-        assert control.woken() == [(rig.name, "tier")], "runs may reach what sensors do not"
-    assert control.woken() == [(rig.name, "tier")], "Spark answers"
+    control.run_of(rig.name, Stage.TIER, DagsterRunStatus.FAILURE)
+    monkeypatch.setenv("HARNESS_KAFKA", "127.0.0.1:9")
+    assert control.woken() == [(rig.name, "tier")]
 
 
 def test_a_run_that_cannot_do_its_work_is_red_and_says_why(control: Control, rig: TableRig) -> None:

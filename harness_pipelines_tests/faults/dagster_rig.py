@@ -7,7 +7,7 @@ import re
 import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from dagster._core.scheduler.instigation import InstigatorTick, TickStatus
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from harness_pipelines.chaos.orchestrator import CODE_SERVER
+from harness_pipelines.chaos.processes import processes_with, send
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services.control_room import ControlRoom, ensure_database
@@ -69,25 +71,26 @@ class DagsterRig:
 
     def kill_all(self) -> None:
         """All that Dagster runs is gone at once, runs and code servers among them, also those without a parent."""
-        for pid in _with_environment(f"DAGSTER_HOME={self.room.home}"):
-            _kill(pid)
+        for pid in processes_with(f"DAGSTER_HOME={self.room.home}"):
+            send(pid, signal.SIGKILL)
         for process in self.room.processes.values():
             process.wait()
 
     def end_code_servers(self, number: signal.Signals = signal.SIGKILL) -> list[int]:
         """*number* to the processes that the daemons get definitions and runs from; returns their pids."""
         daemons = [process.pid for name, process in self.room.processes.items() if name.startswith("daemon")]
-        servers = [pid for daemon in daemons for pid in descendants(daemon) if "api grpc" in _command(pid)]
+        ours = processes_with(f"DAGSTER_HOME={self.room.home}")
+        servers = [pid for daemon in daemons for pid in descendants(daemon) if CODE_SERVER in ours.get(pid, "")]
         assert servers
         for pid in servers:
-            _kill(pid, number)
+            send(pid, number)
         return servers
 
     def kill_run(self, run: DagsterRun) -> None:
         """``kill -9`` of the process that executes *run*."""
         pid = self.pid_of(run)
         assert pid in descendants(self.room.processes["daemon"].pid), f"no process of run {run.run_id}"
-        _kill(pid)
+        send(pid, signal.SIGKILL)
 
     def pid_of(self, run: DagsterRun) -> int | None:
         """The process that executes *run*, as its log names it; None before it has one."""
@@ -231,23 +234,3 @@ def descendants(pid: int) -> list[int]:
             yield child
 
     return list(walk(pid))
-
-
-def _with_environment(variable: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
-
-
-def _command(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    return ""
-
-
-def _kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)

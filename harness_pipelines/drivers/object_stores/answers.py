@@ -51,7 +51,8 @@ def stored_size(location: str) -> int | None:
 def check_empty(folder: str) -> None:
     """A listing of *folder* that has no file comes from a store that has its bucket. Raises: OSError, StoreRefused.
 
-    Of an object that cannot be there a store says so, or that it does not say: to who may list a part of the bucket.
+    A store answers that an object which cannot be there is missing; a login with rights to a part of the bucket gets
+    AccessDenied instead.
     """
     import obstore
     from obstore.exceptions import NotFoundError, PermissionDeniedError

@@ -12,6 +12,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetPropertiesUpdate
 
 from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS, StagingCatalog, view_schema
+from harness_pipelines.lakes.iceberg.private.tables import Changes, apply
 
 NAME = ("shop", "orders__stream")
 
@@ -87,6 +88,18 @@ def test_apply_puts_an_update_into_the_same_metadata_change(table: Table, catalo
     assert set(table.metadata.refs) == {"main"}
     assert len(table.metadata.snapshots) == 2
     assert len(list(folder(table).glob("*.metadata.json"))) == files + 1
+
+
+def test_changes_put_their_metadata_together_once_after_each_change(table: Table):
+    changes = Changes(table)
+    first = changes.table_metadata
+    assert first == table.metadata
+    assert changes.table_metadata is first
+    apply(changes, (SetPropertiesUpdate(updates={"c": "d"}),))
+    second = changes.table_metadata
+    assert second.properties == {**first.properties, "c": "d"}
+    assert changes.table_metadata is second
+    assert "c" not in first.properties, "what was handed out before stays as it was"
 
 
 def test_a_commit_stages_a_file_and_leaves_the_older_one_as_it_was(table: Table, catalog: StagingCatalog):
