@@ -40,6 +40,7 @@ from harness_pipelines.ports.source import Watermark
 from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact
@@ -200,11 +201,9 @@ class _Needed:
 
 def _needs(spec: TableSpec, stage: Stage) -> Sequence[str]:
     """The servers that the work of a stage needs beside Postgres and the lake."""
-    if stage is Stage.INGEST:
-        return ("kafka",)
-    if stage is Stage.TIER and spec.buffer == "none":
-        return ("kafka", "spark")
-    return ("spark",) if stage in (Stage.TIER, Stage.OTREE, Stage.COMPACT) else ()
+    kafka = ["kafka"] if stage is intake_of(spec).reader else []
+    spark = ["spark"] if stage in (Stage.TIER, Stage.OTREE, Stage.COMPACT) else []
+    return kafka + spark
 
 
 @dataclass(frozen=True, slots=True)
