@@ -96,6 +96,8 @@ LOGIN = frozenset(
         KafkaError.ILLEGAL_SASL_STATE,
     }
 )
+#: Words of the client in the error of a login that was lost in the middle, which it calls a failed one.
+_CUT_SHORT = tuple(KafkaError(code).str() for code in sorted(AWAY))
 FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 UNKNOWN_TOPIC = frozenset(
     {
@@ -188,7 +190,7 @@ class KafkaClient:
             return TopicMissing(topic, bootstrap=self.bootstrap)
         if code in FORBIDDEN:
             return TopicForbidden(topic, bootstrap=self.bootstrap)
-        if code in LOGIN:
+        if refuses_login(error):
             return self.login_failed(detail)
         if code == KafkaError.TOPIC_EXCEPTION:
             return KafkaPropertyRefused(
@@ -196,7 +198,7 @@ class KafkaClient:
             )
         if code in UNSETTLED:
             return self.unsettled(doing=doing, detail=detail)
-        if code in AWAY:
+        if code in AWAY | LOGIN:  # a login that was cut short
             return self.unreachable(doing=doing, detail=detail)
         return KafkaFailed(self.bootstrap, doing=doing, detail=detail)
 
@@ -234,8 +236,7 @@ class KafkaClient:
     def _callback(self, trail: Trail) -> Any:
         def note(error: KafkaError) -> None:
             trail.last, trail.at = self.clean(error.str()), time.monotonic()
-            # A broker that refuses our certificate hangs up after the handshake: a lost connection to the client.
-            if error.code() in LOGIN or (error.code() == KafkaError._TRANSPORT and why_refused(trail.last)):
+            if refuses_login(error):
                 trail.login_failed = trail.last
 
         return note
@@ -245,6 +246,14 @@ def as_kafka_error(error: KafkaException) -> KafkaError:
     """Return the KafkaError inside *error*; the client wraps one in every exception that it raises."""
     inner = error.args[0]
     return inner if isinstance(inner, KafkaError) else KafkaError(KafkaError._FAIL, str(inner))
+
+
+def refuses_login(error: KafkaError) -> bool:
+    """Whether a broker refused the login. One that ended in the middle of it did not, whatever the client says."""
+    code, words = error.code(), error.str()
+    if code == KafkaError._TRANSPORT:  # a broker that refuses our certificate hangs up after the handshake
+        return why_refused(words) is not None
+    return code in LOGIN and not any(cut in words for cut in _CUT_SHORT)
 
 
 def _variable(name: str) -> str:
