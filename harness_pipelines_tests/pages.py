@@ -53,21 +53,21 @@ def _alerts() -> Iterable[tuple[str, ...]]:
 
 
 def _options() -> Iterable[tuple[str, ...]]:
-    for path, command in _commands(cli, "harness"):
+    for path, command in commands():
         for param in command.params:
             if isinstance(param, click.Option) and not param.hidden:
                 names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
                 yield f"`{path}`", names, " ".join((param.help or "").split()).replace("|", "/")
 
 
-def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+def commands(command: click.Command = cli, path: str = "harness") -> Iterator[tuple[str, click.Command]]:
     """Every command with its whole name, those of a group after it."""
     yield path, command
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
             if (found := command.get_command(context, name)) is not None:
-                yield from _commands(found, f"{path} {name}")
+                yield from commands(found, f"{path} {name}")
 
 
 def plain(text: str) -> str:

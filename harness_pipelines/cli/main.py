@@ -162,7 +162,7 @@ def cli(ctx: click.Context, home: Path | None) -> None:
     """Exactly-once tables over Kafka, Postgres and Iceberg.
 
     Exit codes: 0 done, 1 failed (audit, fsck: a fault was found; get: no row), 2 wrong usage, 75 try again,
-    76 outcome unknown, 130 interrupted.
+    76 outcome unknown, 130 interrupted, 143 ended by SIGTERM.
     """
     ctx.obj = Settings.from_env(home=home)
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import os
 import re
+import shlex
+import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 
-from harness_pipelines.cli.main import cli
+from harness_pipelines.cli.ending import TERMINATED
+from harness_pipelines.cli.main import INTERRUPTED, cli
 from harness_pipelines.spec.load import load_spec_text
+from harness_pipelines.spec.object_stores import NAMES as S3_NAMES
+from harness_pipelines_tests.pages import commands, errors
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -70,11 +79,145 @@ def test_a_command_that_is_not_there_is_found(tmp_path: Path, line: str, missing
     assert [unknown(words) for words in spoken(page)] == [missing]
 
 
+def called(text: str) -> Iterator[list[str]]:
+    """The arguments of every command line of ours in a text of a shell, up to a pipe or a redirection."""
+    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+        for start in re.finditer(r"(?:^|[\s$(])(?:harness|deploy/run)(?= [a-z])", line):
+            reader = shlex.shlex(line[start.end() :], posix=True, punctuation_chars="|&;()<>")
+            reader.whitespace_split = True
+            words: list[str] = []
+            try:
+                for word in iter(reader.get_token, None):
+                    if set(word) <= set("|&;()<>"):
+                        break
+                    words.append(word)
+            except ValueError:
+                continue  # a quotation around the command ends behind it
+            if words[0] not in BY_SCRIPT:
+                yield words
+
+
+def misused(words: list[str]) -> str | None:
+    """What click says about a whole command line, without running it."""
+    command: click.Command = cli
+    context, left = click.Context(cli), list(words)
+    while isinstance(command, click.Group):
+        if not left:
+            return f"{command.name} is a group"
+        name = left.pop(0)
+        if (found := command.get_command(context, name)) is None:
+            return f"command {name}"
+        command, context = found, click.Context(found, parent=context)
+    try:
+        command.parse_args(context, left)
+    except click.ClickException as error:
+        return None if "does not exist" in error.message else error.format_message()  # a file that the reader has
+    return None
+
+
+EXAMPLES = {
+    **{
+        str(page.relative_to(ROOT)): "".join(block for kind, block in _BLOCK.findall(page.read_text()) if kind == "sh")
+        for page in PAGES
+    },
+    **{path: (command.help or "").partition("Example")[2] for path, command in commands()},
+}
+
+
+@pytest.mark.parametrize("where", [where for where, text in EXAMPLES.items() if any(called(text))])
+def test_the_command_lines_of_pages_and_of_help_parse(where: str) -> None:
+    assert [(words, wrong) for words in called(EXAMPLES[where]) if (wrong := misused(words))] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("harness audit", "Missing argument 'TABLE'."),
+        ("harness read shop.orders --limit many | head", "'many' is not a valid integer range"),
+        ('harness read shop.orders --where "amount > 10" > file', None),
+        ("harness table", "table is a group"),
+    ],
+)
+def test_a_command_line_that_does_not_parse_is_found(line: str, wrong: str | None) -> None:
+    [found] = [misused(words) for words in called(line)]
+    assert found is None if wrong is None else wrong in str(found)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which the headings of *page* are linked."""
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.*)$", _BLOCK.sub("", page.read_text()), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        found.append(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return set(found)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)", _BLOCK.sub("", page.read_text()))
-    local = [link for link in links if not link.startswith("http")]
-    assert [link for link in local if not (page.parent / link).exists()] == []
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", _BLOCK.sub("", page.read_text())):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not link.startswith("http") and (not target.exists() or (anchor and anchor not in anchors(target))):
+            broken.append(link)
+    assert broken == []
+
+
+def test_a_message_that_names_a_page_names_one_that_is_there() -> None:
+    text = "".join(path.read_text() for path in (ROOT / "harness_pipelines").rglob("*.py"))
+    named = set(re.findall(r"docs/[a-z-]+/[a-z0-9-]+\.md", text))
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_python_of_a_page_parses_and_imports_what_is_there(page: Path) -> None:
+    known, used = set(dir(builtins)), set[str]()
+    for kind, block in _BLOCK.findall(page.read_text()):
+        for node in ast.walk(ast.parse(block)) if kind == "python" else ():
+            match node:
+                case ast.ImportFrom(module=str(module), names=names):
+                    known |= {one.name for one in names}
+                    if module.startswith("harness_pipelines"):
+                        assert [one.name for one in names if not hasattr(import_module(module), one.name)] == []
+                case ast.Attribute(value=ast.Name(id="hp"), attr=name):
+                    assert hasattr(import_module("harness_pipelines"), name)
+                case ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                    known.add(name)
+                case ast.Name(id=name) if name[0].isupper():
+                    used.add(name)
+    assert used <= known, "a class that is not imported"
+
+
+#: Variables that the page of settings leaves out: of the shell's completion, of processes of the harness, of the tests.
+_OURS = {"HARNESS_COMPLETE", "HARNESS_SERVICE_OF", "HARNESS_TEST_HOME"}
+
+
+def test_the_page_of_settings_has_every_variable_that_is_read() -> None:
+    page = (ROOT / "docs/reference/settings.md").read_text()
+    named = re.findall(r"`(HARNESS_\w+|_[A-Z_]+)`", page.replace("<NAME>", ""))
+    assert "HARNESS_S3_ENDPOINT" in named  # the variables after it are named by their ends
+    on_page = {f"HARNESS_S3{name}" if name.startswith("_") else name for name in named}
+    code = "".join(path.read_text() for path in (ROOT / "harness_pipelines").rglob("*.py"))
+    read = set(re.findall(r"\bHARNESS_[A-Z0-9]+(?:_[A-Z0-9]+)*_?\b", code)) - _OURS
+    families = ("HARNESS_KAFKA_", "HARNESS_REGISTRY_", "HARNESS_S3_")
+    assert {name for name in read if not name.startswith(families)} == {
+        name for name in on_page if not name.startswith(families)
+    }
+    assert {name for name in on_page if name.startswith(families[2])} == {f"HARNESS_S3_{name}" for name in S3_NAMES}
+
+
+def test_the_page_of_settings_has_every_exit_code() -> None:
+    section = (ROOT / "docs/reference/settings.md").read_text().partition("## Exit codes")[2]
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
+    assert codes == {os.EX_OK, INTERRUPTED, TERMINATED, *(kind.exit_code for kind in errors())}
+    assert codes == set(map(int, re.findall(r"\b(\d+) [a-z]", str(cli.help).partition("Exit codes:")[2])))
+
+
+def test_the_page_of_extras_has_each() -> None:
+    page = (ROOT / "docs/how-to/install.md").read_text()
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert {*re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE), "all", "test"} == extras
 
 
 def test_every_page_is_linked_from_the_readme_or_a_page_that_is() -> None:
