@@ -54,10 +54,17 @@ def _alerts() -> Iterable[tuple[str, ...]]:
 
 def _options() -> Iterable[tuple[str, ...]]:
     for path, command in commands():
+        context = click.Context(command)
+        if not isinstance(command, click.Group):
+            arguments = (word for word in command.collect_usage_pieces(context) if word != "[OPTIONS]")
+            usage = " ".join((path, *arguments)).replace("|", " or ")
+            yield f"`{usage}`", "", command.get_short_help_str(limit=200).replace("|", "/")
         for param in command.params:
             if isinstance(param, click.Option) and not param.hidden:
                 names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
-                yield f"`{path}`", names, " ".join((param.help or "").split()).replace("|", "/")
+                default = param.get_help_extra(context).get("default")
+                meaning = f"{param.help or ''} {f'[default: {default}]' if default else ''}"
+                yield f"`{path}`", names, " ".join(meaning.split()).replace("|", "/")
 
 
 def commands(command: click.Command = cli, path: str = "harness") -> Iterator[tuple[str, click.Command]]:

@@ -55,8 +55,8 @@ def otree_asset(spec: TableSpec, shown: Shown) -> AssetsDefinition:
     """The stage otree of *spec*, partitioned by `REGIONS`."""
     key = table_key(spec.table, Stage.OTREE.value)
     about = (
-        f"The batch view: the rows clustered by {', '.join(spec.indexed)}. A backfill of regions writes what is not "
-        "clustered there anew."
+        f"The batch view: the rows clustered by {', '.join(spec.indexed)}. A backfill of regions rewrites what is not "
+        "clustered there."
     )
 
     @multi_asset(

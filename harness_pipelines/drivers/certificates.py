@@ -42,7 +42,7 @@ _WHY: Sequence[tuple[re.Pattern[str], str]] = tuple(
         (
             r"self[- ]signed certificate|unable to get (?:local )?issuer|unable to verify the first certificate|"
             r"unable to find valid certification path|trust anchor|signature failure|signature check failed",
-            "its certificate is signed by nobody who is trusted here",
+            "its certificate is signed by an authority that is not trusted here",
         ),
         (
             r"root certificate file .* does not exist|could not (?:read|load|open) \S*\s?(?:root |private )?"

@@ -172,8 +172,8 @@ class Ownership:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise WarehouseTaken(
-                f"{self._warehouse}/{MARK} cannot be read ({error!r}), so nobody knows whose the warehouse is; nothing "
-                "was written. `harness reconcile TABLE --take-over --yes` makes it this ledger's"
+                f"{self._warehouse}/{MARK} cannot be read ({error!r}), so the owner of the warehouse is not known; "
+                "nothing was written. `harness reconcile TABLE --take-over --yes` makes it this ledger's"
             ) from error
 
     def _claim(self, ours: Owner) -> None:

@@ -29,7 +29,7 @@ class RequestLost(HarnessError):
 
 
 class RequestCancelled(HarnessError):
-    """A person cancelled the request that somebody waits for."""
+    """The request that this command waits for was cancelled."""
 
     way_on = "ask once more: what is finished is not done twice"
 

@@ -90,7 +90,6 @@ class TableWork:
     name: str
     stopped: str | None
     unread: int | None  #: offsets of the log above the buffer, as last seen; None: never looked at
-    unseen_s: float | None  #: since the oldest of these looks
     buffered: int  #: offsets above the stream view
     unmerged: int  #: offsets of the stream view above the batch view
     buffered_bytes: int

@@ -78,8 +78,8 @@ def ahead(table: str, claim: Claim, *, now: datetime) -> ClaimAhead:
     return ClaimAhead(
         f"{table}: {claim.stage} is claimed by {claim.holder} (epoch {claim.epoch}) until "
         f"{claim.lease_until:%Y-%m-%d %H:%M:%S %Z}, and it is {now:%Y-%m-%d %H:%M:%S %Z}: no lease is longer than "
-        f"{LEASE_MAX.total_seconds() / 60:.0f} minutes, so the database's clock has run ahead and nobody renews this "
-        f"one. `harness reconcile {table} --yes` ends it"
+        f"{LEASE_MAX.total_seconds() / 60:.0f} minutes, so the database's clock has run ahead and no worker renews "
+        f"this one. `harness reconcile {table} --yes` ends it"
     )
 
 

@@ -18,7 +18,6 @@ from harness_pipelines_tests.model.explorer import Step
 
 IDLE, TAKING, HELD, FOUND, PLANNING = "idle", "taking", "held", "found", "planning"
 READY, STAGED, BUILT, LOCKED, FENCED, UNKNOWN = "ready", "staged", "built", "locked", "fenced", "unknown"
-IN_TRANSACTION = (LOCKED, FENCED)
 NOBODY, PENDING = -1, 9  #: who holds the table's row: nobody, a worker, a transaction whose client is gone
 FOREIGN_ROW, FOREIGN_SNAPSHOT = 0, -1
 ATTEMPTS_MAX = 7  #: more than sound models ever take; keeps those of mutants finite

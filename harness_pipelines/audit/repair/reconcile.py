@@ -263,7 +263,7 @@ def _claim(stage: str, shard: int, row: Mapping[str, Any]) -> Leftover:
     held = f"held by {row['holder']} until {_at(row)}"
     if not row["ahead"]:
         return Leftover(kind="claim", subject=subject, verdict=held)
-    why = f"{held}, and it is {row['now']:{TIME}}: the database's clock has run ahead, nobody renews it"
+    why = f"{held}, and it is {row['now']:{TIME}}: the database's clock has run ahead, no worker renews it"
     return Leftover(kind="claim", subject=subject, verdict=why, act="end it")
 
 

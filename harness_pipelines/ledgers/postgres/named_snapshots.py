@@ -153,7 +153,7 @@ def version_named(connection: Connection, table: TableRow, name: str) -> tuple[i
         )
     if not row["sound"]:
         raise SnapshotChanged(
-            f"snapshot {name} of {table.name} is not as it was made: somebody changed its version or bounds by hand; "
+            f"snapshot {name} of {table.name} is not as it was made: its version or bounds were changed by hand; "
             f"nothing is returned. Drop it, and make another one; `harness fsck {table.name}` names all such"
         )
     return row["version"], _bounds(row["bounds"])

@@ -124,7 +124,7 @@ def _check_name(table: TableRow, place: QuarantinePlace, pointer: str | None) ->
         return
     name = f"{table.spec.namespace}.{table.quarantine}"
     raise QuarantineNameTaken(
-        f"{table.name}: quarantined records exceed `quarantine_mb` and belong into {name}, but the catalog has a table "
-        f"of somebody else under this name ({pointer}); nothing was moved. Rename or drop that "
-        "one, expire tries again; or raise `quarantine_mb`"
+        f"{table.name}: quarantined records exceed `quarantine_mb` and belong into {name}, but the catalog has "
+        f"another table under this name ({pointer}); nothing was moved. Rename or drop that one, expire tries again; "
+        "or raise `quarantine_mb`"
     )

@@ -106,8 +106,8 @@ def check_own(table: str, folders: Iterable[str], others: Iterable[str], *, made
                 continue
             raise FolderShared(
                 f"{table}: its folder {folder} {shared}; expected a folder for itself. Nothing was removed, and "
-                f"nothing is while it is so: somebody has changed the location of a view of {table}; set it back, or "
-                "move the other table"
+                f"nothing is while it is so: the location of a view of {table} was changed; set it back, or move the "
+                "other table"
             )
 
 

@@ -90,7 +90,7 @@ class OverlayChange:
         if held != self.on:
             raise OverlaysMoved(
                 f"the table has {named(held)}, the move was built on {named(self.on)}; nothing was written, plan the "
-                "move anew"
+                "move again"
             )
         return self.then
 

@@ -45,7 +45,7 @@ def check_spec(table: str, *, read: TableSpec, found: TableSpec, what: str) -> N
     if read != found:
         words = sorted(word for word in type(read).model_fields if getattr(read, word) != getattr(found, word))
         raise SpecMoved(
-            f"{table}: {what} of a spec that somebody else changed meanwhile ({', '.join(words)} differ); nothing was "
+            f"{table}: {what} of a spec that was changed meanwhile ({', '.join(words)} differ); nothing was "
             f"written. Compare yours with the spec of now (`harness table show {table}`) and repeat the command"
         )
 

@@ -167,5 +167,5 @@ def _check_state(plan: ReadPlan, selection: Selection, from_: From) -> None:
     if others:
         raise UsageError(
             f"{plan.table}: with `state_first`, `where` may ask for the key alone ({', '.join(plan.key)}): a row that "
-            f"stops fitting by its {', '.join(sorted(others))} would not be told"
+            f"stops fitting by its {', '.join(sorted(others))} would not be reported"
         )

@@ -48,8 +48,8 @@ MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 BAD = {
     "expired": "its certificate has expired",
     "elsewhere": "its certificate is made for another host",
-    "untrusted": "its certificate is signed by nobody who is trusted here",
-    "forged": "its certificate is signed by nobody who is trusted here",
+    "untrusted": "its certificate is signed by an authority that is not trusted here",
+    "forged": "its certificate is signed by an authority that is not trusted here",
 }
 BAD_CLIENTS = {
     "none": "certificate of this client",

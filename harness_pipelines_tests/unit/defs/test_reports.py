@@ -29,7 +29,6 @@ def work(name: str, at: int) -> TableWork:
         name=name,
         stopped=None,
         unread=at,
-        unseen_s=0.0,
         buffered=at,
         unmerged=0,
         buffered_bytes=at,

@@ -12,7 +12,7 @@ from harness_pipelines.errors import UsageError
 
 DSN = "host=/tmp user=me password=rosebud-4711 sslmode=verify-full"
 EXPIRED, HOST = "its certificate has expired", "its certificate is made for another host"
-NOBODY = "its certificate is signed by nobody who is trusted here"
+NOBODY = "its certificate is signed by an authority that is not trusted here"
 OURS = "it does not accept the certificate of this client"
 WANTED = "it asks for a certificate of this client"
 LIBPQ = 'connection failed: connection to server at "127.0.0.1", port 5432 failed: '

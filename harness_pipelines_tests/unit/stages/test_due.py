@@ -13,7 +13,6 @@ REST = TableWork(
     name="shop.orders",
     stopped=None,
     unread=0,
-    unseen_s=1.0,
     buffered=0,
     unmerged=0,
     buffered_bytes=0,

@@ -182,7 +182,7 @@ export function layout(found) {
   const { score } = found;
   const said = `${count(found.regions_all)} regions over (${found.columns.join(", ")}) at version ${count(found.version)}: `
     + `${count(found.files)} files, ${found.bytes}, target ${found.target} each; ${(found.staged_share * 100).toFixed(1)} % staged, `
-    + `${count(found.due)} parts due to be written anew`;
+    + `${count(found.due)} parts due to be rewritten`;
   return h("figure", { id: "picture", "data-same": found.key },
     h("p", {}, "Score: point depth ", h("strong", {}, score.point_depth.toFixed(2)), ", probe ratio ",
       h("strong", {}, score.probe_ratio.toFixed(2)), h("span", { class: "quiet" }, " (1 would be perfect for both)")),

@@ -84,8 +84,8 @@ class IcebergHistory:
         folder = f"{normal(self.location)}/metadata"
         if not (names := _names(folder)):
             raise LakeAway(
-                f"{folder} holds no file, and the catalog names one there: the warehouse is not mounted, or somebody "
-                "emptied it (`harness fsck` names what is gone); nothing was written, it is tried again"
+                f"{folder} holds no file, and the catalog names one there: the warehouse is not mounted, or was "
+                "emptied (`harness fsck` names what is gone); nothing was written, it is tried again"
             )
         found: dict[str, Collection[NamedMove]] = {}
         for file in _numbered(folder, names, at_least=at_least)[:TIPS_MAX]:

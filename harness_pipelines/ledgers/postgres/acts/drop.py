@@ -32,7 +32,7 @@ class TableInUse(TryAgain):
 
 
 class FolderPurged(HarnessError):
-    """The files that a table would be made of are being deleted, as somebody asked when they dropped it."""
+    """The files that a table would be made of are being deleted by `table drop --purge`."""
 
     way_on = "let `harness table drop TABLE --purge --yes` finish, then create the table and load it from Kafka"
 

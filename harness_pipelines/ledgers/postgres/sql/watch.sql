@@ -13,7 +13,7 @@ SET log_start = excluded.log_start, log_end = excluded.log_end, seen_at = exclud
 -- Every table at one instant, those that are furthest behind first. (Partitions below 0 are of adopted rows.)
 SELECT t.table_id, t.namespace || '.' || t.name AS name, t.stopped,
        p.unread::float8, p.buffered::bigint, p.unmerged::bigint, p.buffer_at::bigint, p.stream_at::bigint,
-       p.unseen_s::float8, coalesce(s.bytes, 0)::bigint AS buffered_bytes, coalesce(c.busy, '{}') AS busy,
+       coalesce(s.bytes, 0)::bigint AS buffered_bytes, coalesce(c.busy, '{}') AS busy,
        c.since_expire_s,
        coalesce(m.open, '{}') AS open, coalesce(d.last, '{}') AS last,
        extract(epoch FROM clock_timestamp() - coalesce((
@@ -23,8 +23,7 @@ SELECT t.table_id, t.namespace || '.' || t.name AS name, t.stopped,
 FROM harness.tables t
 JOIN LATERAL (
     SELECT sum(greatest(e.log_end - i.buffer_hi, 0)) AS unread, sum(i.buffer_hi - l.stream_hi) AS buffered,
-           sum(l.stream_hi - l.batch_hi) AS unmerged, sum(i.buffer_hi) AS buffer_at, sum(l.stream_hi) AS stream_at,
-           extract(epoch FROM clock_timestamp() - min(e.seen_at)) AS unseen_s
+           sum(l.stream_hi - l.batch_hi) AS unmerged, sum(i.buffer_hi) AS buffer_at, sum(l.stream_hi) AS stream_at
     FROM harness.ingest_positions i
     JOIN harness.lake_positions l USING (table_id, partition)
     LEFT JOIN harness.log_ends e USING (table_id, partition)

@@ -104,7 +104,6 @@ def _work(row: Mapping[str, Any]) -> TableWork:
         name=row["name"],
         stopped=row["stopped"],
         unread=None if row["unread"] is None else int(row["unread"]),
-        unseen_s=row["unseen_s"],
         buffered=row["buffered"],
         unmerged=row["unmerged"],
         buffered_bytes=row["buffered_bytes"],
