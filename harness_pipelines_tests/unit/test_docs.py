@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import os
 import re
 import shlex
 import tomllib
@@ -15,11 +14,10 @@ from pathlib import Path
 import click
 import pytest
 
-from harness_pipelines.cli.ending import TERMINATED
-from harness_pipelines.cli.main import INTERRUPTED, cli
+from harness_pipelines.cli.main import cli
 from harness_pipelines.spec.load import load_spec_text
 from harness_pipelines.spec.object_stores import NAMES as S3_NAMES
-from harness_pipelines_tests.pages import commands, errors
+from harness_pipelines_tests.pages import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -205,13 +203,6 @@ def test_the_page_of_settings_has_every_variable_that_is_read() -> None:
         name for name in on_page if not name.startswith(families)
     }
     assert {name for name in on_page if name.startswith(families[2])} == {f"HARNESS_S3_{name}" for name in S3_NAMES}
-
-
-def test_the_page_of_settings_has_every_exit_code() -> None:
-    section = (ROOT / "docs/reference/settings.md").read_text().partition("## Exit codes")[2]
-    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
-    assert codes == {os.EX_OK, INTERRUPTED, TERMINATED, *(kind.exit_code for kind in errors())}
-    assert codes == set(map(int, re.findall(r"\b(\d+) [a-z]", str(cli.help).partition("Exit codes:")[2])))
 
 
 def test_the_page_of_extras_has_each() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from harness_pipelines.cli.ending import TERMINATED
+from harness_pipelines.cli.main import INTERRUPTED, cli
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines_tests.pages import DOCS, HEADS, ROOT, errors, made, pages, table
 
@@ -42,3 +45,10 @@ def test_an_error_that_has_no_way_on_has_that_of_its_kind():
 
     assert "makes a new plan" in Odd.todo()
     assert "harness status" in table("errors")
+
+
+def test_the_page_of_settings_has_every_exit_code():
+    section = (DOCS / "reference" / "settings.md").read_text().partition("## Exit codes")[2]
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
+    assert codes == {os.EX_OK, INTERRUPTED, TERMINATED, *(kind.exit_code for kind in errors())}
+    assert codes == set(map(int, re.findall(r"\b(\d+) [a-z]", str(cli.help).partition("Exit codes:")[2])))
