@@ -19,7 +19,7 @@ from harness_pipelines.spec.load import load_spec_text
 from harness_pipelines.spec.object_stores import NAMES as S3_NAMES
 from harness_pipelines_tests.pages import commands
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BY_SCRIPT = {"check", "test"}  #: commands of deploy/run itself
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
