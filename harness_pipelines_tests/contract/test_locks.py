@@ -24,8 +24,8 @@ from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.lake.overlays import OverlayRequest as Asked
 from harness_pipelines.protocol.moves import MoveClosed
-from harness_pipelines.protocol.schema.schemas import SchemaMoved
-from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
+from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecMoved
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, decoded, fresh_view
 from harness_pipelines_tests.contract.test_lock_order import accept_foreign, adopt
 from harness_pipelines_tests.contract.test_lock_order import reconcile as go_on
 from harness_pipelines_tests.producer import wait_until
@@ -249,6 +249,29 @@ def test_who_claims_the_log_for_the_first_time_keeps_the_way_that_it_is_decoded(
 
     [error] = waits(real, lambda: real.ledger.update_spec(table, other, decoding=True), hold=claim)
     assert isinstance(error, TableInUse)
+    assert real.again(table).spec == table.spec
+
+
+def test_a_commit_of_ingest_that_sleeps_before_its_end_keeps_the_way_that_it_was_decoded(real: RealRig):
+    """Its lease has ended since it looked at its claim. What it took before were records without a row."""
+    table = real.table(partitions=1)
+    claim = real.claim(table, Stage.INGEST)
+    writer = real.writer(table, claim)
+    writer.commit(real.segments.open_segment(table), [decoded(table, 0, 0, 1, refused=[0])], confirm=lambda: None)
+    writer.close()
+    [move] = real.ledger.moves(table)
+    real.ledger.release(claim)
+    other = table.spec.model_copy(update={"key_format": "text"})
+    ranges = '[{"partition": 0, "low": 1, "high": 2}]'
+
+    def commit(connection: Connection) -> None:
+        connection.execute(
+            "SELECT * FROM harness.advance_ingest(%s, 0, %s, 1, %s, %s, NULL, 1)",
+            [table.table_id, ranges, move["move_id"], claim.epoch],
+        )
+
+    [error] = waits(real, lambda: real.ledger.update_spec(table, other, decoding=True), hold=commit)
+    assert isinstance(error, SpecMoved)
     assert real.again(table).spec == table.spec
 
 

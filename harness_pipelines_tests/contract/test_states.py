@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from harness_pipelines.drivers.postgres import Connection
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots, version_named
 from harness_pipelines.ledgers.postgres.states import StateClaim, StateHeld, States, StateUnknown
 from harness_pipelines.ports.ledger import NotInTime, TableRow, TableUnknown
-from harness_pipelines.protocol.claims import FencedOut
+from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_locks import waits
@@ -209,6 +209,109 @@ def test_where_no_retained_version_is_merged_so_little_a_keyed_table_says_so_and
     commit(held, plain, {0: 19})
     pinned = pins(real, name)[2]
     assert (pinned["version"], pinned["0"]) == (4, {"start": 0, "batch_hi": 19, "stream_hi": 19, "buffer_hi": 19})
+
+
+# -- offsets that are far ahead in one partition and behind what is merged in another -----------------------
+
+
+def uneven(real: RealRig, **words: Any) -> TableRow:
+    """Version 2 has 0 to 9 of both partitions, version 3 has 10 and 11 of partition 0 and has merged partition 1."""
+    made = real.table(**words)
+    real.ask("UPDATE harness.ingest_positions SET buffer_hi = 15 WHERE table_id = %s", [made.table_id])
+    real.move(made, {0: 0, 1: 0}, {0: 10, 1: 10})
+    real.move(made, {0: 10}, {0: 12})
+    merged(real, made, {3: {"1": 10}})
+    return made
+
+
+def trimmed(real: RealRig, table: TableRow) -> None:
+    """The buffer has let go of what is in the lake."""
+    real.ask("UPDATE harness.lake_positions SET trim_floor = stream_hi WHERE table_id = %s", [table.table_id])
+
+
+def recoloured(real: RealRig, table: TableRow) -> None:
+    """Another schema begins at 11 of partition 0."""
+    real.ask(
+        "INSERT INTO harness.schemas (table_id, schema_version, fields, spec, starts) "
+        'SELECT table_id, 2, fields, spec, \'{"0": 11, "1": 10}\' FROM harness.schemas WHERE table_id = %s',
+        [table.table_id],
+    )
+    real.ask(
+        "UPDATE harness.versions SET schema_version = 2 WHERE table_id = %s AND version >= 3",
+        [table.table_id],
+    )
+
+
+def corrected(real: RealRig, table: TableRow) -> None:
+    """Version 3 has a row of the record at 11 of partition 0, which was held before."""
+    real.ask(
+        'INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, move_id) '
+        "SELECT table_id, version, 0, 11, 'added', 'd', move_id FROM harness.versions "
+        "WHERE table_id = %s AND version = 3",
+        [table.table_id],
+    )
+
+
+@pytest.mark.parametrize("since", [trimmed, recoloured, corrected])
+def test_a_version_does_not_serve_that_cannot_show_what_lies_between_it_and_the_offsets(
+    real: RealRig, states: States, name: str, since: Callable[[RealRig, TableRow], None]
+):
+    """Its own buffered rows are gone, or of another schema, or corrected by what would answer for them."""
+    held = states.hold(name).take()
+    plain, keyed = uneven(real), uneven(real, **KEYED)
+    for one in (plain, keyed):
+        since(real, one)
+    commit(held, plain, {0: 15, 1: 1})
+    assert pins(real, name)[1] == {
+        "version": 3,
+        "0": {"start": 0, "batch_hi": 0, "stream_hi": 12, "buffer_hi": 15},
+        "1": {"start": 0, "batch_hi": 1, "stream_hi": 1, "buffer_hi": 1},
+    }
+    with pytest.raises(VersionGone, match="no retained version of .* shows its rows as of these offsets"):
+        commit(held, keyed, {0: 15, 1: 1})
+    commit(held, keyed, {0: 10, 1: 1})
+    assert pins(real, name)[2]["version"] == 2, "all of it lies in the lake of then"
+
+
+def test_all_rows_below_the_offsets_of_a_state_are_found(real: RealRig, states: States, name: str):
+    """Of those that the buffer once had, too, which were moved and trimmed."""
+    table, held = real.table(), states.hold(name).take()
+    real.ingest(table, {0: (0, 12), 1: (0, 10)})
+    real.move(table, {0: 0, 1: 0}, {0: 10, 1: 10})
+    real.move(table, {0: 10}, {0: 12})
+    merged(real, table, {3: {"1": 10}})
+    real.segments.rotate(table)
+    real.ingest(table, {0: (12, 15)})
+    real.pass_time(HOUR)
+    claim = real.claim(table, Stage.EXPIRE)
+    assert len(real.upkeep.trim(table, claim).retire) == 1
+
+    commit(held, table, {0: 15, 1: 1})
+    state = real.leases.look(table, holder="me", lease=HOUR, at=f"state:{name}")
+    buffered = real.buffered(table)
+    shown = {at for one in state.segments for at in buffered[one.name]}
+    for partition, bounds in state.bounds.items():
+        wanted = {(partition, offset) for offset in range(bounds.stream_hi, bounds.buffer_hi)}
+        assert wanted <= shown, f"what the buffer has of partition {partition}"
+    real.leases.end(state.lease_id)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_version_serves_whose_buffered_rows_a_later_one_has(real: RealRig, states: States, name: str, keyed: bool):
+    """As they were: what was corrected after that, or elsewhere, changes nothing."""
+    table, held = uneven(real, **(KEYED if keyed else {})), states.hold(name).take()
+    real.move(table, {0: 12}, {0: 15})
+    real.move(table, {1: 10}, {1: 15})
+    trimmed(real, table)
+    real.ask(
+        'INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, move_id) '
+        "SELECT v.table_id, v.version, c.partition, c.o, 'added', 'd', v.move_id FROM harness.versions v "
+        "JOIN (VALUES (5, 0, 11), (4, 0, 9), (4, 0, 15), (4, 1, 0)) AS c (version, partition, o) USING (version) "
+        "WHERE v.table_id = %s",
+        [table.table_id],
+    )
+    commit(held, table, {0: 15, 1: 1})
+    assert pins(real, name)[1]["version"] == 2
 
 
 # -- what is kept -------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class StateClaim:
 
         A partition that is not named is at its start. Offsets may be lower than those of the commit before: a consumer
         that went back to an older checkpoint commits that. A stream reads Kafka, so it may be ahead of ingest:
-        that is waited for. Raises: FencedOut, NotInTime; VersionGone when a keyed table is merged beyond the offsets;
+        that is waited for. Raises: FencedOut, NotInTime; VersionGone when no version of a keyed table shows them;
         TableUnknown; OutcomeUnknown when the answer was lost: commit again.
         """
         parameters = self.draft(sources, checkpoint=checkpoint, payload=payload, sink=sink).parameters

@@ -59,9 +59,9 @@ SELECT locked.*, pg_advisory_xact_lock(1752330869, table_id) FROM locked
 UPDATE harness.schemas SET spec = %(spec)s WHERE table_id = %(table_id)s AND schema_version = 1
 
 -- name: reading_claims
--- Those who read the log; locked, so that nobody takes one over until this is over.
+-- Those who read the log; locked, so that nobody takes one over until this is over, and who looked at one has committed.
 SELECT stage, holder::text AS holder, lease_until > clock_timestamp() AS alive FROM harness.claims
-WHERE table_id = %(table_id)s AND stage IN ('ingest', 'tier') FOR NO KEY UPDATE
+WHERE table_id = %(table_id)s AND stage IN ('ingest', 'tier') FOR UPDATE
 
 -- name: lock_row
 -- The same where the table need not be compared with its lake since a stand-by was promoted.
