@@ -15,12 +15,14 @@ from harness_pipelines.drivers.postgres import (
     Connection,
     Database,
     PostgresUnreachable,
+    RowGone,
 )
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.ledgers.postgres import boundary
 from harness_pipelines.ledgers.postgres.boundary import OUTCOME_CHECKS, CommitLost
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ports.ledger import Boundary, Swap
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, fresh_view
 
@@ -95,6 +97,69 @@ def test_the_outcome_of_a_commit_stays_unknown_while_postgres_stays_away(real: R
     with pytest.raises(OutcomeUnknown, match=f"{table.name}: COMMIT was sent.*harness status {table.name}"):
         ledger.revert(table, to=None, log_from={}, build=build)
     assert real.ledger.head(table).version == (3 if kept else 2)
+
+
+def test_a_move_that_another_server_gave_the_same_number_is_not_what_was_lost(real: RealRig, away: AwayDatabase):
+    """A stand-by was promoted that lacked the act's move, and a worker published there before the act asks."""
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    real.move(table, {0: 0}, {0: 10})
+    commit = Connection.commit
+
+    def fail_over(connection: Connection) -> None:
+        armed.stop()
+        connection.rollback()
+        real.ask(
+            "UPDATE harness.moves SET stage = 'tier', state = 'COMMITTED', nonce = gen_random_uuid() "
+            "WHERE table_id = %s AND stage = 'revert'",
+            [table.table_id],
+        )
+        real.ask(
+            "INSERT INTO harness.versions (table_id, version, stream_metadata, stream_snapshot, batch_metadata, "
+            "batch_snapshot, schema_version, bounds, move_id, committed_at) "
+            "SELECT table_id, version + 1, stream_metadata, stream_snapshot, batch_metadata, batch_snapshot, "
+            "schema_version, bounds, (SELECT max(move_id) FROM harness.moves m WHERE m.table_id = v.table_id), now() "
+            "FROM harness.versions v WHERE table_id = %s AND version = 2",
+            [table.table_id],
+        )
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    armed = patch.object(Connection, "commit", fail_over)
+
+    def lose() -> None:
+        armed.start()
+
+    faults.arm("revert.in_transaction", lose)
+
+    def build(view: ViewName, base: str, head: Version, _target: Version, _move: int) -> Swap:
+        return Swap(view=view, old=base, base_snapshot=head.views[view].snapshot, new=fresh_view())
+
+    with pytest.raises(CommitLost, match="did not take effect: try again"):
+        PostgresLedger(away, catalog=CATALOG).revert(table, to=None, log_from={}, build=build)
+    assert Connection.commit is commit
+    assert real.ledger.head(table).revert_of is None
+
+
+def test_an_act_writes_nothing_where_another_server_gave_its_number_to_another_move(real: RealRig, away: AwayDatabase):
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    real.move(table, {0: 0}, {0: 10})
+    given = (
+        "UPDATE harness.moves SET stage = 'tier', nonce = gen_random_uuid() WHERE table_id = %s AND stage = 'revert'"
+    )
+
+    def fail_over() -> None:
+        real.ask(given, [table.table_id])
+
+    faults.arm("revert.before_lock", fail_over)
+
+    def build(view: ViewName, base: str, head: Version, _target: Version, _move: int) -> Swap:
+        return Swap(view=view, old=base, base_snapshot=head.views[view].snapshot, new=fresh_view())
+
+    with pytest.raises(RowGone, match="a stand-by was promoted that lacked it"):
+        PostgresLedger(away, catalog=CATALOG).revert(table, to=None, log_from={}, build=build)
+    assert real.ledger.head(table).version == 2
+    assert real.ledger.moves(table, stage=Stage.TIER)[0]["state"] == "ABANDONED"
 
 
 def test_a_query_whose_commit_is_lost_has_found_postgres_away(real: RealRig, away: AwayDatabase):

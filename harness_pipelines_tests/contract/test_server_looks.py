@@ -134,4 +134,6 @@ def test_a_server_says_what_a_login_may(real: RealRig, other: str):
         seen = server_seen(session)
         assert has_ledger(session)
     assert (seen.is_stand_by, seen.is_read_only) == (False, False)
+    [own] = real.ask("SELECT rolsuper, rolcreaterole FROM pg_roles WHERE rolname = session_user")
+    assert (seen.is_superuser, seen.creates_roles) == (own["rolsuper"], own["rolcreaterole"]) == (True, True)
     assert abs(seen.ahead_s) < 60

@@ -278,6 +278,7 @@ class BoundaryCommit:
     act: str  #: the stage, as crash points and logs name it
     move_id: int  #: of the move that the version is published by
     sent: Move | None = None  #: of a move with attempts: the one that is published, whose number others may have too
+    nonce: str | None = None  #: of a move without attempts, which was reserved: what tells it from those
 
     def publish(self, prepare: Callable[[], Commit], locked: Commit) -> Version:
         """Commit what *prepare* builds on the head of now; after `OPTIMISTIC_BUILDS` in vain *locked*, under the locks.
@@ -297,6 +298,8 @@ class BoundaryCommit:
         """Do *steps* in one transaction; where its answer is lost, look what became of it."""
         try:
             with self.database.transaction() as connection:
+                if not self._is_ours(connection):
+                    raise gone("history/nonce")
                 published = steps(BoundaryFrame(connection, self.table, self.catalog))
                 faults.point(f"{self.act}.in_transaction")
             faults.point(f"{self.act}.after_commit")
@@ -320,10 +323,19 @@ class BoundaryCommit:
                 row = connection.execute(sql("ledger/lock_move"), {"move_id": self.move_id}).fetchone()
                 if not took_effect(self.sent, rows.move(row) if row else None):
                     return None
+            if not self._is_ours(connection):
+                return None
             found = connection.execute(sql("reads/version_of_move"), {**key, "move_id": self.move_id}).fetchone()
             if found is None and self.sent is not None:
                 raise gone("reads/version_of_move")
             return None if found is None else rows.version(found)
+
+    def _is_ours(self, connection: Connection) -> bool:
+        """Whether the number is that of this act's move: a stand-by that lacked the move may give it to another one."""
+        if self.nonce is None:
+            return True
+        row = connection.execute(sql("history/nonce"), {"move_id": self.move_id}).fetchone()
+        return row is not None and row["nonce"] == self.nonce
 
 
 def check_kept(connection: Connection, table: TableRow, built: Iterable[str]) -> None:

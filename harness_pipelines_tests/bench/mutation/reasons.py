@@ -76,6 +76,9 @@ REASONS: Mapping[str, str] = {
     r"snapshots/is_ahead: compare .*": "two times that are equal to the microsecond: either side of them is right",
     r"drop/purged: where folder = .*": "requests of purges begin one after the other, so each time is of one folder",
     r"(upkeep/condemned_of|drop/begun): order .*": "says only which of several is named in the error",
+    r"doctor/idle_holders: where l\.locktype .*": (
+        "of other locks the class is none, or the number of a catalog, which is below 16,384"
+    ),
     r"mirrors/published_files: where table_id = .*": (
         "says only how much is read: no two tables have metadata files in one folder"
     ),

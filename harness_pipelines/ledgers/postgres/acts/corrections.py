@@ -144,9 +144,14 @@ class Corrections:
         Raises: CorrectionsMoved, AlreadyThere, ForeignCommit, CommitLost; OutcomeUnknown only when Postgres stays away.
         """
         wanted = sorted(correction.changes)
-        move_id = self._reserve(wanted, run_id)
+        move_id, nonce = self._reserve(wanted, run_id)
         commit = BoundaryCommit(
-            database=self._database, table=self._table, catalog=self._catalog, act=correction.act, move_id=move_id
+            database=self._database,
+            table=self._table,
+            catalog=self._catalog,
+            act=correction.act,
+            move_id=move_id,
+            nonce=nonce,
         )
 
         def prepare() -> Commit:
@@ -157,12 +162,17 @@ class Corrections:
 
         return commit.publish(prepare, lambda frame: self._commit(frame, correction, move_id, build, by))
 
-    def _reserve(self, wanted: Sequence[Coordinate], run_id: str | None) -> int:
-        """Record that a replay was begun, before a file names it; it counts as abandoned until it commits."""
+    def _reserve(self, wanted: Sequence[Coordinate], run_id: str | None) -> tuple[int, str]:
+        """Record that a replay was begun, before a file names it; it counts as abandoned until it commits.
+
+        Returns its number and nonce.
+        """
         head = self.look(wanted).head
         key = {**self._key, "base_version": head.version, "schema_version": head.schema_version, "run_id": run_id}
         with self._database.transaction() as connection:
-            return int(connection.execute(sql("corrections/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
+            row = connection.execute(sql("corrections/reserve_move"), key).fetchone()
+            assert row is not None
+            return row["move_id"], row["nonce"]
 
     # -- in the transaction ---------------------------------------------------------------------------------
 

@@ -67,9 +67,14 @@ class Evolutions:
         Raises: SchemaMoved, SpecMoved (settings were changed: plan it again from those of now), ForeignCommit,
         CommitLost; OutcomeUnknown only when Postgres stays away.
         """
-        move_id = self._reserve(by)
+        move_id, nonce = self._reserve(by)
         commit = BoundaryCommit(
-            database=self._database, table=self._table, catalog=self._catalog, act="evolve", move_id=move_id
+            database=self._database,
+            table=self._table,
+            catalog=self._catalog,
+            act="evolve",
+            move_id=move_id,
+            nonce=nonce,
         )
 
         def prepare() -> Commit:
@@ -79,11 +84,16 @@ class Evolutions:
 
         return commit.publish(prepare, lambda frame: self._commit(frame, evolved, move_id, build))
 
-    def _reserve(self, by: str) -> int:
-        """Record that a change was begun, before a file is written; it counts as abandoned until it commits."""
+    def _reserve(self, by: str) -> tuple[int, str]:
+        """Record that a change was begun, before a file is written; it counts as abandoned until it commits.
+
+        Returns its number and nonce.
+        """
         key = {**self._key, "schema_version": self._table.schema_version, "trigger": by}
         with self._database.transaction() as connection:
-            return int(connection.execute(sql("evolve/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
+            row = connection.execute(sql("evolve/reserve_move"), key).fetchone()
+            assert row is not None
+            return row["move_id"], row["nonce"]
 
     # -- in the transaction ---------------------------------------------------------------------------------
 

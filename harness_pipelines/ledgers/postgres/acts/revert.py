@@ -66,9 +66,14 @@ class Reverts:
 
         Raises: VersionGone, RevertRefused, RevertWaits, CommitLost; OutcomeUnknown only when Postgres stays away then.
         """
-        move_id = self._reserve(to)
+        move_id, nonce = self._reserve(to)
         commit = BoundaryCommit(
-            database=self._database, table=self._table, catalog=self._catalog, act="revert", move_id=move_id
+            database=self._database,
+            table=self._table,
+            catalog=self._catalog,
+            act="revert",
+            move_id=move_id,
+            nonce=nonce,
         )
 
         def prepare() -> Commit:
@@ -82,13 +87,18 @@ class Reverts:
 
         return commit.publish(prepare, lambda frame: self._commit(frame, to, move_id, build))
 
-    def _reserve(self, to: int | None) -> int:
-        """Record that a revert was begun, before a file names it; it counts as abandoned until it commits."""
+    def _reserve(self, to: int | None) -> tuple[int, str]:
+        """Record that a revert was begun, before a file names it; it counts as abandoned until it commits.
+
+        Returns its number and nonce.
+        """
         planned = self.plan(to)
         check_revert(planned)
         key = {**self._key, "base_version": planned.head.version, "schema_version": planned.target.schema_version}
         with self._database.transaction() as connection:
-            return int(connection.execute(sql("revert/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
+            row = connection.execute(sql("revert/reserve_move"), key).fetchone()
+            assert row is not None
+            return row["move_id"], row["nonce"]
 
     def _pointer(self, view: ViewName, head: Version) -> str:
         return _base(view, self._catalog.find(self._table, view), head)

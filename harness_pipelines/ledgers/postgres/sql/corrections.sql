@@ -3,7 +3,7 @@
 INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, error)
 VALUES (%(table_id)s, 'replay', 0, '{}', '{}', %(base_version)s, %(schema_version)s, 'ABANDONED', 0, 'request', %(run_id)s,
         'the replay did not take effect')
-RETURNING move_id
+RETURNING move_id, nonce::text AS nonce
 
 -- name: record_move
 UPDATE harness.moves SET base_version = %(base_version)s, state = 'COMMITTED', error = NULL, rows = %(rows)s,

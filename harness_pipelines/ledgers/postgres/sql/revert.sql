@@ -3,7 +3,7 @@
 INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, error)
 VALUES (%(table_id)s, 'revert', 0, '{}', '{}', %(base_version)s, %(schema_version)s, 'ABANDONED', 0, 'revert',
         'the revert did not take effect')
-RETURNING move_id
+RETURNING move_id, nonce::text AS nonce
 
 -- name: version
 SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version = %(version)s
