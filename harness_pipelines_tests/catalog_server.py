@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from harness_pipelines.lakes.iceberg.checked_io import StoreIO
+from harness_pipelines.services.state import free_port
 
 TOKEN = "let-me-in"
 _ENDPOINTS = (
@@ -61,9 +61,7 @@ class CatalogServer:
         self.seen: Counter[str] = Counter()
         self.catalog = self._opened()
         self.catalog.create_namespace_if_not_exists("scratch")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port(folder, "catalog")
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 

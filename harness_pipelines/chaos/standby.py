@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from harness_pipelines.drivers.postgres import Connection
 from harness_pipelines.services.base import Place, ServicesError
 from harness_pipelines.services.postgres import USER, WORKER_LOGIN, Postgres, find_binaries
 from harness_pipelines.services.process import ProcessId, identify, wait_until
+from harness_pipelines.services.state import free_port
 
 SERVER_S = 90.0
 
@@ -26,7 +26,7 @@ class Server:
         self.home = home
         (home / "logs").mkdir(parents=True, exist_ok=True)
         self._service = Postgres(Place(home=home, jars=None))
-        self.port = free_port()
+        self.port = free_port(home, "standby")
         self._process: ProcessId | None = None
 
     @property
@@ -119,10 +119,4 @@ def give(folder: Path) -> None:
             os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-__all__ = ["USER", "Server", "free_port", "give"]
+__all__ = ["USER", "Server", "give"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,11 +22,11 @@ from psycopg.conninfo import conninfo_to_dict
 from harness_pipelines.drivers.postgres import explained
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.extras import require
-from harness_pipelines.services.state import make_home, make_private, secret
+from harness_pipelines.services.state import free_port, make_home, make_private, secret
 from harness_pipelines.spec.settings import Settings
 
 DATABASE = "dagster"
-READY_S = 120.0
+READY_S = 300.0  #: as Spark has: on a busy machine its imports alone take a minute
 STOP_S = 7.0  #: for all processes together: their supervisor waits 15 s
 
 
@@ -44,7 +43,7 @@ class ControlRoom:
         self, settings: Settings, *, port: int | None = None, database: str = DATABASE, more: Mapping[str, str] = {}
     ) -> None:
         """Over the tables of *settings*, with Dagster's own state in *database*; *more* is added to the environment."""
-        self.port = port or _free_port()
+        self.port = port or free_port(settings.home, "dagster")
         self.url = f"http://127.0.0.1:{self.port}"
         self.home = settings.home / "dagster"
         self.logs = settings.home / "logs"
@@ -145,12 +144,6 @@ def control_room(settings: Settings, *, port: int | None = None) -> Iterator[Con
         yield room
     finally:
         room.down()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def ensure_database(dsn: str, name: str, *, password: str) -> str:

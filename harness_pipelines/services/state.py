@@ -200,6 +200,12 @@ def answers(port: int) -> bool:
     return True
 
 
+def free_port(home: Path, name: str) -> int:
+    """Choose one port as `free_ports` does: no connection of another program takes it before its server starts."""
+    [port] = free_ports(1, home=home, name=name, taken=frozenset())
+    return port
+
+
 def free_ports(count: int, *, home: Path, name: str, taken: frozenset[int]) -> tuple[int, ...]:
     """Choose *count* free loopback ports. Each home and service begins its search elsewhere, to keep them apart."""
     span = LAST_PORT - FIRST_PORT

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from harness_pipelines.chaos.standby import free_port
 from harness_pipelines.services.base import Place
 from harness_pipelines.services.process import ProcessId, end
 from harness_pipelines.services.spark import Spark
+from harness_pipelines.services.state import free_port
 from harness_pipelines_tests.producer import wait_until
 
 TIMEOUT_S = 10
@@ -32,7 +32,10 @@ spark.executor.heartbeat.maxFailures  5
 def server(tmp_path: Path) -> Iterator[tuple[str, ProcessId]]:
     """The address and the process of an embedded Spark."""
     jars = os.environ.get("HARNESS_JARS")
-    spark, ports = Spark(Place(home=tmp_path, jars=Path(jars) if jars else None), memory="1g"), (free_port(),)
+    spark, ports = (
+        Spark(Place(home=tmp_path, jars=Path(jars) if jars else None), memory="1g"),
+        (free_port(tmp_path, "spark"),),
+    )
     (tmp_path / "logs").mkdir()
     spark.prepare(ports, lambda _: None)
     conf = tmp_path / "spark" / "conf" / "spark-defaults.conf"
@@ -55,7 +58,6 @@ def counted(address: str) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_an_embedded_spark_serves_after_a_sleep_that_is_longer_than_its_limit_of_heartbeats(
     server: tuple[str, ProcessId],
 ):

@@ -15,7 +15,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness_pipelines.chaos.standby import free_port
 from harness_pipelines.engines.spark.jdbc import jdbc_options
 from harness_pipelines.engines.spark.kafka import read_kafka
 from harness_pipelines.engines.spark.session import open_spark
@@ -25,6 +24,7 @@ from harness_pipelines.services import Endpoints
 from harness_pipelines.services.base import Place
 from harness_pipelines.services.process import end
 from harness_pipelines.services.spark import ANSWERS_S, DETACHED_S, LOOKS_S, Spark
+from harness_pipelines.services.state import free_ports
 from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
@@ -39,7 +39,9 @@ EMPTY = "(SELECT 1 AS a) AS one"
 def server(endpoints: Endpoints, tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The address of a server, and of its UI."""
     jars = settings_for(endpoints, tmp_path).jars
-    spark, ports, ui = Spark(Place(home=tmp_path, jars=jars), memory="1g"), (free_port(),), free_port()
+    spark = Spark(Place(home=tmp_path, jars=jars), memory="1g")
+    port, ui = free_ports(2, home=tmp_path, name="spark", taken=frozenset())
+    ports = (port,)
     (tmp_path / "logs").mkdir()
     spark.prepare(ports, lambda _: None)
     conf = tmp_path / "spark" / "conf" / "spark-defaults.conf"
@@ -54,7 +56,6 @@ def server(endpoints: Endpoints, tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_the_ui_shows_no_password(server: tuple[str, str], endpoints: Endpoints, tmp_path: Path):
     spark_at, ui = server
     assert endpoints.kafka and endpoints.postgres
@@ -115,7 +116,6 @@ with SparkSessions(Settings(home=Path(sys.argv[2]), spark=sys.argv[1])).working(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_what_a_killed_process_had_begun_gives_its_places_back_to_others(server: tuple[str, str], tmp_path: Path):
     spark_at, ui = server
     [application] = httpx.get(f"{ui}/api/v1/applications", timeout=30).json()

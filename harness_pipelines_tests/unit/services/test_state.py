@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from harness_pipelines.chaos.standby import Server
 from harness_pipelines.services.base import ServicesBusy, ServicesError
+from harness_pipelines.services.control_room import ControlRoom
 from harness_pipelines.services.manager import Services
 from harness_pipelines.services.process import (
     Launch,
@@ -32,7 +34,9 @@ from harness_pipelines.services.process import (
     wait_until,
 )
 from harness_pipelines.services.state import (
+    FIRST_PORT,
     FORMAT,
+    LAST_PORT,
     LOOPBACK,
     Record,
     StateFile,
@@ -42,6 +46,7 @@ from harness_pipelines.services.state import (
     make_private,
     secret,
 )
+from harness_pipelines.spec.settings import Settings
 
 
 def silent() -> None:
@@ -54,7 +59,7 @@ def sleeper(home: Path, *, ignore_term: bool = False) -> ProcessId:
     code += f"open({str(home / 'began')!r}, 'w').close(); signal.pause()"
     command = [sys.executable, "-S", "-c", code]
     process = launch(Launch(command=command, cwd=home, env=child_environment(home, "x", {})), home / "x.log")
-    assert wait_until((home / "began").exists, timeout_s=10)
+    assert wait_until((home / "began").exists, timeout_s=60)
     return process
 
 
@@ -213,6 +218,14 @@ def test_ports_are_free_distinct_and_not_those_already_taken(tmp_path):
     assert all(is_free(port) for port in (*first, *second))
 
 
+def test_servers_of_chaos_and_dagster_s_ui_take_no_port_that_a_connection_may_get_before_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ControlRoom, "_prepare", lambda _: {})
+    for port in (Server(tmp_path / "server").port, ControlRoom(Settings(home=tmp_path)).port):
+        assert FIRST_PORT <= port < LAST_PORT
+
+
 def test_a_port_with_a_listener_is_not_free():
     with socket.create_server((LOOPBACK, 0)) as server:
         assert not is_free(server.getsockname()[1])
@@ -228,7 +241,7 @@ def test_a_later_process_with_the_same_pid_is_not_taken_for_ours():
 
 def test_a_zombie_is_not_alive():
     child = subprocess.Popen(["/bin/true"])
-    assert wait_until(lambda: identify(child.pid) is None, timeout_s=10)
+    assert wait_until(lambda: identify(child.pid) is None, timeout_s=60)
     child.wait()
 
 
@@ -239,7 +252,7 @@ def test_a_launched_process_is_in_another_session_and_no_child_of_ours(tmp_path)
         with pytest.raises(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
     finally:
-        end(process, polite=signal.SIGKILL, timeout_s=5)
+        end(process, polite=signal.SIGKILL, timeout_s=60)
     assert not is_alive(process)
 
 
@@ -255,7 +268,7 @@ def test_a_stopped_process_can_be_ended(tmp_path):
     process = sleeper(tmp_path)
     os.kill(process.pid, signal.SIGSTOP)
 
-    end(process, polite=signal.SIGTERM, timeout_s=5)
+    end(process, polite=signal.SIGTERM, timeout_s=60)
 
     assert not is_alive(process)
 
@@ -267,7 +280,7 @@ def test_strays_are_found_by_the_home_and_the_service_that_they_belong_to(tmp_pa
         assert list(strays(lambda proc: has_marker(proc, tmp_path, "y"))) == []
         assert list(strays(lambda proc: has_marker(proc, tmp_path.parent, "x"))) == []
     finally:
-        end(process, polite=signal.SIGKILL, timeout_s=5)
+        end(process, polite=signal.SIGKILL, timeout_s=60)
 
 
 def test_a_service_inherits_no_secret_and_no_setting_of_another_spark(tmp_path, monkeypatch):
