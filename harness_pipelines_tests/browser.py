@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 60_000  #: a busy machine is no failure
@@ -25,9 +25,10 @@ def browsing() -> Iterator[Page]:
         pytest.fail(
             "no Chromium on PATH: `deploy/run test` installs Debian's package chromium, else install it yourself"
         )
+    expect.set_options(timeout=PATIENCE_MS)
     arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        browser = playwright.chromium.launch(executable_path=program, args=arguments, timeout=PATIENCE_MS)
         try:
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.set_default_timeout(PATIENCE_MS)

@@ -82,7 +82,7 @@ class CatalogServer:
     def stop(self) -> None:
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
-            self._thread.join(20)
+            self._thread.join(60)
         self._server = self._thread = None
 
     @contextmanager

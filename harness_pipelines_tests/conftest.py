@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 import structlog
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -31,7 +32,8 @@ SHORT_LAST = ("contract", "defs", "bench", "model", "unit")  #: folders whose te
 def pytest_configure() -> None:
     """Let Ctrl-C mean something: what a shell started in the background ignores it, and so would all that it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    hypothesis_settings.register_profile("harness", deadline=None)  # a busy machine is no failure
+    slow = [HealthCheck.too_slow]
+    hypothesis_settings.register_profile("harness", deadline=None, suppress_health_check=slow)  # as busy machines are
     hypothesis_settings.load_profile("harness")
 
 

@@ -77,7 +77,7 @@ class RegistryServer:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
     def answer(self, method: str, path: str, query: str, body: Any) -> tuple[int, Any]:
         parts = [unquote(part) for part in path.strip("/").split("/")]

@@ -51,7 +51,8 @@ INGEST = frozenset({Stage.INGEST})
 TIER = frozenset({Stage.TIER})
 OTREE = frozenset({Stage.OTREE})
 COORDINATES = ("_kafka_partition", "_kafka_offset")
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0  #: on a busy machine
+ENDLESS_S = 300.0  #: after which a process that was asked to end does not end at all
 Row = tuple[int, int, int]  #: partition, offset, id
 MoveOnce = Callable[..., object]  #: `tier_once` and its like
 ByHand = Callable[[hp.Harness, Sequence[str]], None]  #: something done to tables by name
@@ -254,7 +255,7 @@ class TableRig:
         with running(self.worker(stages, lease_s=lease_s)) as worker:
             yield worker
 
-    def claim(self, stage: Stage, *, lease_s: float = 60.0) -> Claim:
+    def claim(self, stage: Stage, *, lease_s: float = 600.0) -> Claim:
         claim = self.stores.ledger.claim(
             self.table.row, stage, shard=0, holder=str(uuid.uuid4()), lease=timedelta(seconds=lease_s)
         )
@@ -329,7 +330,7 @@ class WorkerProcess:
         self.was_alive = self._process.is_alive()
         if self.was_alive:
             self.send(signal.SIGKILL)
-        self._process.join(10)
+        self._process.join(DEADLINE_S)
         self._process.close()
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from unittest import mock
@@ -27,6 +26,9 @@ from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines_tests.contract.stores_rig import RealRig, agrees, decoded
+from harness_pipelines_tests.promise import within
+
+ORDINARY_S = 120.0  #: far more than what is given while Postgres hangs
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def test_a_read_whose_postgres_hangs_is_given_up_and_the_next_one_goes_on(real: 
         schema=arrow_schema(table.spec.stored, coordinates=True),
     )
     with closing(PostgresProxy(real.dsn)) as proxy, closing(BufferReader(proxy.dsn)) as reader:
-        reader._sessions.deadline_s = 20.0
+        reader._sessions.deadline_s = ORDINARY_S
         if kept:
             assert reader.read(query, BufferStats()).num_rows == 10
         proxy.freeze()
@@ -127,7 +129,7 @@ def test_a_read_whose_postgres_hangs_is_given_up_and_the_next_one_goes_on(real: 
             reader.read(query, BufferStats())
         proxy.down()  # whoever still waits ends
         proxy.up()
-        reader._sessions.deadline_s = 20.0
+        reader._sessions.deadline_s = ORDINARY_S
         assert reader.read(query, BufferStats()).num_rows == 10
 
 
@@ -138,7 +140,7 @@ def test_an_ingest_whose_postgres_hangs_is_given_up_and_the_next_one_goes_on(rea
     segment = real.segments.open_segment(table)
     with closing(PostgresProxy(real.dsn)) as proxy:
         sessions = AdbcSessions(proxy.dsn, role=WORKER)
-        sessions.deadline_s = 20.0
+        sessions.deadline_s = ORDINARY_S
         with closing(SegmentWriter(sessions, table, lambda: claim, run_id=None)) as writer:
             if when != "a new session":
                 writer.commit(segment, [decoded(table, 0, 0, 5)], confirm=agrees)
@@ -155,14 +157,12 @@ def test_an_ingest_whose_postgres_hangs_is_given_up_and_the_next_one_goes_on(rea
             hang_at("a new session")()
             faults.arm("ingest.in_transaction", hang_at("the commit"))
             faults.arm("ingest.after_commit", hang_at("the news"))
-            asked_at = time.monotonic()
-            with expected(when):
+            with within(15, "a commit to a Postgres that hangs"), expected(when):
                 writer.commit(segment, [decoded(table, 0, low, low + 5)], confirm=hang_at("the bounds"))
-            assert time.monotonic() - asked_at < 15  # of 20
             faults.disarm()
             proxy.down()  # whoever still waits ends
             proxy.up()
-            sessions.deadline_s = 20.0
+            sessions.deadline_s = ORDINARY_S
             high = real.ask(
                 "SELECT buffer_hi FROM harness.ingest_positions WHERE table_id = %s AND partition = 0", [table.table_id]
             )[0]["buffer_hi"]
@@ -184,6 +184,5 @@ def test_news_of_a_postgres_that_hangs_end_when_they_are_closed(real: RealRig):
         proxy.freeze()
         news = News(proxy.dsn)
         news.wait(1, news.heard(1), 0.1)
-        asked_at = time.monotonic()
-        news.close()
-        assert time.monotonic() - asked_at < 8
+        with within(8, "the end of the news"):
+            news.close()

@@ -21,6 +21,7 @@ from harness_pipelines.protocol.schema.schemas import SpecDisagrees, SpecMoved
 from harness_pipelines.protocol.versions import ForeignCommit, Version
 from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.contract.stores_rig import COLUMNS, HOUR, MINUTE, RealRig, StoresRig, fresh_view
+from harness_pipelines_tests.producer import DEADLINE_S
 
 
 @pytest.fixture
@@ -440,7 +441,7 @@ def test_two_publishers_at_once_publish_one_after_the_other(stores: StoresRig, t
     """Two attempts of one move race: exactly one takes effect, the other is told so."""
     claim = stores.claim(table)
     move = stores.plan(table, claim, {0: 0}, {0: 10})
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=DEADLINE_S)
     ends: list[Version | HarnessError] = []
 
     def attempt() -> None:
@@ -462,7 +463,7 @@ def test_two_publishers_at_once_publish_one_after_the_other(stores: StoresRig, t
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(DEADLINE_S)
 
     assert {type(end) for end in ends} == {MoveClosed, Version}
     assert len(ends) == 2

@@ -33,7 +33,7 @@ from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive, iceberg_fields
 from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 
 OverlayRequest = Callable[[], object]
 #: {lock: how another session holds it, and what the statement that takes it has in it}
@@ -407,7 +407,7 @@ def test_an_act_waits_at_the_lock_of_what_it_is_going_to_judge(
         pid = connection.info.backend_pid
         wait_until(lambda: _waits_at(other, pid) is not None or not thread.is_alive(), "it waits, or is over")
         found, holds = _waits_at(other, pid), _locked_by_whom_waits(other, pid)
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive()
     assert found is not None, f"it did not wait: {failed}"
     assert re.search(takes, found), f"it waited later, at: {found}"
@@ -444,7 +444,7 @@ def test_an_act_does_not_wait_for_those_of_another_table(
         thread.start()
         wait_until(lambda: _waits_at(other, pid) is not None or not thread.is_alive(), "it waits, or is over")
         found = _waits_at(other, pid)
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert found is None, f"it waited at: {found}"
     assert not failed
 

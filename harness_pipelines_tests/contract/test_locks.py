@@ -28,7 +28,7 @@ from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecMoved
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, decoded, fresh_view
 from harness_pipelines_tests.contract.test_lock_order import accept_foreign, adopt
 from harness_pipelines_tests.contract.test_lock_order import reconcile as go_on
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 
 OverlayRequest = Callable[[], object]
 HELD_UP = "SELECT count(*) AS held_up FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
@@ -75,7 +75,7 @@ def waits(
         wait_until(lambda: _held_up(real, pid) or not thread.is_alive(), "it waits or is over")
         assert thread.is_alive(), "it did not wait"
         meanwhile()
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive()
     return raised
 
@@ -146,7 +146,7 @@ def test_a_revert_does_not_wait_for_ingest(real: RealRig, table: TableRow):
         thread.start()
         wait_until(lambda: _held_up(real, pid) or not thread.is_alive(), "it waits or is over")
         assert not _held_up(real, pid)
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert real.ledger.head(table).revert_of is not None
 
 

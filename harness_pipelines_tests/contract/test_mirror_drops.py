@@ -22,6 +22,7 @@ from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines_tests.catalog_server import CatalogServer
 from harness_pipelines_tests.contract.mirror_rig import NAMESPACE, Mirrored
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
+from harness_pipelines_tests.producer import DEADLINE_S
 
 RETENTION = {"versions": "1s", "snapshots": 1, "grace": "1s"}
 
@@ -134,12 +135,12 @@ def test_a_server_that_a_worker_reaches_between_its_drop_and_the_ledger_is_follo
     def slow(catalog: Any, view: Any) -> bool:
         found = drop(catalog, view)
         at_server.set()
-        assert end.wait(60)
+        assert end.wait(DEADLINE_S)
         return found
 
     def begin() -> None:
         operator.start()
-        assert at_server.wait(60)
+        assert at_server.wait(DEADLINE_S)
 
     monkeypatch.setattr(rest.RestMirror, "drop", slow)
     arguments = (stores, mirrored.table, catalog)
@@ -151,7 +152,7 @@ def test_a_server_that_a_worker_reaches_between_its_drop_and_the_ledger_is_follo
     mirrored.step()
     faults.disarm()
     end.set()
-    operator.join(60)
+    operator.join(DEADLINE_S)
     assert server.catalog.table_exists(name) == (asleep == "before it intends")  # it was found without the table
 
     real.ask(

@@ -44,7 +44,7 @@ from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 from harness_pipelines_tests.rig import with_session
 
 # -- rights -------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_two_inits_at_once_do_it_once_and_a_later_one_changes_nothing(make_datab
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(DEADLINE_S)
 
     assert sorted(map(len, done)) == [0, len(migrations.migrations())]
     assert migrate(fresh) == []
@@ -230,7 +230,7 @@ FROM harness.tables, generate_series(1, %s) n
 
 @pytest.mark.parametrize(
     ("rows", "limit"),
-    [(30_000, "250ms"), pytest.param(1_000_000, "5s", marks=[pytest.mark.long, pytest.mark.timeout(600)])],
+    [(30_000, "250ms"), pytest.param(1_000_000, "5s", marks=pytest.mark.long)],
 )
 def test_a_migration_that_rewrites_a_large_quarantine_is_not_ended_by_the_limit_of_a_statement(
     make_database: Callable[[], str], rows: int, limit: str
@@ -403,10 +403,10 @@ def test_a_segment_is_closed_after_the_writer_that_is_in_it(real: RealRig, refus
 
     def meanwhile() -> None:
         closing.start()
-        wait_until(lambda: waits_for_a_lock(real), "closing waits for the writer", deadline_s=8)
+        wait_until(lambda: waits_for_a_lock(real), "closing waits for the writer")
 
     writer.commit(segment, [decoded(table, 0, 0, 5, refused=refused_offsets)], confirm=meanwhile)
-    closing.join(30)
+    closing.join(DEADLINE_S)
     writer.close()
 
     assert next((s.state, s.max_hi) for s in real.segments.all(table)) == ("closed", {0: 5, 1: 0})
@@ -424,8 +424,8 @@ def test_a_decision_to_retire_waits_for_the_reader_that_is_looking(real: RealRig
             found = real.ask("SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
             return bool(found[0]["n"])
 
-        wait_until(waits, "the decision waits for the reader", deadline_s=8)
-    trimming.join(30)
+        wait_until(waits, "the decision waits for the reader")
+    trimming.join(DEADLINE_S)
     assert not trimming.is_alive()
 
 
@@ -433,7 +433,7 @@ def test_a_drop_of_a_snapshot_waits_for_a_renewal_that_began_before_the_lease_en
     """Others see the lease as ended until the renewal is committed; its reader would go on without the snapshot."""
     table, name, snapshots = real.table(), f"s{uuid.uuid4().hex[:12]}", Snapshots(real.database)
     snapshots.create(name, [table])
-    state = Leases(real.readers).look(table, holder="a reader", lease=timedelta(seconds=2), at=name)
+    state = Leases(real.readers).look(table, holder="a reader", lease=timedelta(seconds=4), at=name)
     with ThreadPoolExecutor(1) as pool:
         with real.database.transaction() as renewing:
             key = {"lease_id": state.lease_id, "lease": timedelta(hours=1)}
@@ -441,9 +441,9 @@ def test_a_drop_of_a_snapshot_waits_for_a_renewal_that_began_before_the_lease_en
             ended = "SELECT clock_timestamp() > %s AS ended"
             wait_until(lambda: bool(real.ask(ended, [state.lease_until])[0]["ended"]), "the lease has ended")
             dropping = pool.submit(snapshots.drop, name)
-            wait_until(lambda: dropping.done() or waits_for_a_lock(real), "the drop waits", deadline_s=8)
+            wait_until(lambda: dropping.done() or waits_for_a_lock(real), "the drop waits")
         with pytest.raises(SnapshotInUse, match=f"a reader reads {table.name} as of snapshot {name}"):
-            dropping.result(30)
+            dropping.result(DEADLINE_S)
     real.leases.end(state.lease_id)
     snapshots.drop(name)
 
@@ -457,11 +457,11 @@ def test_a_drop_leaves_a_snapshot_that_was_made_anew_over_another_table(real: Re
         with psycopg.connect(session_dsn(real.dsn, role=READER)) as looking:
             looking.execute(postgres.sql("reads/share_trim_lock"), {"table_id": first.table_id})
             dropping = pool.submit(snapshots.drop, name)
-            wait_until(lambda: dropping.done() or waits_for_a_lock(real), "the drop waits", deadline_s=8)
+            wait_until(lambda: dropping.done() or waits_for_a_lock(real), "the drop waits")
             real.ask("DELETE FROM harness.snapshots WHERE name = %s", [name])
             snapshots.create(name, [second])
         with pytest.raises(SnapshotUnknown, match=f"{name}, or it was made again over other tables"):
-            dropping.result(30)
+            dropping.result(DEADLINE_S)
     assert [p.table for one in snapshots.all() if one.name == name for p in one.tables] == [second.name]
     snapshots.drop(name)
 
@@ -486,11 +486,11 @@ def test_a_drop_waits_for_the_reader_that_is_looking_and_lets_it_leave_its_lease
             found = real.ask("SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
             return bool(found[0]["n"])
 
-        wait_until(waits, "the drop waits for the reader", deadline_s=8)
+        wait_until(waits, "the drop waits for the reader")
         asked = {"version": None, "named": None, "lease": timedelta(minutes=1)}
         wanted = {"table_id": table.table_id, "lease_id": uuid.uuid4(), "holder": "a reader", **asked}
         assert looking.execute(postgres.sql("reads/look"), wanted).fetchone()
-    dropping.join(30)
+    dropping.join(DEADLINE_S)
 
     assert [dropped.readers for dropped in done] == [1]
 

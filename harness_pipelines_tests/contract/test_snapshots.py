@@ -23,7 +23,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_locks import waits
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 
 HELD_BY = "SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND granted"
 WAITS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
@@ -162,7 +162,7 @@ def test_a_moment_has_the_version_whose_commit_stands_still_after_it_took_its_ti
         published = real.publish(table, claim, move)
     finally:
         faults.disarm()
-    readers[0].join(30)
+    readers[0].join(DEADLINE_S)
     assert read == [published.version]
 
 

@@ -31,7 +31,7 @@ from harness_pipelines_tests.rig import TableRig
 
 ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 PID = re.compile(r"\(pid: (\d+)\)")
-RUN_S = 240.0  #: for a run to be asked for, to start and to do its work, on a machine that is busy
+RUN_S = 480.0  #: for a run to be asked for, to start and to do its work, on a machine that is busy
 #: A daemon that kills itself when one of its sensors comes to a phase of a tick; Dagster's own tests crash there, too.
 KILLED_AT = """
 import os, signal, sys
@@ -156,7 +156,9 @@ class DagsterRig:
             runs = self.instance.get_runs(RunsFilter(statuses=active))
             return [run.run_id for run in runs if self.pid_of(run) not in alive]
 
-        wait_until(lambda: not false_ones(), f"runs without a process are ended: {self.log('daemon')}", deadline_s=150)
+        wait_until(
+            lambda: not false_ones(), f"runs without a process are ended: {self.log('daemon')}", deadline_s=RUN_S
+        )
 
     def rows(self) -> dict[str, int]:
         """How many rows each table of Dagster's database has."""

@@ -23,7 +23,7 @@ from harness_pipelines_tests.faults.dagster_rig import RUN_S, DagsterRig, dagste
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2400)
 PHASES = ("TICK_CREATED", "TICK_HELD", "RUN_IDS_RESERVED", "RUN_CREATED", "RUN_LAUNCHED")
 
 
@@ -75,7 +75,7 @@ def test_a_run_that_is_killed_is_taken_over_and_ends_red(table: TableRig, dagste
     run = dagster.await_run(table, Stage.INGEST)
     dagster.kill_run(run)
     table.produce(50)
-    table.await_exact(deadline_s=150)
+    table.await_exact(deadline_s=RUN_S)
     dagster.await_truth()
     ended = dagster.instance.get_run_by_id(run.run_id)
     assert ended is not None
@@ -92,7 +92,7 @@ def test_all_of_it_is_killed_and_started_again(table: TableRig, dagster: Dagster
     table.produce(50)
     dagster.room.processes.clear()
     dagster.daemon()
-    table.await_exact(deadline_s=150)
+    table.await_exact(deadline_s=RUN_S)
     dagster.await_truth()
     table.assert_exact()
 
@@ -109,7 +109,7 @@ def test_dagster_s_database_is_lost_and_made_anew(table: TableRig, dagster: Dags
     dagster.room.processes.clear()
     assert dagster.daemon() != daemon
     dagster.await_tables()
-    table.await_exact(deadline_s=150)
+    table.await_exact(deadline_s=RUN_S)
     dagster.await_truth()
     table.assert_exact()
 
@@ -188,6 +188,6 @@ def test_the_code_is_loaded_again_while_a_run_is_at_work(table: TableRig, dagste
     table.await_exact(deadline_s=RUN_S)
     dagster.end_code_servers()
     table.produce(50)
-    table.await_exact(deadline_s=150)
+    table.await_exact(deadline_s=RUN_S)
     dagster.await_truth()
     table.assert_exact()

@@ -22,7 +22,7 @@ from harness_pipelines_tests.faults.dagster_rig import RUN_S, DagsterRig, dagste
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 #: A daemon whose clock is behind the machine's by the seconds in a file, and which looks at its schedules each second.
 BY_ITS_CLOCK = """
 import sys
@@ -63,9 +63,9 @@ def test_code_servers_that_are_told_to_end_leave_the_work_to_others(table: Table
         dagster.reload()
         told = dagster.end_code_servers(signal.SIGTERM)
         table.produce(50)
-        table.await_exact(deadline_s=150)
+        table.await_exact(deadline_s=RUN_S)
         wait_until(lambda: not alive(told), "the code servers have ended", deadline_s=RUN_S)  # noqa: B023
-        wait_until(lambda: has_ended(dagster, run), "its run ended, or goes on", deadline_s=150)  # noqa: B023
+        wait_until(lambda: has_ended(dagster, run), "its run ended, or goes on", deadline_s=RUN_S)  # noqa: B023
     wait_until(lambda: _all_in_lake(table), "tier has moved what there was", deadline_s=2 * RUN_S)
     dagster.await_truth()
     table.assert_exact()

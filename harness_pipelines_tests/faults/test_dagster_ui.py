@@ -19,7 +19,7 @@ from harness_pipelines_tests.faults.dagster_rig import RUN_S, DagsterRig, dagste
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2400)
 CHOSEN = ("0000", "0001")
 
 

@@ -85,12 +85,12 @@ def test_a_segment_waits_for_the_readers_that_began_before_it_was_retired(make_r
     rig.produce(30)
     rig.ingest()
     stores, table = rig.stores, rig.table.row
-    plan = rig.table.plan(lease=timedelta(seconds=60))
-    frame = rig.table.to_spark(stores.spark(), columns=["id", *COORDINATES], lease_s=60)
+    plan = rig.table.plan(lease=timedelta(minutes=10))
+    frame = rig.table.to_spark(stores.spark(), columns=["id", *COORDINATES], lease_s=600)
     truth = rig.truth.total()
 
     def check() -> None:
-        stores.leases.renew(plan.lease_id, lease=timedelta(seconds=60))
+        stores.leases.renew(plan.lease_id, lease=timedelta(minutes=10))
 
     rig.tier()
     stores.segments.rotate(table)

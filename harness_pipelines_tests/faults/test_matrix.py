@@ -68,7 +68,7 @@ def drilled(ground: Ground, request: pytest.FixtureRequest) -> Drilled:
     return Drilled(ground, [cell for name, cell in CELLS.items() if name in wanted])
 
 
-@pytest.mark.timeout(600)  # the first cell of a batch waits for all of it
+@pytest.mark.timeout(1800)  # the first cell of a batch waits for all of it
 @pytest.mark.parametrize(
     "name",
     [

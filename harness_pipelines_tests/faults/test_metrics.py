@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -19,6 +18,7 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.rig import INGEST, PostgresProxy, TableRig, running
 from harness_pipelines_tests.scrape import scrape, served
 
@@ -66,11 +66,9 @@ def test_while_postgres_is_away_a_scrape_has_the_workers_own_counters(
     else:
         proxy.freeze()
     wait_until(lambda: scrape(url).value("harness_scrape_ok") == 0, "it is noticed")
-    began = time.monotonic()
-    found = scrape(url)
-    took_s = time.monotonic() - began
+    with within(LOOK_S_MAX + 2.0, "a scrape without Postgres"):
+        found = scrape(url)
 
-    assert took_s < LOOK_S_MAX + 2.0
     assert found.samples("harness_buffer_offsets") == {}
     assert found.value("harness_moved_records_total", table=rig.name, stage="ingest") == 40
     assert found.value("harness_worker_ready") == 1
@@ -129,7 +127,7 @@ def test_a_move_that_is_open_is_shown_with_its_attempts_and_one_that_is_stuck_as
     rig.stores.ledger.note_failure(again, error="out of memory", counts=True)
     shown = state(rig, holder=claim.holder)
     assert {s: (m.attempt, m.failures, m.stuck) for s, m in shown.moves.items()} == {"tier": (2, 1, False)}
-    assert {s: (c.own, 0 < c.lease_s <= 60) for s, c in shown.claims.items() if c.lease_s} == {"tier": (True, True)}
+    assert {s: (c.own, 0 < c.lease_s <= 600) for s, c in shown.claims.items() if c.lease_s} == {"tier": (True, True)}
     assert not state(rig, holder="another").claims["tier"].own
 
     rig.stores.ledger.close_move(claim, again, state=MoveState.QUARANTINED, error="every attempt failed")
@@ -143,7 +141,7 @@ def test_leases_stops_and_quarantined_records_are_counted(rig: TableRig):
     rig.produce(2)
     rig.produce_misfit(b"{")
     rig.ingest()
-    read = rig.stores.leases.look(rig.table.row, holder="test", lease=timedelta(seconds=60))
+    read = rig.stores.leases.look(rig.table.row, holder="test", lease=timedelta(minutes=10))
     rig.stores.ledger.stop_table(rig.table.row, "as an example")
     shown = state(rig)
     assert (shown.quarantined, shown.readers, shown.stopped, shown.stream) == (1, 1, True, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from unittest.mock import patch
@@ -21,7 +20,9 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.faults.drills import DRILLS
 from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.rig import (
+    ENDLESS_S,
     INGEST,
     Command,
     PostgresProxy,
@@ -241,15 +242,14 @@ def test_a_postgres_that_is_there_and_does_not_answer_is_given_up_by_its_address
         with database.reading() as connection:
             connection.execute("SELECT 1")
         proxy.freeze()
-        asked_at = time.monotonic()
         with (
+            within(15, "an answer that does not come"),
             pytest.raises(
                 PostgresUnreachable, match=r"Postgres at 127.0.0.1:\d+ is not answering: no answer within 6 s"
             ),
             database.reading() as connection,
         ):
             connection.execute("SELECT 2")
-        assert time.monotonic() - asked_at < 15
     finally:
         database.close()
 
@@ -264,7 +264,6 @@ def test_a_worker_whose_postgres_hangs_ends_15_s_after_sigterm(make_rig, setting
         for rig in rigs:
             rig.await_rows(5)
         proxy.freeze()
-        asked_at = time.monotonic()
-        command.send(signal.SIGTERM)
-        command.await_end(deadline_s=30)
-    assert time.monotonic() - asked_at < 15
+        with within(15, "the end of the worker"):
+            command.send(signal.SIGTERM)
+            command.await_end(deadline_s=ENDLESS_S)

@@ -269,7 +269,7 @@ def test_expire_keeps_the_files_that_hide_rows_and_removes_what_a_compaction_lef
         [row] = rig.stores.database.rows("ledger/lock_table", {"table_id": rig.table.row.table_id})
         return bool(row["retained_from"] == head.version)
 
-    wait_until(is_old_gone, "older versions are given up", deadline_s=30)
+    wait_until(is_old_gone, "older versions are given up")
     expire_once(rig.stores, rig.table.row, claim, remove_large=True)
     rig.stores.ledger.release(claim)
     assert all(Path(urlsplit(path).path).exists() for path in hiding)

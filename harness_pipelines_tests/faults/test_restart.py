@@ -37,7 +37,7 @@ def test_who_takes_a_stopped_table_over_and_works_starts_it(make_rig: MakeRig, m
             first.stop.set()
             sick[id(first)] = False
             rig.await_exact()
-            wait_until(lambda: stopped(rig) is None, "the second one starts it", deadline_s=15)
+            wait_until(lambda: stopped(rig) is None, "the second one starts it")
 
 
 def test_another_stage_does_not_start_what_it_knows_nothing_of(make_rig: MakeRig):

@@ -87,7 +87,7 @@ def test_a_log_that_is_cut_under_a_worker_and_has_grown_again_stops_its_table(
         wait_until(
             lambda: "leader epoch" in worker.progress[0].trouble.get(Stage.INGEST, ""),
             "the table stops by name",
-            deadline_s=90,
+            deadline_s=120,
         )
         assert rig.status() == {0: (0, 20)}
 

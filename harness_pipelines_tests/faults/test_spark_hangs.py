@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -20,9 +19,11 @@ from harness_pipelines.engines.spark.session import SparkAway
 from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Endpoints
 from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.rig import TableRig, new_warehouse, settings_for, with_session
 
 STATEMENT_S = 3
+EVER_S = 400.0
 END_S = 60.0  #: far less than for ever; a task's connection and each of its answers is waited for apart
 
 
@@ -71,7 +72,6 @@ def test_a_move_ends_by_name_when_postgres_hangs_under_it_and_goes_on_afterwards
         rig.ingest()
         frame = rig.table.to_spark(harness.stores.spark())
         with stopped(server):
-            asked_at = time.monotonic()
             raised: list[BaseException] = []
 
             def count() -> None:
@@ -84,10 +84,10 @@ def test_a_move_ends_by_name_when_postgres_hangs_under_it_and_goes_on_afterwards
                     raised.append(error)
 
             asking = threading.Thread(target=count, daemon=True)
-            asking.start()
-            asking.join(END_S)
+            with within(END_S, "a read by Spark from a Postgres that hangs"):
+                asking.start()
+                asking.join(EVER_S)
             assert not asking.is_alive(), "Spark waits for ever"
-            assert time.monotonic() - asked_at < END_S
         assert isinstance(raised[0], SparkAway), repr(raised[0])[:2000]
         rig.tier()
         rig.assert_exact()

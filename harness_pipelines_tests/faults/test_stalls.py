@@ -26,6 +26,7 @@ from harness_pipelines.stages.run.looks import Looks
 from harness_pipelines.stages.table import expire
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.rig import INGEST, TableRig, environment, running
 from harness_pipelines_tests.scrape import scrape, served
 
@@ -170,7 +171,7 @@ def test_small_files_that_compact_says_nothing_about_stall_it(make_rig: MakeRig,
         broken.setattr(compact, "trigger", lambda *_, **__: None)  # the loop lives, and finds nothing to do
         worker = rig.worker(frozenset({Stage.COMPACT}))
         with running(worker):
-            wait_until(lambda: "compact" in waiting(rig), "it is noted", deadline_s=20.0)
+            wait_until(lambda: "compact" in waiting(rig), "it is noted")
     looked(rig)
     assert alarms(rig) == {}
     looked(rig, minutes_later=1.2)
@@ -200,11 +201,11 @@ def test_an_expire_that_removes_nothing_stalls(make_rig: MakeRig, monkeypatch: p
             key,
         )
     wanted = {"files to remove", "segments to drop", "versions to let go of"}
-    wait_until(lambda: whats(rig, "expire") == wanted, "the versions are over", deadline_s=10.0)
+    wait_until(lambda: whats(rig, "expire") == wanted, "the versions are over")
     with monkeypatch.context() as broken:
         broken.setattr(expire, "expire_once", lambda *_, **__: None)  # the loop lives, and does nothing
         with running(rig.worker(frozenset({Stage.EXPIRE}))):
-            wait_until(lambda: "expire" in waiting(rig), "it is noted", deadline_s=20.0)
+            wait_until(lambda: "expire" in waiting(rig), "it is noted")
     looked(rig, minutes_later=1.5)
     assert alarms(rig) == {}, "it looks once a minute"
     looked(rig, minutes_later=1)
@@ -264,8 +265,8 @@ def test_an_error_that_a_stage_meets_again_and_again_is_in_the_ledger_within_ten
 
     with monkeypatch.context() as broken:
         broken.setattr(expire, "expire_once", away)
-        with running(rig.worker(frozenset({Stage.EXPIRE}))):
-            wait_until(lambda: "expire" in seen(), "it is shown to all", deadline_s=10.0)
+        with running(rig.worker(frozenset({Stage.EXPIRE}))), within(10, "what is shown to all"):
+            wait_until(lambda: "expire" in seen(), "it is shown to all")
     assert "the lake is away" in (seen()["expire"] or "")
     with rig.stores.database.transaction() as connection:
         connection.execute("UPDATE harness.troubles SET since = since - interval '2 minutes'")

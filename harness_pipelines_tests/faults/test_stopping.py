@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import socket
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -30,12 +29,14 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.rig import TIER, TableRig, running
 
 TASKS = 40_000  #: which take minutes
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 TABLE: Any = SimpleNamespace(name="shop.orders")
 LEASE = timedelta(seconds=30)
+EVER_S = 200.0
 PROMPT_S = 10.0  #: far less than Spark would take for what it is asked
 PINGS = "grpc.http2.max_pings_without_data"
 NOTICED_S = 90.0  #: a ping without an answer, then some new connections without one
@@ -74,11 +75,11 @@ def test_a_worker_that_is_interrupted_gives_up_what_spark_does_for_it(
     with mock.patch.object(spark_write, "append_to_branch", write):
         running.start()
         wait_until(begun.exists, "Spark is at work")
-        asked = time.monotonic()
-        worker.interrupt()
-        running.join(60)
+        with within(PROMPT_S, "the end of the worker"):
+            worker.interrupt()
+            running.join(EVER_S)
 
-    assert time.monotonic() - asked < PROMPT_S
+    assert not running.is_alive()
     assert worker.progress[0].trouble == {}, "nobody has to look at it"
     move = harness.stores.ledger.open_move(rig.table.row, Stage.TIER, shard=0)
     assert move is not None, "it is open for the next attempt"
@@ -109,7 +110,8 @@ def test_a_worker_whose_claim_is_lost_gives_up_what_spark_does_under_it(
         wait_until(begun.exists, "Spark is at work")
         claims("holder = gen_random_uuid(), epoch = epoch + 1, lease_until = clock_timestamp() + interval '1 hour'")
         tally = worker.progress[0].tallies[Stage.TIER]
-        wait_until(lambda: tally.failed >= 1, "its attempt has ended", deadline_s=LEASE.total_seconds())
+        with within(LEASE.total_seconds(), "the end of its attempt"):
+            wait_until(lambda: tally.failed >= 1, "its attempt has ended", deadline_s=EVER_S)
     move = harness.stores.ledger.open_move(rig.table.row, Stage.TIER, shard=0)
     assert move is not None, "it is open for the next attempt"
     assert harness.stores.ledger.note_failure(move, error="asked for their number", counts=False) == 0
@@ -132,7 +134,8 @@ def test_another_process_s_work_in_the_same_spark_goes_on(other: hp.Harness, har
     wait_until(begun.exists, "Spark is at work")
     with harness.stores.spark_sessions.working() as session:
         other.stores.spark_sessions.interrupt()
-        assert interrupted.wait(PROMPT_S), "their work has ended"
+        with within(PROMPT_S, "the end of their work"):
+            assert interrupted.wait(EVER_S), "their work has ended"
         assert session.range(5).count() == 5
 
     with pytest.raises(SparkInterrupted), other.stores.spark_sessions.working():
@@ -211,7 +214,6 @@ def at_work(harness: hp.Harness, folder: Path) -> tuple[threading.Thread, list[B
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_a_spark_that_hangs_is_noticed_and_named(hanging: tuple[hp.Harness, TcpProxy], tmp_path: Path):
     """Nothing would ever tell TCP: who waits for an answer has nothing to send."""
     harness, proxy = hanging
@@ -224,7 +226,6 @@ def test_a_spark_that_hangs_is_noticed_and_named(hanging: tuple[hp.Harness, TcpP
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_who_ends_while_spark_hangs_does_not_wait_for_it(
     hanging: tuple[hp.Harness, TcpProxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

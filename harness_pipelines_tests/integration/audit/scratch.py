@@ -80,7 +80,7 @@ class Scratch:
     def dump(self) -> Path:
         """A backup of the database, by pg_dump."""
         backup = self._folder / f"{uuid.uuid4().hex[:8]}.dump"
-        subprocess.run([_tool("pg_dump"), "-Fc", "-f", backup, "-d", self.dsn], check=True, timeout=60)
+        subprocess.run([_tool("pg_dump"), "-Fc", "-f", backup, "-d", self.dsn], check=True, timeout=300)
         return backup
 
     def restore(self, backup: Path, rig: TableRig, *, beside: bool = False) -> None:
@@ -93,7 +93,7 @@ class Scratch:
             self.sql("CREATE SCHEMA public")
         subprocess.run(
             [_tool("pg_restore"), "--clean", "--if-exists", "-d", self.dsn, backup],
-            check=True, timeout=60, capture_output=True,
+            check=True, timeout=300, capture_output=True,
         )  # fmt: skip
         self.reopen(rig)
 

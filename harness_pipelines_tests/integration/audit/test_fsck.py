@@ -139,7 +139,7 @@ def test_a_table_at_work_is_sound_at_every_look(endpoints: Endpoints, monkeypatc
 
     try:
         with running(Worker(rig.harness.stores, [rig.table.row], WorkerOptions())):
-            wait_until(moved, "four moves were made", deadline_s=90)
+            wait_until(moved, "four moves were made")
     finally:
         rig.kafka.close()
         rig.harness.close()

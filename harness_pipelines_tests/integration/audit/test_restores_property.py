@@ -93,7 +93,6 @@ class Run:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nothing_is_lost_or_doubled_whatever_is_restored_taken_over_and_reverted(place: Scratch, seed: int):
     rng = random.Random(seed)

@@ -46,7 +46,6 @@ def folders(home: Path, name: str) -> list[Path]:
     return list((home / "demo").glob(f"{name.partition('.')[2]}-*"))
 
 
-@pytest.mark.timeout(600)  # about 30 s where the machine has nothing else to do
 def test_the_final_state_and_every_read_are_what_the_producer_s_log_leaves(settings, words):
     result = run_demo(settings, Orders(**words), OPTIONS, Show())
     told, log = result.to_json(), result.log
@@ -87,7 +86,6 @@ class Lying(Orders):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)  # about 30 s where the machine has nothing else to do
 def test_records_that_are_not_what_the_log_has_are_found_and_their_keys_named(settings, words):
     scenario = Lying(**words)
 

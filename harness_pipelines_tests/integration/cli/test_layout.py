@@ -84,7 +84,7 @@ class Both:
 @contextmanager
 def _claimed(opened: hp.Harness, name: str) -> Iterator[tuple[Stores, TableRow, Claim]]:
     stores, row = opened.stores, opened.table(name).row
-    claim = stores.ledger.claim(row, Stage.OTREE, shard=0, holder=str(uuid.uuid4()), lease=timedelta(seconds=60))
+    claim = stores.ledger.claim(row, Stage.OTREE, shard=0, holder=str(uuid.uuid4()), lease=timedelta(minutes=10))
     assert claim is not None
     yield stores, row, claim
     stores.ledger.release(claim)
@@ -329,13 +329,13 @@ def test_what_a_rebuild_leaves_is_removed_when_a_person_says_so(both, tmp_path, 
     expire = ("run", both.name, "--stage", "expire")
 
     def trouble() -> str:
-        return str(both.json(*expire, "--for", "1s")["tables"][0]["trouble"])
+        return str(both.json(*expire, "--for", "3s")["tables"][0]["trouble"])
 
     wait_until(lambda: "--remove-large" in trouble(), "expire asks for a person's word")
     assert both.json(*expire, "--dry-run")["tables"][0]["deleted"]
 
     def removed() -> bool:  # what one run condemns, a later one deletes
-        both.harness(*expire, "--for", "1s", "--remove-large")
+        both.harness(*expire, "--for", "3s", "--remove-large")
         return bool(both.json(*expire, "--dry-run")["tables"][0]["deleted"] == [])
 
     wait_until(removed, "nothing is left to delete")

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from harness_pipelines.app.metrics import LOOPBACK
 from harness_pipelines_tests.integration.cli.conftest import GOOD
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 from harness_pipelines_tests.scrape import Scrape, scrape
 
 REFUSED = 1
@@ -48,7 +49,7 @@ def serving(harness, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]
 def stop(process: subprocess.Popen[str]) -> str:
     """End the worker; returns what it said."""
     process.send_signal(signal.SIGTERM)
-    return process.communicate(timeout=30)[1]
+    return process.communicate(timeout=DEADLINE_S)[1]
 
 
 def told(found: Scrape, table: str) -> dict[str, Any]:
@@ -80,6 +81,7 @@ def test_a_scrape_says_what_the_ledger_says_after_ingest_and_after_tier(harness,
     name, file = spec
     file.write_text(file.read_text() + "tier: {max_age: 1s}\nfreshness: {lake: 1s}\n")
     harness("table", "apply", str(file))
+    began = time.monotonic()
     with serving(harness, name, "--stage", "ingest") as (process, url):
         counted = {"table": name, "stage": "ingest"}
         wait_until(lambda: scrape(url).value("harness_moved_records_total", **counted) == GOOD, "all is ingested")
@@ -90,12 +92,13 @@ def test_a_scrape_says_what_the_ledger_says_after_ingest_and_after_tier(harness,
     assert found.value("harness_refused_records_total", table=name) == REFUSED
     assert (found.value("harness_moves_total", table=name, stage="ingest", outcome="committed") or 0) >= 1
     assert found.samples("harness_moved_bytes_total") == {}, "it runs no stage that writes files"
-    assert found.value("harness_buffer_commit_age_seconds", table=name) < 60  # type: ignore[operator]
+    assert 0 < (found.value("harness_buffer_commit_age_seconds", table=name) or 0) < time.monotonic() - began
     assert process.returncode == 0
 
+    began = time.monotonic()
     with serving(harness, name, "--stage", "tier", "--stage", "otree") as (_, url):
         merged = {"tail": 0, "buffer": 0, "stream": 0}
-        wait_until(lambda: told(scrape(url), name)["lag"] == merged, "all is in both views", deadline_s=90)
+        wait_until(lambda: told(scrape(url), name)["lag"] == merged, "all is in both views")
         wait_until(lambda: told(scrape(url), name) == shown(status()), "both say the same")
         found = scrape(url)
     for stage in ("tier", "otree"):
@@ -105,7 +108,7 @@ def test_a_scrape_says_what_the_ledger_says_after_ingest_and_after_tier(harness,
         assert (found.value("harness_moved_bytes_total", table=name, stage=stage) or 0) > 0
     assert told(found, name)["version"] == 3
     assert (found.value("harness_buffer_bytes", table=name) or 0) > 0
-    assert found.value("harness_tier_age_seconds", table=name) < 60  # type: ignore[operator]
+    assert 0 < (found.value("harness_tier_age_seconds", table=name) or 0) < time.monotonic() - began
     assert found.value("harness_freshness_lake_goal_seconds", table=name) == 1
     assert found.value("harness_worker_ready") == 1
 
@@ -127,7 +130,7 @@ def test_the_endpoint_ends_with_the_worker(harness, table):
         wait_until(lambda: scrape(url).value("harness_worker_ready") == 1, "it works")
         said = stop(process)
         with pytest.raises(httpx.ConnectError):
-            httpx.get(url, trust_env=False)
+            httpx.get(url, timeout=DEADLINE_S, trust_env=False)
     assert process.returncode == 0
     assert "Traceback" not in said
 

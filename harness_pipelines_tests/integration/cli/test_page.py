@@ -25,10 +25,12 @@ from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines_tests.browser import PATIENCE_MS
 from harness_pipelines_tests.integration.cli.conftest import GOOD
+from harness_pipelines_tests.producer import DEADLINE_S
 
 HTML = '<img src=x onerror="window.hurt=1"><b>bold</b>'
-SOON_MS = 30_000
+SOON_MS = PATIENCE_MS
 
 
 def cells(page: Page, partition: int) -> dict[str, Locator]:
@@ -51,7 +53,7 @@ def produce(rig, topic, *, first, rows):
 @contextmanager
 def claimed(opened: hp.Harness, name: str, stage: Stage) -> Iterator[Claim]:
     ledger, row = opened.stores.ledger, opened.table(name).row
-    claim = ledger.claim(row, stage, shard=0, holder=str(uuid.uuid4()), lease=timedelta(seconds=60))
+    claim = ledger.claim(row, stage, shard=0, holder=str(uuid.uuid4()), lease=timedelta(minutes=10))
     assert claim is not None
     yield claim
     ledger.release(claim)
@@ -59,7 +61,7 @@ def claimed(opened: hp.Harness, name: str, stage: Stage) -> Iterator[Claim]:
 
 def answer(url: str, *, method: str = "GET", **headers: str) -> tuple[int, str]:
     try:
-        with urlopen(Request(url, method=method, headers=headers), timeout=30) as found:
+        with urlopen(Request(url, method=method, headers=headers), timeout=DEADLINE_S) as found:
             return found.status, found.read().decode()
     except HTTPError as error:
         with error:
@@ -159,7 +161,7 @@ def test_numbers_look_old_while_the_ledger_is_away_and_are_new_when_it_is_back(h
             expect(browser_page.locator("body")).to_have_class("old")
 
             proxy.up()
-            expect(alert).to_be_empty(timeout=60_000)
+            expect(alert).to_be_empty(timeout=SOON_MS)
             expect(browser_page.locator("body")).not_to_have_class("old")
     finally:
         proxy.close()
@@ -182,7 +184,7 @@ def test_a_ledger_that_hangs_is_named_and_holds_up_no_page(harness, table, brows
 
             proxy.down()  # what hangs is cut: nothing else ends it
             proxy.up()
-            expect(alert).to_be_empty(timeout=60_000)
+            expect(alert).to_be_empty(timeout=SOON_MS)
     finally:
         proxy.close()
 
@@ -293,7 +295,7 @@ def test_only_names_of_this_machine_are_answered(page_url, host, code):
 
 
 def test_no_script_but_the_page_s_own_may_run(page_url):
-    with urlopen(page_url, timeout=30) as found:
+    with urlopen(page_url, timeout=DEADLINE_S) as found:
         assert "script-src 'self'" in found.headers["content-security-policy"]
         assert "http" not in found.read().decode(), "something is loaded from elsewhere"
     assert answer(f"{page_url}/nothing")[0] == 404
@@ -314,7 +316,7 @@ def test_status_serves_the_page_until_ctrl_c(harness, table):
         url = process.stderr.readline().split()[2]
         code, found = answer(f"{url}/api/status?table={table}")
         process.send_signal(signal.SIGINT)
-        ended = process.wait(30)
+        ended = process.wait(DEADLINE_S)
     finally:
         process.kill()
         process.communicate()

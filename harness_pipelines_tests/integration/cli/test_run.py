@@ -11,7 +11,7 @@ import pytest
 from harness_pipelines.stages.ingest import on_engine
 from harness_pipelines.stages.run import worker
 from harness_pipelines_tests.integration.cli.conftest import GOOD
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 
 
 def claims(harness, table: str) -> set[str]:
@@ -48,7 +48,7 @@ def test_a_signal_ends_the_worker_cleanly_and_gives_its_claims_back(harness, tab
     try:
         wait_until(lambda: "ingest" in claims(harness, table), "the worker holds its claim")
         process.send_signal(number)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
 
@@ -65,7 +65,7 @@ def test_a_table_that_is_worked_on_is_not_dropped(harness, table):
         wait_until(lambda: "ingest" in claims(harness, table), "the worker holds its claim")
         refused = harness("table", "drop", table, "--yes", code=75)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from harness_pipelines_tests.integration.cli.conftest import GOOD, Cli
+from harness_pipelines_tests.producer import DEADLINE_S
 
 
 def ids(text: str) -> list[int]:
@@ -59,10 +60,10 @@ def test_it_waits_for_more_until_it_is_interrupted_and_a_reader_may_leave(harnes
         assert ids("".join(seen)) == list(range(GOOD))
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(DEADLINE_S) == 130
 
     command = f"{sys.executable} -m harness_pipelines.cli.main --home={harness.home} stream {table} | head -n 2"
-    piped = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+    piped = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=DEADLINE_S)
     assert len(piped.stdout.splitlines()) == 2
     assert "Traceback" not in piped.stderr
 
@@ -76,4 +77,4 @@ def test_changes_go_on_with_each_version_that_comes(harness: Cli, table: str):
         assert sorted(line["id"] for line in lines) == list(range(GOOD))
         assert {line["_version"] for line in lines} == {2}
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(DEADLINE_S) == 130

@@ -137,7 +137,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(harness, table):
         f"{sys.executable} -m harness_pipelines.cli.main --home={harness.home} read {table} --format csv | head -1"
     )
 
-    done = subprocess.run(["sh", "-c", reading], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["sh", "-c", reading], capture_output=True, text=True, timeout=300, check=True)
 
     assert done.stdout == '"id","amount"\n'
     assert "Traceback" not in done.stderr

@@ -53,7 +53,6 @@ def clone(harness, rig: KafkaRig, tmp_path: Path) -> Iterator[Path]:
     rig.delete(words["topic"])
 
 
-@pytest.mark.timeout(300)  # two Spark jobs per view, and a worker that waits for the lease of a dead one
 def test_the_commands_of_the_page_do_what_it_says(clone: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HARNESS_")}
     env = {**kept, "HARNESS_JARS": os.environ["HARNESS_JARS"]}

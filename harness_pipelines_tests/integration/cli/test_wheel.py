@@ -13,7 +13,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines_tests import wheel
 from harness_pipelines_tests.integration.cli.conftest import GOOD, Cli
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.long
 Harness = Callable[..., subprocess.CompletedProcess[str]]
 PYTHON = """
 import os, sys, harness_pipelines as hp

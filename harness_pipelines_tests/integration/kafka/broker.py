@@ -83,7 +83,7 @@ class PrivateBroker:
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         log = KafkaLog(self.bootstrap, timeouts=KafkaTimeouts(request_s=1.0))
-        wait_until(lambda: answers(log), f"the broker of {self._log} answers", deadline_s=60.0)
+        wait_until(lambda: answers(log), f"the broker of {self._log} answers", deadline_s=180.0)
 
     def kill(self) -> None:
         """End it as a crash would."""

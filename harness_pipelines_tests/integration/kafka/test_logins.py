@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
     AclBinding,
@@ -20,8 +18,9 @@ from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.integration.kafka.broker import READER_PASSWORD
 from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig
+from harness_pipelines_tests.promise import within
 
-TIMEOUTS = KafkaTimeouts(request_s=20.0, lost_after_s=30.0, probe_after_s=0.5)
+TIMEOUTS = KafkaTimeouts(request_s=100.0, lost_after_s=100.0, probe_after_s=0.5)
 
 
 def login(user: str, password: str = READER_PASSWORD) -> dict[str, str]:
@@ -79,10 +78,8 @@ def test_a_topic_that_the_user_may_see_and_not_read_is_forbidden_at_the_first_po
 def test_a_wrong_password_fails_before_the_time_limit_and_is_not_shown(private_broker):
     wrong = "open-sesame-99"
     log = KafkaLog(private_broker.login, login("reader", wrong), timeouts=TIMEOUTS)
-    began = time.monotonic()
-    with pytest.raises(KafkaLoginFailed, match="HARNESS_KAFKA_SASL") as caught:
+    with within(10, "a refusal"), pytest.raises(KafkaLoginFailed, match="HARNESS_KAFKA_SASL") as caught:
         log.describe("orders")
-    assert time.monotonic() - began < TIMEOUTS.request_s / 2
     assert wrong not in str(caught.value)
 
 

@@ -18,6 +18,7 @@ from harness_pipelines.sources.kafka.contact import Contact
 from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.sources.kafka.reader import KafkaReader
 from harness_pipelines_tests.producer import DEADLINE_S, Acked, KafkaRig, wait_until
+from harness_pipelines_tests.promise import Load, within
 
 TEN_MB = 10_000_000
 
@@ -37,7 +38,7 @@ def drain(reader, topic_ends: dict[int, int], *, seed: int) -> Acked:
             found[batch.partition].update(values)
         return all(reader.positions[partition] >= end for partition, end in topic_ends.items())
 
-    wait_until(there, f"the reader is at {topic_ends}", deadline_s=60.0)
+    wait_until(there, f"the reader is at {topic_ends}")
     return found
 
 
@@ -88,11 +89,9 @@ def test_committed_aborted_and_plain_records_written_while_they_are_read_come_ex
 def test_an_interrupt_ends_a_waiting_poll_at_once_and_the_reader_goes_on(rig: KafkaRig):
     topic = rig.create(1)
     with rig.log.reader(topic, {0: 0}) as reader:
-        threading.Timer(0.2, _thread.interrupt_main).start()
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
+        with within(5, "a poll that is interrupted"), pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.2, _thread.interrupt_main).start()
             reader.poll(100, DEADLINE_S)
-        assert time.monotonic() - began < 5.0
         rig.produce(topic, 0, [b"after"])
         [batch] = reader.poll(100, DEADLINE_S)
     assert batch.values == [b"after"]
@@ -103,7 +102,9 @@ def test_a_lone_record_is_returned_within_milliseconds_of_its_acknowledgement(ri
     waits_ms: list[float] = []
     with rig.log.reader(topic, {0: 0, 1: 0}) as reader:
         reader.poll(1, 0.2)
+        load = Load()
         for step in range(30):
+            load.note()
             acked_at: list[float] = []
 
             def produce(partition: int = step % 2, at: list[float] = acked_at) -> None:
@@ -117,7 +118,7 @@ def test_a_lone_record_is_returned_within_milliseconds_of_its_acknowledgement(ri
             writer.join()
             assert [len(batch) for batch in batches] == [1]
             waits_ms.append((returned_at - acked_at[0]) * 1000)
-    assert float(np.median(waits_ms)) < 10.0  # about 1 on an idle machine
+    assert float(np.median(waits_ms)) < 10.0 * load.stretch  # about 1 on an idle machine
 
 
 class ScriptedConsumer:

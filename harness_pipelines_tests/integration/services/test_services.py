@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -26,6 +27,7 @@ from harness_pipelines.services import Endpoints, ServiceDied, Services, Service
 from harness_pipelines.services.process import identify, is_alive
 from harness_pipelines.services.spark import SLOTS_MIN
 from harness_pipelines.services.state import StateFile
+from harness_pipelines_tests.promise import within
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def kafka_at(endpoints: Endpoints, **more: str | int | float) -> dict[str, str |
 
 def make_topic(endpoints: Endpoints, topic: str) -> None:
     admin = AdminClient(kafka_at(endpoints))
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(timeout=20)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(timeout=60)
 
 
 def produce(endpoints: Endpoints, topic: str, value: bytes) -> None:
@@ -116,10 +118,10 @@ def test_kafka_makes_no_topic_by_itself(endpoints):
     topic = f"absent-{uuid.uuid4().hex}"
     producer = Producer(kafka_at(endpoints))
 
-    asked = producer.list_topics(topic, timeout=20).topics[topic]
+    asked = producer.list_topics(topic, timeout=60).topics[topic]
 
     assert asked.error is not None and asked.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-    assert topic not in producer.list_topics(timeout=20).topics
+    assert topic not in producer.list_topics(timeout=60).topics
 
 
 def test_spark_reads_and_writes_an_iceberg_table_of_a_catalog_named_by_the_session(endpoints, make_database):
@@ -173,27 +175,30 @@ def test_spark_reads_batches_by_a_decompressor_without_known_flaws(endpoints):
 
 
 def test_a_long_query_does_not_hold_up_what_is_asked_of_spark_after_it(endpoints):
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     busy, other = (SparkSession.builder.remote(endpoints.spark).create() for _ in range(2))
-    tasks = 10 * max(SLOTS_MIN, os.cpu_count() or 1)
+    tasks = 60 * max(SLOTS_MIN, os.cpu_count() or 1)  # a minute of them, which nobody waits for
     nap = busy.range(0, tasks, 1, tasks).selectExpr("java_method('java.lang.Thread', 'sleep', 1000L)")
-    long = threading.Thread(target=nap.collect)
+
+    def work() -> None:
+        with suppress(PySparkException):  # it is interrupted
+            nap.collect()
+
+    long = threading.Thread(target=work)
     try:
         other.range(5).count()
         long.start()
         time.sleep(1.5)  # its tasks take all places
-        asked = time.monotonic()
-        assert other.range(0, 8, 1, 4).count() == 8
-        waited_s = time.monotonic() - asked
-        is_at_work = long.is_alive()
+        with within(5, "a count beside a long query"):
+            assert other.range(0, 8, 1, 4).count() == 8
+        assert long.is_alive(), "the count has not waited for its end"
     finally:
+        busy.interruptAll()
         long.join()
         busy.stop()
         other.stop()
-
-    assert is_at_work
-    assert waited_s < 5, "half of what the long one takes"
 
 
 def test_spark_takes_nobody_without_its_token(endpoints):
@@ -201,7 +206,7 @@ def test_spark_takes_nobody_without_its_token(endpoints):
     with grpc.insecure_channel(server) as channel:
         config = channel.unary_unary("/spark.connect.SparkConnectService/Config")
         with pytest.raises(grpc.RpcError) as refused:
-            config(b"", timeout=20)
+            config(b"", timeout=60)
 
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
@@ -259,7 +264,7 @@ def test_two_calls_at_once_start_one_service(home):
     for call in calls:
         call.start()
     for call in calls:
-        call.join(60)
+        call.join(600)
 
     assert [call.exitcode for call in calls] == [0, 0]
     assert len([line for line in processes_of(home) if "/bin/postgres -D" in line]) == 1

@@ -100,6 +100,6 @@ def test_what_nothing_needs_goes_though_the_store_is_a_day_behind(
         gone.extend(expire(rig))
         return bool(gone)
 
-    wait_until(some_went, "metadata files of old versions are deleted", deadline_s=60)
+    wait_until(some_went, "metadata files of old versions are deleted")
     rig.assert_exact()
     assert fsck(rig.stores, [rig.name]).ok

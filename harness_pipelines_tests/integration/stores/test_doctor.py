@@ -148,7 +148,7 @@ def test_a_server_that_hangs_is_named_and_holds_nothing_up(settings: Settings, p
 
 def test_topics_of_all_tables_are_looked_at_and_one_that_is_gone_is_named(settings: Settings, make_rig: MakeRig):
     kept, dropped = make_rig(), make_rig()
-    dropped.kafka.admin.delete_topics([dropped.topic])[dropped.topic].result(30)
+    dropped.kafka.admin.delete_topics([dropped.topic])[dropped.topic].result(PATIENCE_S)
     report = examine(of_kafka(settings))
     assert "does not exist" in failures(report)[f"topic of {dropped.name}"]
     assert f"topic of {kept.name}" not in failures(report)

@@ -56,7 +56,7 @@ def test_a_table_is_filled_merged_read_proved_and_dropped_on_a_store(make_rig: M
         command(rig, "run", rig.name, "--stage", "expire", "--for", "6s")
         return len(files_of(rig)) < before
 
-    wait_until(fewer, "expire removed files", deadline_s=60)
+    wait_until(fewer, "expire removed files")
     assert rig.table.read().num_rows == rows
     command(rig, "audit", rig.name)
     broken = json.loads(command(rig, "fsck", rig.name, "--json"))

@@ -13,11 +13,11 @@ from harness_pipelines_tests.faults import matrix
 from harness_pipelines_tests.faults.matrix import Ground
 from harness_pipelines_tests.producer import KafkaRig
 
-BY_THE_CLOCK_S = 20.0  #: a run of expire asks the store for some hundred files, one after the other
+BY_THE_CLOCK_S = 60.0  #: a run of expire asks the store for some hundred files, one after the other
 
 DRILLED = sorted({(cell.stage, cell.act) for cell in matrix.all_cells(acts=("kill", "stop"))})
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")

@@ -291,14 +291,14 @@ def test_small_files_are_kept_for_a_lease_and_condemned_when_it_ends(make_rig: M
             condemned.update(done.condemned)
             return done.retained_from
 
-        wait_until(lambda: expired() > leased, "the leased version is kept for its lease alone", deadline_s=30)
+        wait_until(lambda: expired() > leased, "the leased version is kept for its lease alone")
         expired()
         assert not condemned & small
         found = lazy.toArrow()
         assert Counter(zip(*(found.column(c).to_pylist() for c in (*COORDINATES, "id")), strict=True)) == truth
 
         rig.table.release(plan)
-        wait_until(lambda: bool(expired()) and small <= condemned, "nothing needs the small files", deadline_s=30)
+        wait_until(lambda: bool(expired()) and small <= condemned, "nothing needs the small files")
     rig.assert_exact()
 
 
@@ -322,14 +322,14 @@ def test_expire_does_not_remove_most_of_a_table_without_a_persons_word(
                 return str(error)
             return ""
 
-        wait_until(lambda: "--remove-large" in refused(), "the files are ripe, and too many", deadline_s=30)
+        wait_until(lambda: "--remove-large" in refused(), "the files are ripe, and too many")
         assert all(map(exists, small))
 
         def removed() -> bool:
             expire_once(rig.stores, rig.table.row, claim, remove_large=True)
             return not any(map(exists, small))
 
-        wait_until(removed, "they are gone", deadline_s=30)
+        wait_until(removed, "they are gone")
     rig.assert_exact()
 
 
@@ -358,7 +358,7 @@ def test_expire_with_a_storage_an_hour_behind_removes_no_file_that_an_open_move_
                 found = connection.execute(query + " WHERE table_id = %s", [row.table_id]).fetchone()
             return bool(found and found["ended"])
 
-        wait_until(grace_has_ended, "the file is condemned for longer than the grace", deadline_s=30)
+        wait_until(grace_has_ended, "the file is condemned for longer than the grace")
         expire_once(stores, row, cleaner)
         assert exists(written)
 

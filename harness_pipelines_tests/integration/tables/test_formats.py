@@ -178,10 +178,10 @@ def test_a_registry_that_denies_for_a_while_sets_no_record_aside_and_is_asked_ag
                 registry.delay_s = 0.0 if status else 3.0
                 row = {"id": number, "n": number, "s": f"row {number}"}
                 kafka.produce(rig.topic, 0, [framed(avro_bytes(AVRO, row), schema_id)])
-                wait_until(partial(says, worker, why), why, deadline_s=60)
+                wait_until(partial(says, worker, why), why)
                 assert len(shown(rig)) == number and rig.quarantine() == {}
                 registry.fail_with, registry.delay_s = None, 0.0
-                wait_until(partial(has, rig, number + 1), "the table goes on", deadline_s=60)
+                wait_until(partial(has, rig, number + 1), "the table goes on")
         assert rig.quarantine() == {}
         assert shown(rig) == [(i, i, f"row {i}") for i in range(len(DENIALS))]
 

@@ -21,7 +21,7 @@ from harness_pipelines.stages.ingest import ingest, new_partitions
 from harness_pipelines.stages.run import worker
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.keyed import Change, NumbersRig
-from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig, wait_until
 
 MakeKeyed = Callable[..., NumbersRig]
 
@@ -76,7 +76,7 @@ def test_the_changelog_goes_on_with_every_version_and_tells_what_each_record_did
     with ThreadPoolExecutor(1) as thread:
         done = thread.submit(next, following)  # nothing is there yet
         third = version()
-        found.append(done.result(30))
+        found.append(done.result(DEADLINE_S))
     assert [number for number, _ in found] == [second, third]
     kinds = [(r["_change_type"], r["id"], r["n"]) for _, rows in found for r in rows.to_pylist()]
     assert Counter(kinds) == Counter([("-U", 1, 5), ("+U", 1, 7), ("+I", 3, 8), ("-D", 2, 6)])

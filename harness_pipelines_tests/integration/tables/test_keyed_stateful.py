@@ -148,7 +148,7 @@ class KeyedMachine(RuleBasedStateMachine):
         assert found == expected, what
 
 
-@pytest.mark.timeout(400 * LONGER)
+@pytest.mark.timeout(900 * LONGER)
 def test_every_version_reads_as_the_replay_of_the_log(harness: hp.Harness, kafka: KafkaRig):
     def make() -> KeyedRig:
         layout: dict[str, Any] = {"columns": ["n", "id"], "regions": 3}

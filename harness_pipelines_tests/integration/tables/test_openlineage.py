@@ -22,7 +22,7 @@ from harness_pipelines.cli.main import cli
 from harness_pipelines.stages.otree.recluster import ask, plan_recluster, run
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.lake_files import remove
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 from harness_pipelines_tests.rig import OTREE, TableRig, environment
 
 
@@ -149,14 +149,14 @@ def test_a_server_that_is_away_for_a_while_gets_all_of_it_in_order(moved: TableR
     env = {**os.environ, **environment(moved.harness.settings), "OPENLINEAGE_URL": url}
     with subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as follower:
         try:
-            wait_until(lambda: len(server.events) == 4, "both moves were told", deadline_s=60)
+            wait_until(lambda: len(server.events) == 4, "both moves were told")
             moved.produce(5)
             moved.ingest()
             moved.tier()
-            wait_until(lambda: len(server.events) == 6, "the move that came meanwhile was told", deadline_s=60)
+            wait_until(lambda: len(server.events) == 6, "the move that came meanwhile was told")
         finally:
             follower.send_signal(signal.SIGINT)
-            follower.wait(30)
+            follower.wait(DEADLINE_S)
     assert server.answers == []
     assert stages(completed(server)) == ["tier", "otree", "tier"]
 

@@ -330,7 +330,10 @@ def test_one_mover_at_a_time_and_no_worker_beside_it(buffered: TableRig):
 def test_a_mover_that_lost_its_claim_publishes_nothing(buffered: TableRig):
     def robbed(move: OwnMove) -> hp.Moved:
         with buffered.stores.database.session() as connection:
-            connection.execute("UPDATE harness.claims SET epoch = epoch + 1, holder = gen_random_uuid()")
+            connection.execute(
+                "UPDATE harness.claims SET epoch = epoch + 1, holder = gen_random_uuid() WHERE table_id = %s",
+                [buffered.table.row.table_id],
+            )
         return honest(move)
 
     with buffered.table.mover() as mover, pytest.raises(FencedOut):

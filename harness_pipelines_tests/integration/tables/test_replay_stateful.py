@@ -172,7 +172,7 @@ class ReplayMachine(KeyedMachine):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400 * LONGER)
+@pytest.mark.timeout(900 * LONGER)
 def test_every_version_has_what_was_put_back_by_then_and_nothing_else(harness: hp.Harness, kafka: KafkaRig):
     def make() -> RefusingRig:
         layout: dict[str, Any] = {"columns": ["n", "id"], "regions": 3}

@@ -33,7 +33,7 @@ from harness_pipelines.stages.table.revert import plan_revert, revert_table
 from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.engines import with_spark
 from harness_pipelines_tests.other_catalog import sql_catalog
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 from harness_pipelines_tests.rig import COORDINATES, TIER, Command, PostgresProxy, Row, TableRig
 
 MakeRig = Callable[..., TableRig]
@@ -104,7 +104,7 @@ def always_exact(rig: TableRig) -> Iterator[None]:
         wait_until(lambda: reads[0] > before + 1 or not reader.is_alive(), "a read began after the act")
     finally:
         over.set()
-        reader.join(60)
+        reader.join(DEADLINE_S)
     assert not wrong, wrong[:3]
 
 
@@ -204,7 +204,7 @@ def test_two_reverts_at_once_are_two_versions_one_after_the_other(rig: TableRig)
     begin, made = threading.Barrier(2), dict[int, int]()
 
     def go(to: int) -> None:
-        begin.wait(10)
+        begin.wait(DEADLINE_S)
         made[to] = revert(rig, to=to)
 
     threads = [threading.Thread(target=go, args=(to,), daemon=True) for to in (1, 2)]
@@ -212,7 +212,7 @@ def test_two_reverts_at_once_are_two_versions_one_after_the_other(rig: TableRig)
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(DEADLINE_S)
     assert sorted(made.values()) == [4, 5]
     last = max(made, key=lambda to: made[to])
     assert set(stream_hi(rig).values()) == {0 if last == 1 else 20}
@@ -324,7 +324,7 @@ def test_a_revert_that_died_has_happened_or_has_not(rig: TableRig, settings: Set
     before = ledger_rows(rig)
     victim = FORKS.Process(target=revert_and_die, args=(settings, rig.name, point), daemon=True)
     victim.start()
-    victim.join(60)
+    victim.join(DEADLINE_S)
     assert victim.exitcode == -signal.SIGKILL
     rig.assert_exact()
     if point == "revert.after_commit":

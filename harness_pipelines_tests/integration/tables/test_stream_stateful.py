@@ -235,12 +235,12 @@ def run(make: Callable[[], Moved]) -> None:
     )
 
 
-@pytest.mark.timeout(400 * LONGER)
+@pytest.mark.timeout(900 * LONGER)
 def test_every_reader_gets_the_log_in_order_whatever_moves_it(harness: hp.Harness, kafka: KafkaRig):
     run(lambda: LogMachine(TableRig(harness, kafka, views="both", retention=QUICK)))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400 * LONGER)
+@pytest.mark.timeout(900 * LONGER)
 def test_every_copy_of_a_keyed_table_is_the_table_whatever_moves_it(harness: hp.Harness, kafka: KafkaRig):
     run(lambda: CopyMachine(KeyedRig(harness, kafka, retention=QUICK)))

@@ -22,7 +22,7 @@ from harness_pipelines.cli.reads import events as events_cli
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.ledgers.postgres.states import StateHeld
 from harness_pipelines.protocol.claims import FencedOut
-from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig, wait_until
 from harness_pipelines_tests.rig import TableRig, environment
 
 
@@ -72,7 +72,7 @@ def test_what_is_published_later_is_told_as_it_happens(rig: TableRig, name: str)
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     publish(rig, 2)
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert seen == [1, 2, 3]
     assert taken(rig, name) == [3]  # it was not said to be dealt with
 
@@ -232,7 +232,7 @@ def following(rig: TableRig, command: list[str]) -> Iterator[None]:
             yield
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(20)
+            process.wait(DEADLINE_S)
 
 
 def test_events_go_to_a_topic_in_order(rig: TableRig, name: str, kafka: KafkaRig):

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from pyspark.sql.types import Row
 
 import harness_pipelines as hp
@@ -66,7 +65,6 @@ def routes(rig: TableRig, version: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-@pytest.mark.timeout(600)
 def test_reads_of_the_head_version_give_the_same_rows_while_everything_moves(make_rig: MakeRig):
     rig = make_rig(views="both", tier={"max_age": "1s"})
     taken(rig, 20)

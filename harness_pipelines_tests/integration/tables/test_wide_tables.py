@@ -105,7 +105,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)  # hundreds of columns in Spark
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_route_gives_the_extremes_of_every_type_of_a_wide_table(make_rig: MakeRig, tmp_path: Path, shape: str):
     rig = make_rig(partitions=1, columns=FILL | COLUMNS, **SHAPES[shape])
@@ -185,7 +184,6 @@ def test_a_narrow_table_grows_wide_and_narrow_again_and_old_segments_are_read_be
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_a_wide_keyed_table_finds_merges_recalls_and_deletes_by_key(harness: hp.Harness, kafka: KafkaRig):
     rig = KeyedRig(
         harness, kafka, partitions=1, columns={**FILL, "id": "long", "region": "string", "n": "int", "s": "string"}

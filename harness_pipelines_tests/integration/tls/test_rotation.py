@@ -167,7 +167,6 @@ def test_questions_are_asked_with_the_certificate_that_is_there_now(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_worker_whose_authority_the_broker_trusts_no_more_goes_on_with_another_certificate(
     made: Made,
     broker: PrivateBroker,

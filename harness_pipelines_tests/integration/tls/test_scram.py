@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +28,7 @@ from harness_pipelines_tests.certificates import Authority
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.integration.tls.test_tls import MOVE, PROMPT_S, STORE, TABLE, TIMEOUTS
 from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.rig import COLUMNS, settings_for
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -82,7 +82,7 @@ def give_password(broker: PrivateBroker, user: str, mechanism: str, password: st
     wanted: list[UserScramCredentialAlteration] = [made]
     with closing(KafkaRig(broker.bootstrap)) as rig:
         for done in rig.admin.alter_user_scram_credentials(wanted).values():
-            done.result(30)
+            done.result(120)
 
 
 def login(authority: Authority, user: str, password: str, mechanism: str) -> dict[str, str]:
@@ -104,10 +104,8 @@ def test_a_topic_is_read_with_a_login_of_each_mechanism(authority, broker, topic
 def test_a_login_that_is_wrong_is_named_at_once_and_not_shown(authority, broker, wrong: str):
     user, password, mechanism = WRONG[wrong]
     log = KafkaLog(broker.more["SCRAM"], login(authority, user, password, mechanism), timeouts=TIMEOUTS)
-    asked_at = time.monotonic()
-    with pytest.raises(KafkaLoginFailed, match=r"HARNESS_KAFKA_SASL") as caught:
+    with within(PROMPT_S, "a refusal"), pytest.raises(KafkaLoginFailed, match=r"HARNESS_KAFKA_SASL") as caught:
         log.describe("orders")
-    assert time.monotonic() - asked_at < PROMPT_S
     assert password not in str(caught.value)
 
 
@@ -128,7 +126,7 @@ def test_a_login_that_was_refused_is_taken_by_the_same_process_once_the_broker_h
             return False
         return True
 
-    wait_until(is_taken, "the login is taken", deadline_s=60.0)
+    wait_until(is_taken, "the login is taken", deadline_s=300.0)
 
 
 def test_a_mechanism_that_nobody_knows_is_refused_by_name(authority, broker):

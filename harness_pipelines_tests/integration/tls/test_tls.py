@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -38,10 +37,11 @@ from harness_pipelines.sources.registry import Registry
 from harness_pipelines_tests.certificates import Authority, Pair
 from harness_pipelines_tests.integration.kafka.broker import READER_PASSWORD, PrivateBroker
 from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.registry import serving
 from harness_pipelines_tests.rig import COLUMNS, TableRig, new_warehouse, settings_for
 
-TIMEOUTS = KafkaTimeouts(request_s=20.0, lost_after_s=30.0, probe_after_s=0.5)
+TIMEOUTS = KafkaTimeouts(request_s=100.0, lost_after_s=100.0, probe_after_s=0.5)
 PROMPT_S = 10.0  #: far less than an outage is waited for
 TABLE: Any = SimpleNamespace(name="shop.orders")
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
@@ -137,20 +137,17 @@ def test_a_topic_is_read_over_tls_with_a_password_or_a_certificate(made: Made, b
 @pytest.mark.parametrize("bad", BAD)
 def test_a_broker_with_a_bad_certificate_is_refused_at_once_and_by_name(made: Made, broker, bad: str):
     log = KafkaLog(broker.more[bad.upper()], login(made), timeouts=TIMEOUTS)
-    asked_at = time.monotonic()
-    with pytest.raises(CertificateRefused, match=rf"Kafka at localhost:\d+ .*{BAD[bad]}.*HARNESS_KAFKA_SSL"):
+    refused = pytest.raises(CertificateRefused, match=rf"Kafka at localhost:\d+ .*{BAD[bad]}.*HARNESS_KAFKA_SSL")
+    with within(PROMPT_S, "a refusal"), refused:
         log.describe("orders")
-    assert time.monotonic() - asked_at < PROMPT_S
 
 
 @pytest.mark.parametrize("client", BAD_CLIENTS)
 def test_a_broker_that_refuses_our_certificate_is_not_taken_for_one_that_is_away(made: Made, broker, client: str):
     properties = login(made, client=None if client == "none" else client)
     log = KafkaLog(broker.more["MUTUAL"], properties, timeouts=TIMEOUTS)
-    asked_at = time.monotonic()
-    with pytest.raises(CertificateRefused, match=BAD_CLIENTS[client]):
+    with within(PROMPT_S, "a refusal"), pytest.raises(CertificateRefused, match=BAD_CLIENTS[client]):
         log.describe("orders")
-    assert time.monotonic() - asked_at < PROMPT_S
 
 
 # -- Postgres -----------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def served_names(found: Scrape) -> set[str]:
 
 def test_the_page_names_what_is_served_in_its_order_with_type_labels_and_help(url: str):
     documented = [(n, k, tuple(re.findall(r"`(\w+)`", labels)), h) for n, k, labels, h in ROW.findall(PAGE.read_text())]
-    exposed = httpx.get(url, trust_env=False).text
+    exposed = httpx.get(url, timeout=60.0, trust_env=False).text
     helps = re.findall(r"^# HELP (\S+) (.*)$", exposed, re.MULTILINE)
     types = re.findall(r"^# TYPE (\S+) (.*)$", exposed, re.MULTILINE)
 
@@ -317,27 +317,28 @@ def test_an_address_that_is_not_of_this_machine_is_said_by_name():
 def test_clients_that_are_slow_or_hang_up_leave_nothing_in_the_log(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr("harness_pipelines.app.metrics._Handler.timeout", 0.1)
     with endpoint(LOOPBACK, 0) as (_, at):
         port = httpx.URL(at).port or 0
-        for _ in range(3):
-            with socket.create_connection((LOOPBACK, port)) as slow:
-                slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
-                slow.settimeout(30)
-                assert slow.recv(1) == b"", "the server hangs up"
+        with monkeypatch.context() as soon:
+            soon.setattr("harness_pipelines.app.metrics._Handler.timeout", 0.1)
+            for _ in range(3):
+                with socket.create_connection((LOOPBACK, port)) as slow:
+                    slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+                    slow.settimeout(60)
+                    assert slow.recv(1) == b"", "the server hangs up"
         with socket.create_connection((LOOPBACK, port)) as rude:
             rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             rude.sendall(b"GET /metrics HTTP/1.1\r\n")
-        assert httpx.get(at, trust_env=False).status_code == 200
+        assert httpx.get(at, timeout=60.0, trust_env=False).status_code == 200
     assert capfd.readouterr().err == ""
 
 
 def test_the_endpoint_ends_with_its_block():
     with endpoint(LOOPBACK, 0) as (registry, at):
         assert isinstance(registry, CollectorRegistry)
-        assert httpx.get(at, trust_env=False).text == ""
+        assert httpx.get(at, timeout=60.0, trust_env=False).text == ""
     with pytest.raises(httpx.ConnectError):
-        httpx.get(at, trust_env=False)
+        httpx.get(at, timeout=60.0, trust_env=False)
     with socket.socket() as free:  # and its port is free at once
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind((LOOPBACK, httpx.URL(at).port or 0))

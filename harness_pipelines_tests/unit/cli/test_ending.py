@@ -8,7 +8,7 @@ import sys
 
 from harness_pipelines.chaos.processes import state_of
 from harness_pipelines.cli.ending import TERMINATED
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 
 # The main thread holds no lock of Python's and runs no line of it: the handler is never called.
 HANGS = """
@@ -43,7 +43,7 @@ def test_a_command_without_a_handler_ends_in_good_order():
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGTERM)  # another one disturbs nothing
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, said) == (TERMINATED, "given back\n")
 
 
@@ -54,7 +54,7 @@ def test_a_command_that_hangs_in_c_ends_after_sigterm_and_says_so():
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == TERMINATED
     assert "without waiting for what does not answer" in said
 
@@ -80,7 +80,7 @@ def test_a_command_whose_output_nobody_reads_ends_after_sigterm():
         wait_until(lambda: state_of(process.pid) == "S", "the pipe is full")
         process.send_signal(signal.SIGTERM)
         try:
-            assert process.wait(30) == TERMINATED
+            assert process.wait(DEADLINE_S) == TERMINATED
         finally:
             process.kill()
 
@@ -108,6 +108,6 @@ def test_what_a_late_command_started_is_killed_with_it():
         assert process.stdout is not None
         child = int(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=DEADLINE_S)
     assert process.returncode == TERMINATED
     wait_until(lambda: state_of(child) in {"gone", "Z"}, "the child is gone")

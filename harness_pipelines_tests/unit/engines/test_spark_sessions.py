@@ -22,7 +22,7 @@ from harness_pipelines.engines.spark.sessions import SparkSessions
 from harness_pipelines.ports.errors import SparkInterrupted
 from harness_pipelines.protocol.claims import FencedOut
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 
 DEFAULTS = [("grpc.max_send_message_length", 1), ("grpc.max_receive_message_length", 2)]
 
@@ -74,7 +74,7 @@ def test_a_session_that_the_collector_finds_waits_for_no_lock():
     collecting = threading.Thread(target=drop, daemon=True)
     with pool._shutdown_lock:
         collecting.start()
-        collecting.join(10)
+        collecting.join(DEADLINE_S)
         assert not collecting.is_alive()
 
 
@@ -119,7 +119,7 @@ def test_an_interrupt_does_not_wait_for_who_opens_a_session(tmp_path: Path):
     with sessions._lock:
         asking = threading.Thread(target=sessions.interrupt, daemon=True)
         asking.start()
-        asking.join(10)
+        asking.join(DEADLINE_S)
         assert not asking.is_alive()
 
 

@@ -60,8 +60,8 @@ def test_each_is_renewed_at_its_own_pace_until_it_ends(leases: Leases):
 
 
 def test_an_outage_is_waited_for_and_an_end_is_told_at_the_next_check(leases: Leases):
-    away, ended = held(leases, "away", 0.06), held(leases, "ended", 0.06)
     leases.trouble = {"away": TryAgain("the ledger is away"), "ended": HarnessError("the lease has ended")}
+    away, ended = held(leases, "away", 0.06), held(leases, "ended", 0.06)
     wait_until(lambda: leases.renewed["away"] >= 3 and leases.renewed["ended"] >= 1, "both were tried")
     leases.trouble = {}
     away.finish()

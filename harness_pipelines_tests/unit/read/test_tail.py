@@ -127,7 +127,7 @@ class OneSilent:
 
     def __init__(self, log: MemoryLog, *, heeds_pause: bool) -> None:
         self._log, self._inner, self._heeds_pause = log, log.reader(TOPIC, {0: 0}), heeds_pause
-        self._deadline = time.monotonic() + 5.0
+        self._deadline = time.monotonic() + 60.0
 
     def __enter__(self) -> OneSilent:
         return self

@@ -18,6 +18,7 @@ from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines.stages.ingest import ingest
 from harness_pipelines.stages.run import trouble, worker
 from harness_pipelines.stages.run.claims import ClaimKeeper
+from harness_pipelines.stages.run.looks import Looks
 from harness_pipelines.stages.run.worker import StageBroken, Worker, WorkerOptions
 from harness_pipelines.stages.table import expire
 from harness_pipelines_tests.producer import wait_until
@@ -78,6 +79,7 @@ def books() -> Books:
 def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], Worker]:
     """Makes a worker of two tables whose expire is the function that is given."""
     monkeypatch.setattr(worker, "EXPIRE_EVERY_S", 0.01)
+    monkeypatch.setattr(Looks, "look", lambda _: None)  # at what the stores below do not have
     stores: Any = SimpleNamespace(
         settings=SimpleNamespace(warehouse=None),
         guard=SimpleNamespace(check=lambda *_, **__: None),
@@ -94,8 +96,9 @@ def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[
 
 
 def test_an_error_without_a_name_holds_its_stage_and_no_other_table(
-    books: Books, start: Callable[[Callable[[str], None]], Worker]
+    books: Books, start: Callable[[Callable[[str], None]], Worker], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(trouble, "BROKEN_S_MIN", 3600.0)
     ran: list[str] = []
 
     def step(name: str) -> None:
@@ -183,7 +186,7 @@ def test_expire_that_needs_a_person_rests_as_long_as_one_that_has_done_its_work(
     monkeypatch.setattr(worker, "EXPIRE_EVERY_S", 60.0)
     noted = made.stop = Noted()
     with running(made):
-        wait_until(lambda: noted.asked.count(60.0) >= 3, "it rests", deadline_s=10)
+        wait_until(lambda: noted.asked.count(60.0) >= 3, "it rests")
     assert made.progress[0].trouble == {"expire": "a.sick: too much at once"}
 
 
