@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.changes.corrections import Change, CorrectionsMoved, Kind
 from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig, fresh_view
+from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import with_session
 
 AT = (0, 5)  #: the record that is put back
@@ -182,7 +183,7 @@ def test_a_replay_that_others_overtake_builds_under_its_locks_for_longer_than_a_
     real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
 ):
     """Or a long range of a table that moves often would never be replayed."""
-    impatient = Database(with_session(real.dsn, idle_in_transaction_session_timeout="600ms"))
+    impatient = Database(with_session(real.dsn, idle_in_transaction_session_timeout="3s"))
     monkeypatch.setattr(real, "database", impatient)
     builds: list[int] = []
 
@@ -191,7 +192,12 @@ def test_a_replay_that_others_overtake_builds_under_its_locks_for_longer_than_a_
         if len(builds) <= OPTIMISTIC_BUILDS:  # somebody publishes meanwhile
             real.ask("UPDATE public.iceberg_tables SET metadata_location = metadata_location || '+' " + OF_VIEW, [view])
         else:
-            time.sleep(1.5)
+            since = now()
+            wait_until(lambda: now() > since + timedelta(seconds=4), "a session that is asked nothing is ended")
+
+    def now() -> datetime:
+        found: datetime = real.ask("SELECT clock_timestamp() AS now")[0]["now"]
+        return found
 
     view = table.views["stream"]
     try:
