@@ -30,6 +30,7 @@ from harness_pipelines.services import Services
 from harness_pipelines.services.process import identify
 from harness_pipelines.services.state import Record, StateFile
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.registry import RegistryServer
 
 OK, WARN, FAIL, SKIPPED = Verdict.OK, Verdict.WARN, Verdict.FAIL, Verdict.SKIPPED
@@ -76,13 +77,13 @@ def test_what_was_found_before_a_server_hung_is_kept_and_others_do_not_wait():
         yield from ()
         raise KeyError("x")
 
-    report = examine(
-        [
-            Check(system="a", name="server", look=hangs, deadline_s=2.0),
-            Check(system="b", name="server", look=breaks),
-            Check(system="c", name="server", look=is_a_defect),
-        ]
-    )
+    checks = [
+        Check(system="a", name="server", look=hangs, deadline_s=2.0),
+        Check(system="b", name="server", look=breaks),
+        Check(system="c", name="server", look=is_a_defect),
+    ]
+    with within(30, "a look past a server that hangs"):
+        report = examine(checks)
     over.set()
     assert [(one.system, one.name, one.verdict) for one in report.findings] == [
         ("a", "login", OK),
@@ -96,7 +97,6 @@ def test_what_was_found_before_a_server_hung_is_kept_and_others_do_not_wait():
     assert "run the same command again" in texts[3]
     assert SECRET not in "".join(texts)
     assert not report.ok
-    assert report.took_s < 30
 
 
 @pytest.mark.parametrize(("verdict", "ok"), [(OK, True), (WARN, True), (SKIPPED, True), (FAIL, False)])
@@ -299,8 +299,8 @@ def test_servers_that_do_not_answer_are_named_in_time_without_secrets(home: Path
             kafka_properties={"sasl.username": "me", "sasl.password": SECRET},
             warehouse=str(home / "lake"),
         )
-        report = diagnose(settings)
-    assert report.took_s < 30
+        with within(30, "a look at servers that do not answer"):
+            report = diagnose(settings)
     failed = {(one.system, one.name) for one in report.findings if one.verdict is FAIL}
     assert failed >= {
         ("postgres", "server"),

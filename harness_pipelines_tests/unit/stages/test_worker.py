@@ -79,7 +79,7 @@ def books() -> Books:
 def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], Worker]:
     """Makes a worker of two tables whose expire is the function that is given."""
     monkeypatch.setattr(worker, "EXPIRE_EVERY_S", 0.01)
-    monkeypatch.setattr(Looks, "look", lambda _: None)  # at what the stores below do not have
+    monkeypatch.setattr(Looks, "start", lambda _: None)  # they look at what the stores below do not have
     stores: Any = SimpleNamespace(
         settings=SimpleNamespace(warehouse=None),
         guard=SimpleNamespace(check=lambda *_, **__: None),
