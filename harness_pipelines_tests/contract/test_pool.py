@@ -148,7 +148,6 @@ def test_one_after_another_uses_one_session(database: Database):
 
 
 def test_a_pool_whose_sessions_are_all_in_use_says_so(database: Database, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(postgres, "WAIT_S", 0.0)
     given, over = threading.Barrier(3), threading.Event()
 
     def use() -> None:
@@ -159,7 +158,8 @@ def test_a_pool_whose_sessions_are_all_in_use_says_so(database: Database, monkey
     with ThreadPoolExecutor() as pool:
         used = [pool.submit(use) for _ in range(2)]
         try:
-            given.wait(DEADLINE_S)
+            given.wait(DEADLINE_S)  # the second session is opened for its user, which takes its time
+            monkeypatch.setattr(postgres, "WAIT_S", 0.0)
             with pytest.raises(PostgresUnreachable, match="no session came free within 0 s"):
                 is_there(database)
         finally:

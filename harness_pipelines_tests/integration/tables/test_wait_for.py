@@ -35,7 +35,7 @@ def listeners(rig: TableRig) -> set[int]:
 def test_many_waiters_return_when_their_record_is_readable_by_one_connection(
     own: TableRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(notify, "LOOK_EVERY_S", 60.0)  # nothing but what is told
+    monkeypatch.setattr(notify, "LOOK_EVERY_S", 3600.0)  # nothing but what is told
     others = listeners(own)
     waiting = threading.Barrier(101)
     found: list[bool] = []
@@ -108,7 +108,7 @@ def test_a_harness_that_is_closed_leaves_no_listener(settings: Settings, kafka: 
 
 def test_events_come_in_order_without_gaps_and_as_they_happen(own: TableRig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("harness_pipelines.ledgers.postgres.events.EVENTS_AT_ONCE", 2)
-    monkeypatch.setattr(notify, "LOOK_EVERY_S", 60.0)  # nothing but what is told
+    monkeypatch.setattr(notify, "LOOK_EVERY_S", 3600.0)  # nothing but what is told
     for _ in range(4):
         own.produce(1)
         own.ingest()
