@@ -21,6 +21,7 @@ from typing import Any
 from harness_pipelines.extras import needs
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.columns.shapes import Unfit
+from harness_pipelines.formats.schema.avro_blocks import Blocks
 from harness_pipelines.formats.schema.avro_numbers import SUSPECT, Numbers, may_be_suspect
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.formats.schema.writer_schema import Kind, NoFit, Unit, WriterType, WrittenField, malformed
@@ -104,6 +105,7 @@ class AvroReader:
         record = {**plain, "fields": [*fields, _MARK]} if self._is_record else _frame([*fields, _MARK])
         one = plain if self._is_record else _frame(fields)
         self._numbers = Numbers(one)
+        self._blocks = Blocks(self._numbers) if self._numbers.has_blocks else None
         try:
             self._written = fastavro.parse_schema(one)
             self._one = _with_branches(fastavro.parse_schema(one))
@@ -131,7 +133,7 @@ class AvroReader:
         for low in range(0, len(payloads), _MARKS_MAX):
             part = payloads[low : low + _MARKS_MAX]
             found = self._together(part)
-            if found is not None and self._fit(found, part):
+            if found is not None and self._fit(found, part) and (self._blocks is None or self._blocks.fit(part)):
                 records += found
                 continue
             for i, payload in enumerate(part):
@@ -170,7 +172,8 @@ class AvroReader:
         return stream.getvalue() == payload
 
     def _alone(self, payload: bytes) -> Any:
-        if SUSPECT.search(payload) and (trouble := self._numbers.trouble(payload)):
+        is_suspect = self._blocks is not None or SUSPECT.search(payload)
+        if is_suspect and (trouble := self._numbers.trouble(payload)):
             return malformed(f"Avro of {self._name}", trouble)
         stream = io.BytesIO(payload)
         try:

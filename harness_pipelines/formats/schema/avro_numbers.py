@@ -1,8 +1,9 @@
-"""Check that numbers in Avro bytes fit into 64 bits; fastavro silently keeps the low bits.
+"""Check that numbers in Avro bytes fit into 64 bits, of which fastavro silently keeps the low ones, and blocks' sizes.
 
 A number is a varint of at most ten bytes, the tenth of which is 0 or 1. A block of a list with a count below 0 has as
-many elements as the count without its sign, which the least number does not have; fastavro reads none then. The walk
-over a record's bytes is plain Python, so it is only for records that may have such numbers.
+many elements as the count without its sign, which the least number does not have; fastavro reads none then. Such a
+block states its size in bytes too, which fastavro does not compare with what it reads. The walk over a record's bytes
+is plain Python, so it is only for records that may have such numbers or blocks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 #: A number that does not fit, or the least one; or text that is not ASCII.
 SUSPECT = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]|\xff{9}\x01")
-_BYTES: Mapping[str, int] = {"null": 0, "float": 4, "double": 8}
+BYTES: Mapping[str, int] = {"null": 0, "float": 4, "double": 8}
 _VARINT_BYTES = 10
 _COUNT_MAX = 2**63 - 1
 _TOO_LONG = "a number has more than 64 bits"
@@ -30,7 +31,7 @@ def may_be_suspect(text: bytes) -> bool:
     return bool((eight[:-1] & high[8:]).any())
 
 
-class _Wrong(Exception):
+class Wrong(Exception):
     """A number that no value can have here."""
 
 
@@ -38,32 +39,34 @@ class Numbers:
     """Looks at the numbers in values of one schema, which names no type that is within itself."""
 
     def __init__(self, schema: Any) -> None:
-        self._schema = schema
-        self._named = dict(_named(schema))
+        self.schema = schema
+        self.named = dict(_named(schema))
+        #: Whether a value may have blocks: arrays and maps.
+        self.has_blocks = any(one.get("type") in ("array", "map") for one in _parts(schema))
 
     def trouble(self, payload: bytes) -> str | None:
         """What is wrong with a number of *payload*; none as well where its bytes are no value of the schema."""
         try:
-            self._after(self._schema, payload, 0)
-        except _Wrong as wrong:
+            self.after(self.schema, payload, 0)
+        except Wrong as wrong:
             return str(wrong)
         except IndexError:
             pass  # the reader reports the reason
         return None
 
-    def _after(self, schema: Any, payload: bytes, at: int) -> int:
-        """Where a value that begins at *at* ends. Raises: _Wrong, IndexError."""
+    def after(self, schema: Any, payload: bytes, at: int) -> int:
+        """Where a value that begins at *at* ends. Raises: Wrong, IndexError."""
         if at > len(payload):
             raise IndexError
         if isinstance(schema, list):
             branch, at = _number(payload, at)
-            return self._after(schema[branch] if branch >= 0 else schema[len(schema)], payload, at)
+            return self.after(schema[branch] if branch >= 0 else schema[len(schema)], payload, at)
         if isinstance(schema, str):
             return self._after_named(schema, payload, at)
         match schema["type"]:
             case "record":
                 for field in schema["fields"]:
-                    at = self._after(field["type"], payload, at)
+                    at = self.after(field["type"], payload, at)
                 return at
             case "array":
                 return self._after_blocks([schema["items"]], payload, at)
@@ -73,13 +76,13 @@ class Numbers:
                 return _number(payload, at)[1]
             case "fixed":
                 return at + int(schema["size"])
-        return self._after(schema["type"], payload, at)
+        return self.after(schema["type"], payload, at)
 
     def _after_named(self, name: str, payload: bytes, at: int) -> int:
-        if name in self._named:
-            return self._after(self._named[name], payload, at)
-        if name in _BYTES:
-            return at + _BYTES[name]
+        if name in self.named:
+            return self.after(self.named[name], payload, at)
+        if name in BYTES:
+            return at + BYTES[name]
         number, at = _number(payload, at)
         if name in ("bytes", "string"):
             return at + max(number, 0)
@@ -91,34 +94,46 @@ class Numbers:
             if count == 0:
                 return at
             if abs(count) > _COUNT_MAX:
-                raise _Wrong(f"a block has no count of {count}")
-            if count < 0:
-                _, at = _number(payload, at)
-            for _ in range(abs(count)):
-                for part in parts:
-                    at = self._after(part, payload, at)
+                raise Wrong(f"a block has no count of {count}")
+            size, begin = _number(payload, at) if count < 0 else (None, at)
+            at = self.after_elements(parts, abs(count), payload, begin)
+            if size not in (None, at - begin) and at <= len(payload):
+                raise Wrong(f"a block of an array or map states {size:,} bytes, and its elements take {at - begin:,}")
+
+    def after_elements(self, parts: list[Any], count: int, payload: bytes, at: int) -> int:
+        """Where *count* elements of *parts* end, each of which takes a byte at least. Raises: Wrong, IndexError."""
+        if count > len(payload) - at:
+            raise IndexError
+        for _ in range(count):
+            for part in parts:
+                at = self.after(part, payload, at)
+        return at
 
 
 def _named(schema: Any) -> Iterator[tuple[str, Any]]:
     """Yield the types that *schema* names, wherever they are: a null may stand where one is defined."""
+    return ((one["name"], one) for one in _parts(schema) if "name" in one)
+
+
+def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the types in *schema* that have more than a name."""
     if isinstance(schema, list):
         for one in schema:
-            yield from _named(one)
+            yield from _parts(one)
     elif isinstance(schema, dict):
-        if "name" in schema:
-            yield schema["name"], schema
+        yield schema
         for part in (*(field["type"] for field in schema.get("fields", ())), schema.get("items"), schema.get("values")):
-            yield from _named(part)
+            yield from _parts(part)
 
 
 def _number(payload: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint and where it ends. Raises: _Wrong, IndexError."""
+    """A zigzag varint and where it ends. Raises: Wrong, IndexError."""
     number = 0
     for place in range(_VARINT_BYTES):
         byte = payload[at + place]
         if place == _VARINT_BYTES - 1 and byte > 1:
-            raise _Wrong(_TOO_LONG)
+            raise Wrong(_TOO_LONG)
         number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return number >> 1 ^ -(number & 1), at + place + 1
-    raise _Wrong(_TOO_LONG)
+    raise Wrong(_TOO_LONG)
