@@ -3,7 +3,8 @@
 Several tables may share a topic, and keys of theirs may be equal. The filter of a table tells its records, so it is
 asked for more than rows: a delete of which it says false, by the fields of the value or of the record's key, is none
 of this table, and a record that does not fit need not if the filter does not take it. A field that is not there is
-NULL; where the filter is NULL then, or reads no field that is there, the delete counts: it has a key alone.
+NULL; where the filter is NULL then, or reads no field that is there, the delete counts: it has a key alone. Where all
+fields of a condition are there and it is not true, such as that of a `source` without a table, it counts as false.
 
 The events of Debezium tell their table in `source`. A tombstone has none and follows the event that deletes; so a
 filter that reads `source` leaves tombstones out.
@@ -126,12 +127,14 @@ class Others:
     def _false(self, decoded: Decoded, places: Sequence[int]) -> set[int]:
         """Those of *places* of which the filter says false by fields that are there; *decoded*: of them."""
         there = [name for name in self._reads if name in decoded.rows.column_names]
-        verdicts = self._transformer.verdicts(decoded.rows.select(there), len(decoded.accepted))
-        cells = [decoded.rows.column(name).is_valid().to_pylist() for name in there]
+        rows = decoded.rows.select(there)
+        verdicts = self._transformer.verdicts(rows, len(decoded.accepted))
+        unmet = self._transformer.unmet(rows)
+        cells = [rows.column(name).is_valid().to_pylist() for name in there]
         return {
             places[at]
             for row, at in enumerate(decoded.accepted.tolist())
-            if verdicts[row] is False and any(column[row] for column in cells)
+            if (unmet[row] if there else False) or (verdicts[row] is False and any(column[row] for column in cells))
         }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from harness_pipelines.formats.columns.storable import unstorable
 from harness_pipelines.formats.contract.checks import shown_value
 from harness_pipelines.formats.keyed_batches import OPERATION
 from harness_pipelines.formats.refusals import DETAIL_CHARS
+from harness_pipelines.formats.sql_parts import conditions_in, doubt_in, fields_in
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec.arrow import arrow_type, type_name
 from harness_pipelines.spec.transform import input_columns, source_column
@@ -92,6 +94,7 @@ class Transformer:
         self._derive = [self._compiled(name, sql, types[name]) for name, sql in spec.transform.derive.items()]
         wanted = spec.transform.filter
         self._filter = None if wanted is None else self._compiled("filter", wanted, pa.bool_())
+        self._conditions = [] if wanted is None else [*self._parts(wanted)]
 
     def transformed(self, decoded: Decoded) -> Decoded:
         """*decoded*, which has the fields, with the columns of the table; without the records that are no rows.
@@ -176,6 +179,30 @@ class Transformer:
         [found], _ = self._evaluated([self._filter], pa.table(given))
         told: list[bool | None] = found.to_pylist()
         return told
+
+    def unmet(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Of which records a condition of the filter is not true although *rows* has all fields that it reads.
+
+        No value of the other fields makes the filter true of them.
+        """
+        found = np.zeros(rows.num_rows, np.bool_)
+        for one in self._conditions:
+            if not one.reads or not set(one.reads) <= set(rows.column_names):
+                continue
+            there = np.ones(rows.num_rows, np.bool_)
+            for name in one.reads:
+                there &= rows.column(name).is_valid().to_numpy().astype(np.bool_)
+            [verdict], failed = self._evaluated([one], rows)
+            there[list(failed)] = False
+            found |= there & ~pc.fill_null(verdict, False).to_numpy().astype(np.bool_)
+        return found
+
+    def _parts(self, wanted: str) -> Iterator[Compiled]:
+        """Yield the conditions that the filter joins by AND; those that are no condition alone are asked with all."""
+        parts = conditions_in(self._database, wanted)
+        for sql in parts if len(parts) > 1 else [wanted]:
+            with suppress(TransformUnusable):
+                yield self._compiled("filter", f"({sql}) AND true", pa.bool_())
 
     # -- DuckDB ---------------------------------------------------------------------------------------------
 
@@ -298,9 +325,9 @@ class Transformer:
             given, needed = type_name(found), type_name(wanted)
             raise self._unusable(name, sql, f"it gives {given}, which does not fit {needed} without loss; {way_on}")
         assert duck_type is not None
-        reads = tuple(field for field in self._fields if field.lower() in _fields_of(self._database, sql))
+        reads = tuple(field for field in self._fields if field.lower() in fields_in(self._database, sql))
         whole = f"CAST(({sql}) AS {duck_type[0]})"
-        doubt = _doubt(self._database, whole)
+        doubt = doubt_in(self._database, whole)
         return Compiled(name=name, written=sql, sql=whole, type=wanted, reads=reads, doubt=doubt)
 
     def _unusable(self, name: str, sql: str, why: str) -> TransformUnusable:
@@ -453,43 +480,6 @@ def _troubles(
     yield from _walk(database, chosen[0], names, inside)
 
 
-def _fields_of(database: DuckDBPyConnection, sql: str) -> frozenset[str]:
-    """The names in *sql* that may be fields, in small letters."""
-    told = database.execute("SELECT json_serialize_sql(?)", [f"SELECT ({sql})"]).fetchone()
-    assert told is not None
-    return frozenset(_names_in(json.loads(told[0])))
-
-
-def _doubt(database: DuckDBPyConnection, sql: str) -> str | None:
-    """SQL that is true where a cast in *sql* fails, and perhaps where it would fail if it were reached."""
-    told = database.execute("SELECT json_serialize_sql(?)", [f"SELECT ({sql})"]).fetchone()
-    assert told is not None
-    parsed = json.loads(told[0])
-    [statement] = parsed["statements"]
-    casts = [*_casts(statement["node"]["select_list"][0])]
-    for cast in casts:
-        cast["try_cast"] = True
-
-    def text(node: Any) -> str:
-        statement["node"]["select_list"] = [node]
-        found = database.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(parsed)]).fetchone()
-        assert found is not None
-        return str(found[0]).removeprefix("SELECT ")
-
-    fails = [f"(({text(cast['child'])}) IS NOT NULL AND ({text(cast)}) IS NULL)" for cast in casts]
-    return " OR ".join(fails) or None
-
-
-def _casts(node: Any) -> Iterator[dict[str, Any]]:
-    """The casts in *node* that can fail; not those in a lambda, whose parameters have no value outside of it."""
-    if isinstance(node, dict) and node.get("class") == "LAMBDA":
-        return
-    for one in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
-        yield from _casts(one)
-    if isinstance(node, dict) and node.get("class") == "CAST" and not node["try_cast"]:
-        yield node
-
-
 def _quote_them(database: DuckDBPyConnection, sql: str, names: Collection[str]) -> str:
     """Return the hint for an unreadable *sql* with *names* that are keywords of SQL."""
     bare = [name for name in names if re.search(rf'(?<!["\w]){re.escape(name)}(?!["\w])', sql, re.IGNORECASE)]
@@ -517,13 +507,6 @@ def _walk(database: DuckDBPyConnection, node: Any, names: Collection[str], insid
         names = frozenset(names) | set(_parameters(node["lhs"]))
     for value in node.values():
         yield from _walk(database, value, names, inside)
-
-
-def _names_in(node: Any) -> Iterator[str]:
-    for value in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
-        yield from _names_in(value)
-    if isinstance(node, dict) and node.get("class") == "COLUMN_REF":
-        yield from (str(name).lower() for name in node["column_names"])
 
 
 def _parameters(node: Any) -> Iterator[str]:

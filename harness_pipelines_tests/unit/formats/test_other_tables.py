@@ -106,6 +106,45 @@ def test_a_delete_without_a_source_that_can_be_read_is_refused_where_the_filter_
     assert "`source`" in found.refused[0].detail
 
 
+NO_TABLE: list[dict[str, Any]] = [{}, {"db": "shop"}, {"db": "shop", "table": None}]
+
+
+@pytest.mark.parametrize("source", NO_TABLE)
+@pytest.mark.parametrize(
+    "sql",
+    [
+        OURS,
+        f"{OURS} AND name <> 'x'",
+        f"name <> 'x' AND (source.db = 'shop' AND {OURS})",
+        f"{OURS} OR source.table = 'goods'",
+        "lower(source.table) IN ('products') AND upper(name) = 'A'",
+    ],
+)
+def test_an_event_whose_source_names_no_table_is_not_of_this_one(sql: str, source: dict[str, Any]):
+    codec = RecordCodec(spec(format="debezium", transform={"filter": sql}))
+    events = [
+        ({"id": 1}, event(None, "d", {"id": 1}, source=source)),
+        ({"id": 1}, event(None, "u", {"id": 1}, source=source)),  # it need not fit
+        ({"id": 2}, event("products", "d", {"id": 2})),
+    ]
+    found = codec.decode(*as_json(events, block=False))
+    assert (seen(found), found.refused, found.filtered) == ([(2, "delete", 2)], [], 2)
+
+
+def test_a_filter_says_itself_that_events_without_a_table_are_ours():
+    sql = "coalesce(source.table, 'products') = 'products' AND name <> 'x'"
+    codec = RecordCodec(spec(format="debezium", transform={"filter": sql}))
+    events = [({"id": i}, event(None, "d", {"id": i}, source=source)) for i, source in enumerate(NO_TABLE)]
+    assert [id_ for _, _, id_ in seen(codec.decode(*as_json(events, block=False)))] == [0, 1, 2]
+
+
+def test_a_condition_that_fails_for_a_delete_leaves_it_to_the_whole_filter():
+    sql = f"{OURS} AND CAST(source.db AS int) = 1"
+    codec = RecordCodec(spec(format="debezium", transform={"filter": sql}))
+    deletes = [({"id": 1}, event("products", "d", {"id": 1})), ({"id": 1}, event("orders", "d", {"id": 1}))]
+    assert seen(codec.decode(*as_json(deletes, block=False))) == [(0, "delete", 1)]
+
+
 def test_a_delete_without_a_source_counts_where_only_a_column_is_made_of_it():
     columns = {**COLUMNS, "origin": "string"}
     made = spec(format="debezium", columns=columns, transform={"derive": {"origin": "source.table"}})
@@ -172,6 +211,13 @@ def test_a_delete_of_another_table_does_not_touch_ours():
     )
     assert seen(found) == [(0, "put", 1), (2, "delete", 2), (3, "delete", 3)]
     assert ([one.index for one in found.refused], found.filtered) == ([5], 2)
+
+
+def test_a_delete_with_an_object_that_names_no_table_does_not_touch_ours():
+    transform = {"fields": {"origin": "struct<table: string>", "op": "string"}, "filter": "origin.table = 'products'"}
+    deletes = [{"id": i, "op": "d", "origin": origin} for i, origin in enumerate([{}, {"table": "products"}, None])]
+    found = plain(*(({"id": 1}, value) for value in deletes), transform=transform)
+    assert (seen(found), found.filtered) == ([(1, "delete", 1), (2, "delete", 2)], 1)
 
 
 def test_a_tombstone_is_told_by_the_fields_of_its_key():
