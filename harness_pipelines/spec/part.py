@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness_pipelines.spec.wording import SpecError
+from harness_pipelines.spec.types import unstorable
+from harness_pipelines.spec.wording import Place, SpecError, SpecProblem, dotted
+
+_NESTING_MAX = 50
+_VALUES_MAX = 200_000  #: thousands of columns, each with its words
+_DIGITS_MAX = 400
+_UNSEEN = "cannot be shown or compared; write text, a number, true or false, or a list or mapping of them"
+_PLAIN = (str, bytes, bool, int, float, type(None))
 
 
 class SpecPart(BaseModel):
@@ -61,10 +69,67 @@ class SpecPart(BaseModel):
 
 @contextmanager
 def _in_words_of_a_spec(model: type[SpecPart], words: Any) -> Iterator[None]:
-    """Raises: SpecError, for pydantic's ValidationError about *words* of *model*."""
+    """Raises: SpecError, for pydantic's ValidationError about *words* of *model*, and where they cannot be shown."""
+    if (problem := _Look().trouble(words, (), ())) is not None:
+        raise SpecError(model.__name__, [problem])
     try:
         yield
     except ValidationError as error:
         from harness_pipelines.spec.load import problems_of  # which knows all models
 
         raise SpecError(model.called(words), problems_of(error, words, model=model)) from None
+
+
+class _Look:
+    """Looks at all values that Python code gives, before one of them is compared or quoted in a message."""
+
+    def __init__(self) -> None:
+        self._values = 0
+
+    def trouble(self, value: Any, place: Place, around: tuple[int, ...]) -> SpecProblem | None:
+        """What no file of a spec could hold in *value*; *around*: the lists and mappings that it is in."""
+        self._values += 1
+        inner: list[tuple[str | int, Any]] = []
+        try:
+            why = self._why(value, around) or (_odd_name(value) if isinstance(value, Mapping) else None)
+            inner = [] if why else _inside(value)
+        except Exception:  # any method of a class that we do not know may raise anything
+            why = f"a value of the class {type(value).__name__!a} {_UNSEEN}"
+        if why is not None:
+            return SpecProblem(line=None, field=dotted(place), message=why)
+        troubles = (self.trouble(one, (*place, word), (*around, id(value))) for word, one in inner)
+        return next((found for found in troubles if found is not None), None)
+
+    def _why(self, value: Any, around: tuple[int, ...]) -> str | None:
+        kind = type(value)
+        if kind not in _PLAIN and not issubclass(kind, list | tuple | dict):
+            _ = repr(value), str(value), bool(value == ""), isinstance(value, str)
+        if id(value) in around:
+            return "it contains itself"
+        if len(around) > _NESTING_MAX:
+            return f"nested more than {_NESTING_MAX} deep"
+        if self._values > _VALUES_MAX:
+            return f"more than {_VALUES_MAX:,} values"
+        if issubclass(kind, str):
+            return f"the text has {said}, which no table can hold" if (said := unstorable(value)) else None
+        if issubclass(kind, int) and abs(value) >= 10**_DIGITS_MAX:
+            return f"a number has at most {_DIGITS_MAX} digits"
+        return None
+
+
+def _inside(value: Any) -> list[tuple[str | int, Any]]:
+    if isinstance(value, Mapping):
+        return [*value.items()]
+    if isinstance(value, list | tuple):
+        return [*enumerate(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return []
+
+
+def _odd_name(value: Mapping[Any, Any]) -> str | None:
+    for name in value:
+        _ = repr(name), str(name)
+        if isinstance(name, str) and (why := unstorable(name)) is not None:
+            return f"the name of a setting has {why}; remove the character"
+    return None
