@@ -16,10 +16,12 @@ from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.columns.encodings import Scaled
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.schema.proto_text import MAIN, compiled
+from harness_pipelines.formats.schema.proto_unknown import may_have_unknown, misread, with_unnamed
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.formats.schema.writer_schema import (
     Kind,
     NoFit,
+    Odd,
     Truncated,
     Unit,
     WriterType,
@@ -34,7 +36,8 @@ with needs("formats", "A format with a schema"):
 
 _TOGETHER = "harness_together.proto"
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-_WRONG_DAY = 2**31 - 1  #: a date that is none, such as a year without a day
+_NANOS = range(1_000_000_000)
+_MINUTE = range(60)
 _KINDS: Mapping[int, Kind] = {
     FieldDescriptor.CPPTYPE_INT32: "int", FieldDescriptor.CPPTYPE_INT64: "int", FieldDescriptor.CPPTYPE_UINT32: "int",
     FieldDescriptor.CPPTYPE_UINT64: "int", FieldDescriptor.CPPTYPE_DOUBLE: "float",
@@ -57,6 +60,8 @@ class _Meaning:
 
 
 def _instant(message: Any) -> int:
+    if message.nanos not in _NANOS:
+        return Odd(f"{message.nanos:,} nanos are no part of a second")
     microseconds, rest = divmod(message.nanos, 1000)
     return _cut(message.seconds * 1_000_000 + microseconds, rest)
 
@@ -69,10 +74,13 @@ def _day(message: Any) -> int:
     try:
         return date(message.year, message.month, message.day).toordinal() - _EPOCH_DAY
     except (ValueError, OverflowError):
-        return _WRONG_DAY
+        return Odd(f"year {message.year}, month {message.month}, day {message.day} is no date")
 
 
 def _time(message: Any) -> int:
+    if message.minutes not in _MINUTE or message.seconds not in _MINUTE or message.nanos not in _NANOS:
+        said = f"{message.hours} hours, {message.minutes} minutes, {message.seconds} seconds, {message.nanos:,} nanos"
+        return Odd(f"{said} are no time of a day")
     whole = (message.hours * 60 + message.minutes) * 60 + message.seconds
     microseconds, rest = divmod(message.nanos, 1000)
     return _cut(whole * 1_000_000 + microseconds, rest)
@@ -146,7 +154,7 @@ class ProtobufReader:
 
     def __init__(self, pool: descriptor_pool.DescriptorPool, message: Descriptor) -> None:
         self.written = _Walk().message(message)
-        self._name = message.full_name
+        self._name, self._kind = message.full_name, message
         self._parse = message_factory.GetMessageClass(message).FromString
         file = descriptor_pb2.FileDescriptorProto(
             name=f"{message.full_name}/{_TOGETHER}", package="harness.together", dependency=[message.file.name]
@@ -164,16 +172,27 @@ class ProtobufReader:
         for payload in payloads:
             parts += (_length(len(payload)), payload)
         try:
-            return list(self._parse_many(b"".join(parts)).records), {}
+            together = self._parse_many(b"".join(parts))
+            records = list(together.records)
+            if not may_have_unknown(together):
+                return records, {}
         except DecodeError:
             pass  # which one it is, the loop finds
+        return self._one_by_one(payloads)
+
+    def _one_by_one(self, payloads: Sequence[bytes]) -> tuple[list[Any], dict[int, Unfit]]:
         records: list[Any] = []
         wrong: dict[int, Unfit] = {}
         for i, payload in enumerate(payloads):
             try:
-                records.append(self._parse(payload))
+                record = self._parse(payload)
             except DecodeError:
                 wrong[i] = malformed(f"Protobuf of {self._name}", "the bytes are no such message")
+                continue
+            if (why := misread(record, self._kind)) is not None:
+                wrong[i] = malformed(f"Protobuf of {self._name}", why)
+            else:
+                records.append(record)
         return records, wrong
 
 
@@ -238,7 +257,7 @@ class _Walk:
         written, value = self._one(field)
         get: Callable[[Any], Any] = attrgetter(name)
         if field.has_presence:
-            get = _present(field) if value is None else _present_value(field, value)
+            get = with_unnamed(field, _present(field)) if value is None else _present_value(field, value)
             # A message that is left out is not said to be optional, unless by the word.
             nullable = field.message_type is None or field.containing_oneof is not None
             has = _has(field)
@@ -261,7 +280,8 @@ class _Walk:
             return WrittenField(name=name, written=written, get=_map_of(name, value), has=_is_written(name))
         element, value = self._one(field)
         written = WriterType(kind="list", name=f"repeated {element.name}", element=element)
-        return WrittenField(name=name, written=written, get=_list_of(name, value), has=_is_written(name))
+        get = with_unnamed(field, _list_of(name, value))
+        return WrittenField(name=name, written=written, get=get, has=_is_written(name))
 
     def _one(self, field: FieldDescriptor) -> tuple[WriterType, Callable[[Any], Any] | None]:
         """A value of *field*, and what makes it of a message that stands for it."""

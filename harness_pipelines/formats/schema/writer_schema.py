@@ -64,6 +64,21 @@ class Truncated(int):
     """Microseconds, of which something finer was cut off."""
 
 
+class Unnamed(int):
+    """A number in a list of a closed enum that has no name for it: its place in the list is lost."""
+
+
+class Odd(int):
+    """What stands for no date or time of its column, and is refused with *why*."""
+
+    why: str
+
+    def __new__(cls, why: str) -> Odd:
+        made = super().__new__(cls, 2**62)
+        made.why = why
+        return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterType:
     """How values are written: what their library makes of them, and what is meant."""
@@ -236,7 +251,7 @@ def _primitive(
         case ("boolean", "boolean"):
             return _boolean(kind)
         case ("int" | "long", "int" | "enum") if written.kind == "int" or written.has_numbers:
-            return _whole(kind)
+            return _whole(kind) if written.kind == "int" else _of_order(_whole(kind), written.name)
         case ("float" | "double", "int"):
             return _exact(kind)
         case ("double", "float"):
@@ -291,6 +306,18 @@ def _whole(kind: pa.DataType) -> Convert:
     return leaf(lambda cells: _ints(cells, kind), describe=describe)
 
 
+def _of_order(convert: Convert, name: str) -> Convert:
+    """*convert* of the numbers of an enum, none of which has lost its place in a list."""
+
+    def run(cells: Cells) -> pa.Array:
+        if Unnamed in set(map(type, cells)):
+            wrong = [i for i, cell in enumerate(cells) if type(cell) is Unnamed]
+            raise Misfits({i: Unfit(Reason.OUT_OF_RANGE, f"{name} has no name for {cells[i]}") for i in wrong})
+        return convert(cells)
+
+    return run
+
+
 def _ints(cells: Cells, kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(cells, kind)
@@ -332,8 +359,12 @@ def _enum(kind: pa.DataType, written: WriterType) -> Convert:
 def _date(kind: pa.DataType) -> Convert:
     return leaf(
         lambda cells: within(_ints(cells, pa.int32()).view(kind), *DAYS),
-        describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} days since 1970 are not in the years 1 to 9999"),
+        describe=lambda cell: _beyond(cell, "days since 1970 are not in the years 1 to 9999"),
     )
+
+
+def _beyond(cell: int, why: str) -> Unfit:
+    return Unfit(Reason.OUT_OF_RANGE, cell.why if isinstance(cell, Odd) else f"{cell} {why}")
 
 
 def _moment(kind: pa.DataType, unit: Unit, *, exact: bool) -> Convert:
@@ -349,7 +380,7 @@ def _moment(kind: pa.DataType, unit: Unit, *, exact: bool) -> Convert:
             numbers = pa.array(counted, pa.int64(), mask=numbers.is_null().to_numpy(zero_copy_only=False))
         return within(numbers, *bounds).view(kind)
 
-    found = leaf(convert, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} {unit} are not {what}"))
+    found = leaf(convert, describe=lambda cell: _beyond(cell, f"{unit} are not {what}"))
     return nothing_finer(found, (lambda cell: cell % 1000) if unit == "ns" else _is_cut) if exact else found
 
 
