@@ -18,6 +18,11 @@ def fields_in(database: DuckDBPyConnection, sql: str) -> frozenset[str]:
     return frozenset(_names_in(_Parsed(database, sql).whole))
 
 
+def functions_in(database: DuckDBPyConnection, sql: str) -> frozenset[str]:
+    """The functions and operators in *sql*, in small letters."""
+    return frozenset(_functions(_Parsed(database, sql).whole))
+
+
 def conditions_in(database: DuckDBPyConnection, sql: str) -> list[str]:
     """The conditions that *sql* joins by AND; *sql* itself, where it is one."""
     parsed = _Parsed(database, sql)
@@ -69,6 +74,13 @@ def _casts(node: Any) -> Iterator[dict[str, Any]]:
         yield from _casts(one)
     if isinstance(node, dict) and node.get("class") == "CAST" and not node["try_cast"]:
         yield node
+
+
+def _functions(node: Any) -> Iterator[str]:
+    for value in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
+        yield from _functions(value)
+    if isinstance(node, dict) and node.get("class") == "FUNCTION":
+        yield str(node["function_name"]).lower()
 
 
 def _names_in(node: Any) -> Iterator[str]:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from harness_pipelines.formats.columns.storable import unstorable
 from harness_pipelines.formats.contract.checks import shown_value
 from harness_pipelines.formats.keyed_batches import OPERATION
 from harness_pipelines.formats.refusals import DETAIL_CHARS
-from harness_pipelines.formats.sql_parts import conditions_in, doubt_in, fields_in
+from harness_pipelines.formats.sql_parts import conditions_in, doubt_in, fields_in, functions_in
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec.arrow import arrow_type, type_name
 from harness_pipelines.spec.transform import input_columns, source_column
@@ -53,6 +54,12 @@ _NOT_OF_A_RECORD = {
 _OF_THE_SESSION = frozenset({"age", "current_localtime", "current_localtimestamp", "current_setting", "getenv",
                              "getvariable", "hash", "version"})  # fmt: skip
 
+#: Functions of lists that DuckDB fails for all records of a vector where a list of one of them has a NULL in it.
+_OF_VECTORS = frozenset({"<->", "<=>"}) | frozenset(
+    f"list_{name}" for name in ("cosine_distance", "cosine_similarity", "distance", "dot_product", "inner_product",
+                                "negative_dot_product", "negative_inner_product")
+)  # fmt: skip
+
 #: DuckDB's names of LIKE, ILIKE and GLOB, with the sign that stands for any text.
 _LIKES: Mapping[str, str] = {
     "~~": "%", "!~~": "%", "~~*": "%", "!~~*": "%", "like_escape": "%", "not_like_escape": "%", "ilike_escape": "%",
@@ -76,6 +83,7 @@ class Compiled:
     type: pa.DataType
     reads: tuple[str, ...]  #: the fields in it
     doubt: str | None  #: SQL that is true where a cast in it fails; None: it has no cast that can be asked alone
+    is_asked_alone: bool  #: a record for which it fails is asked again without the others
 
 
 class Transformer:
@@ -214,8 +222,8 @@ class Transformer:
             return [pa.chunked_array([pa.nulls(rows.num_rows, one.type)]) for one in wanted], {}
         try:
             return self._columns(wanted, [one.sql for one in wanted], rows), {}
-        except (duckdb.DataError, duckdb.InvalidInputException):
-            pass  # of some record
+        except (duckdb.DataError, duckdb.InvalidInputException, UnicodeDecodeError):
+            pass  # of some record; its text in the message may be cut within a letter
         except duckdb.Error as error:  # of no value: what it makes takes too much memory
             return self._halved(wanted, rows, error)
         try:
@@ -238,7 +246,16 @@ class Transformer:
         """The column of *one*, and the places where it fails: DuckDB's TRY takes vectors with a failure row by row."""
         # A struct around the value: it is NULL only where the expression failed, whatever the value is.
         [told] = self._columns([one], [f"TRY({{'v': {one.sql}}})"], rows, of_struct=True)
-        return pc.struct_field(told, "v"), np.flatnonzero(told.is_null().to_numpy())
+        failing = np.flatnonzero(told.is_null().to_numpy())
+        found = pc.struct_field(told, "v")
+        if not one.is_asked_alone or rows.num_rows == 1 or not len(failing):
+            return found, failing
+        alone = [self._row_by_row(one, rows.take(pa.array([at]))) for at in failing.tolist()]
+        order = np.arange(rows.num_rows)
+        order[failing] = rows.num_rows + np.arange(len(failing))
+        every = pa.chunked_array([*found.chunks, *chain.from_iterable(part.chunks for part, _ in alone)], one.type)
+        still = np.array([len(wrong) > 0 for _, wrong in alone], np.bool_)
+        return every.take(pa.array(order)), failing[still]
 
     def _apart(self, one: Compiled, rows: pa.Table) -> tuple[pa.ChunkedArray, NDArray[np.int64]] | None:
         """The same, with the few rows aside in which a cast fails; None where others fail too.
@@ -254,7 +271,7 @@ class Transformer:
             doubted = pc.fill_null(told, False).to_numpy().astype(np.bool_)
             sure, unsure = np.flatnonzero(~doubted), np.flatnonzero(doubted)
             [sound] = self._columns([one], [one.sql], rows.take(pa.array(sure)))
-        except (duckdb.DataError, duckdb.InvalidInputException):
+        except (duckdb.DataError, duckdb.InvalidInputException, UnicodeDecodeError):
             return None
         tried, failing = self._row_by_row(one, rows.take(pa.array(unsure)))
         back = np.empty(rows.num_rows, np.int64)
@@ -318,7 +335,7 @@ class Transformer:
                 cursor.register(RECORD, empty)
                 found = cursor.execute(f"SELECT ({sql}) AS c FROM {RECORD}").to_arrow_table().schema.field(0).type
                 duck_type = cursor.execute(f"SELECT typeof(c) FROM (SELECT NULL::{_duck(wanted)} AS c)").fetchone()
-        except duckdb.Error as error:
+        except (duckdb.Error, UnicodeDecodeError) as error:
             raise self._unusable(name, sql, _said(error)) from error
         if not _fits(found, wanted):
             way_on = "write a condition" if name == "filter" else "write a CAST that says how"
@@ -328,7 +345,10 @@ class Transformer:
         reads = tuple(field for field in self._fields if field.lower() in fields_in(self._database, sql))
         whole = f"CAST(({sql}) AS {duck_type[0]})"
         doubt = doubt_in(self._database, whole)
-        return Compiled(name=name, written=sql, sql=whole, type=wanted, reads=reads, doubt=doubt)
+        is_alone = not functions_in(self._database, sql).isdisjoint(_OF_VECTORS)
+        return Compiled(
+            name=name, written=sql, sql=whole, type=wanted, reads=reads, doubt=doubt, is_asked_alone=is_alone
+        )
 
     def _unusable(self, name: str, sql: str, why: str) -> TransformUnusable:
         place = "filter" if name == "filter" else f"derive.{name}"
@@ -338,6 +358,8 @@ class Transformer:
 
 def _said(error: Exception) -> str:
     """What DuckDB says is wrong: its first line without the class of the error, and the name that it suggests."""
+    if isinstance(error, UnicodeDecodeError):  # of its message, which quotes a text that it cuts within a letter
+        return "a constant in it cannot be evaluated"
     first, *rest = str(error).splitlines()
     meant = next((f" ({line[0].lower()}{line[1:]})" for line in rest if line.startswith("Did you mean")), "")
     if (unknown := re.search(r"Function with name (\S+) does not exist", first)) is not None:
@@ -362,6 +384,8 @@ def _reasons(one: Compiled, rows: pa.Table) -> list[str]:
     """
     cells = [rows.column(name) for name in one.reads if name in rows.column_names]
     names = [name for name in one.reads if name in rows.column_names]
+    if not names:
+        return [f"`{one.name}`: {one.written} cannot be evaluated for any record"] * rows.num_rows
     return [
         f"`{one.name}`: {one.written} cannot be evaluated for "
         + ", ".join(f"{name} = {shown_value(column[at])}" for name, column in zip(names, cells, strict=True))

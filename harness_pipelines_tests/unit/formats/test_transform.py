@@ -382,3 +382,33 @@ def test_where_casts_fail_the_rows_are_those_that_fail_one_by_one(sql: str, is_a
         assert apart[1].tolist() == failing.tolist()
     [found], wrong = made._evaluated([one], ROWS)
     assert (found.to_pylist(), [*wrong]) == (column.to_pylist(), failing.tolist())
+
+
+@pytest.mark.parametrize(
+    "function", ["list_distance", "list_cosine_distance", "list_cosine_similarity", "list_inner_product",
+                 "list_dot_product", "list_negative_inner_product", "list_negative_dot_product"]
+)  # fmt: skip
+def test_a_null_in_the_list_of_one_record_fails_no_other(function: str):
+    made = spec(
+        {"d": "double"}, transform={"fields": {"xs": "list<double>"}, "derive": {"d": f"{function}(xs, [1.0, 2.0])"}}
+    )
+    lists = [[3.0, 4.0], [1.0, None], [1.0], [1.0, 2.0], None, [5.0, 6.0]]
+    together = decode(made, *({"xs": one} for one in lists))
+    alone = [decode(made, {"xs": one}) for one in lists]
+    assert [one.index for one in together.refused] == [i for i, one in enumerate(alone) if one.refused] == [1, 2]
+    assert together.rows.to_pylist() == [row for one in alone for row in one.rows.to_pylist()]
+
+
+@pytest.mark.parametrize("text", ["\ufeff", "\U0001f600", "é", "2"])
+def test_a_text_that_the_message_about_it_cuts_within_a_letter_is_of_its_record(text: str):
+    made = spec({"x": "string"}, transform={"fields": {"s": "string"}, "derive": {"x": "s::BIT::VARCHAR"}})
+    found = decode(made, {"s": "101"}, {"s": text}, {"s": "1"})
+    assert found.rows.column("x").to_pylist() == ["101", "1"]
+    [refused] = found.refused
+    assert (refused.index, refused.reason) == (1, Reason.TRANSFORM)
+
+
+def test_an_expression_without_fields_that_fails_says_that_it_always_does():
+    made = spec({"x": "string"}, transform={"derive": {"x": "'2'::BIT::VARCHAR"}})
+    [refused] = decode(made, {"price": 1}).refused
+    assert refused.detail == "`x`: '2'::BIT::VARCHAR cannot be evaluated for any record"
