@@ -178,8 +178,12 @@ class AvroReader:
         stream = io.BytesIO(payload)
         try:
             found = fastavro.schemaless_reader(stream, self._one, None)
-        except LookupError:
+        except (LookupError, EOFError, struct.error):
             return malformed(f"Avro of {self._name}", "the bytes end too early, or an index is wrong")
+        except UnicodeDecodeError:
+            return malformed(f"Avro of {self._name}", "a text is not UTF-8")
+        except (ArithmeticError, MemoryError):
+            return malformed(f"Avro of {self._name}", "a length is of more bytes than there are")
         except _UNREADABLE as error:
             return malformed(f"Avro of {self._name}", error)
         if left := len(payload) - stream.tell():

@@ -58,6 +58,10 @@ _TIMES: Mapping[str, tuple[Kind, ...]] = {
     "timestamp": ("instant", "local"),  # of an instant its time in UTC
     "timestamptz": ("instant",),
 }
+#: What a number of a column most often counts.
+_NUMBERS: Mapping[str, Source] = {
+    "date": "epoch_days", "time": "us_of_day", "timestamp": "epoch_ms", "timestamptz": "epoch_ms",
+}  # fmt: skip
 
 
 class Truncated(int):
@@ -198,8 +202,8 @@ def convert_of(
 
 def _no_match(written: WriterType, type_: Type) -> str:
     hint = ""
-    if written.kind == "int" and str(type_) in _TIMES:
-        hint = "; say what the number counts, such as `from: epoch_ms`"
+    if written.kind == "int" and (form := _NUMBERS.get(str(type_))) is not None:
+        hint = f"; say what the number counts, such as `from: {form}`"
     return f"the schema's {written.name} cannot be read as {type_}{hint}"
 
 

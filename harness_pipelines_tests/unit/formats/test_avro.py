@@ -102,6 +102,31 @@ def test_fixed_bytes_are_bytes_decimals_or_a_uuid():
     assert column("decimal(9,2)", money, b"\x00\x00\x00\x7b", physical={**fixed, "size": 4}) == [Decimal("1.23")]
 
 
+@pytest.mark.parametrize(("type_", "form"), [("date", "epoch_days"), ("time", "us_of_day"), ("timestamp", "epoch_ms")])
+def test_a_number_without_a_meaning_is_refused_with_a_form_that_its_column_has(type_, form):
+    [(_, detail)] = column(type_, "long", 1_000)
+    assert detail.startswith(
+        f"`x`: the schema's long cannot be read as {type_}; say what the number counts, such as `from: {form}`"
+    )
+    assert column(type_, "long", 1, **{"from": form})[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("avro", "payload", "said"),
+    [
+        ("int", b"", "the bytes end too early, or an index is wrong"),
+        ("double", b"abc", "the bytes end too early, or an index is wrong"),
+        ("string", b"\x02\xff", "a text is not UTF-8"),
+        ({"type": "fixed", "name": "F", "size": 10**30}, b"ab", "a length is of more bytes than there are"),
+    ],
+)
+def test_bytes_that_cannot_be_read_are_told_in_words_of_avro(avro, payload, said):
+    codec = RecordCodec(spec({"x": {"int": "int", "double": "double", "string": "string"}.get(str(avro), "binary")}),
+                        GivenSchemas.avro(record(field("x", avro))))  # fmt: skip
+    [refused] = codec.decode([framed(payload)], [None]).refused
+    assert (refused.reason, refused.detail) == (Reason.MALFORMED, f"not Avro of R: {said}")
+
+
 def test_a_number_without_a_meaning_has_the_one_that_the_spec_gives_it():
     assert column("timestamptz", "long", 1_000, **{"from": "epoch_ms"}) == [EPOCH + dt.timedelta(seconds=1)]
     [(reason, detail)] = column("timestamptz", "long", 1_000)
