@@ -130,6 +130,7 @@ def _inside(value: Any) -> list[tuple[str | int, Any]]:
 def _odd_name(value: Mapping[Any, Any]) -> str | None:
     for name in value:
         _ = repr(name), str(name)
-        if isinstance(name, str) and (why := unstorable(name)) is not None:
+        # What cannot be printed is refused with the other rules of names, if it can be encoded.
+        if isinstance(name, str) and (why := unstorable(name.replace("\0", ""))) is not None:
             return f"the name of a setting has {why}; remove the character"
     return None

@@ -49,7 +49,7 @@ class NoEqual:
 
 
 class NoClass:
-    @property
+    @property  # type: ignore[misc]  # that of each object can be set
     def __class__(self) -> Any:
         raise RuntimeError("no class")
 
@@ -107,7 +107,7 @@ PLACES = [
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_cannot_be_shown_is_refused_by_name(name):
-    for place in PLACES:
+    for place in PLACES[:: len(PLACES) if name == "doubled" else 1]:  # it takes a look at 200,000 values
         words = copy.copy(GOOD)
         around: Any = words
         for step in place[:-1]:
