@@ -27,7 +27,7 @@ from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.table import CommitTableRequest, Table
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from harness_pipelines.lakes.iceberg.checked_io import StoreIO
@@ -101,7 +101,7 @@ class CatalogServer:
         A commit with removals of snapshots or branches is one of the kind `removal`, too.
 
         *how*: `before` and `after` are a status before or after the work, as ``503 before``, ``409 after``; `lost`
-        does the work and ends the connection.
+        does the work and ends the connection; ``404 page`` is what a gateway answers before the server is asked.
         """
         with self._lock:
             self._faults.append((kind, how, times))
@@ -173,6 +173,8 @@ class CatalogServer:
                 self.seen[kind] += 1
                 how = (self._fault("removal") if b'"remove-snapshot' in body else "") or self._fault(kind)
                 status = int(how.split()[0]) if how and how != "lost" else 0
+                if how.endswith("page"):
+                    return HTMLResponse("<html><body>no route</body></html>", status_code=status)
                 if how.endswith("before"):
                     return _error(status, "ServerError", "a test says so")
                 try:

@@ -49,6 +49,12 @@ class ByPath:
                 self._weight -= self._known.popitem(last=False)[1][1]
         return made
 
+    def forget(self, path: str) -> None:
+        """Whatever was made of *path*: what was read of it was not what it holds."""
+        with self._lock:
+            for key in [key for key in self._known if key[1] == path]:
+                self._weight -= self._known.pop(key)[1]
+
     def clear(self) -> None:
         with self._lock:
             self._known.clear()

@@ -69,7 +69,7 @@ def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[ListedFile]
             raise absent(folder)
     for entry in found:
         if entry.type is FileType.File:
-            below = entry.path[len(root) :].lstrip("/")
+            below = entry.path[len(root) + 1 :]  # a key may have an empty part behind the folder
             yield ListedFile(path=normal(f"{base}/{below}"), bytes=entry.size, modified=entry.mtime)
 
 

@@ -116,6 +116,8 @@ class Mirroring:
             if follower.error is None or str(error) != str(follower.error):
                 log.warning("mirror.failed", table=table.name, catalog=catalog.name, error=str(error))
                 self._stores.mirrors.trouble(table, catalog.name, str(error))
+            if isinstance(error, MirrorLoginFailed):
+                follower.server = None  # the next one reads the secret again: it may be a new one by then
             follower.error, follower.next_at = error, time.monotonic() + follower.pauses.next_s()
             return False
         follower.error, follower.next_at = None, 0.0

@@ -12,6 +12,7 @@ from pyiceberg.types import LongType
 
 from harness_pipelines import faults
 from harness_pipelines.lakes.iceberg.catalogs import rest
+from harness_pipelines.ports.errors import MirrorAway
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.lake.mirrors import VERSION, MirrorNameTaken
 from harness_pipelines.stages import mirror
@@ -285,7 +286,10 @@ def test_a_namespace_that_is_missing_is_named(real: RealRig, server: CatalogServ
     assert "has no namespace nowhere" in (mirrored.step() or "")
 
 
-def test_a_login_comes_from_a_file_and_a_wrong_one_is_named(real: RealRig, tmp_path: Path):
+def test_a_login_comes_from_a_file_is_read_again_and_a_wrong_one_is_named(
+    real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mirror, "PAUSE_S", 0.0)
     token = tmp_path / "token"
     token.write_text("wrong\n")
     with CatalogServer(tmp_path / "guarded", token=TOKEN).running() as server:
@@ -296,9 +300,46 @@ def test_a_login_comes_from_a_file_and_a_wrong_one_is_named(real: RealRig, tmp_p
         assert "refused the login" in trouble
         assert "wrong" not in trouble
         token.write_text(f"{TOKEN}\n")
-        mirrored.worker = mirrored.another()
         assert mirrored.step() is None
         mirrored.assert_shows(version)
+        server._token = "of today"
+        version = mirrored.publish()
+        assert "refused the login" in (mirrored.step() or "")
+        token.write_text("of today\n")
+        assert mirrored.step() is None, "the worker that was refused reads it again"
+        mirrored.assert_shows(version)
+
+
+def test_a_page_of_a_gateway_is_no_word_of_the_catalog_that_a_table_is_missing(mirrored: Mirrored):
+    version = mirrored.publish()
+    assert mirrored.step() is None
+    stores: Any = mirrored.real
+    [catalog] = mirrored.table.spec.catalogs
+    mirrored.server.seen.clear()
+
+    mirrored.server.fail("load", "404 page")
+    trouble = mirrored.step()
+    assert "gave no answer" in (trouble or "")
+    assert mirrored.server.seen["register"] == 0
+    with pytest.raises(MirrorAway):
+        mirror.drop_mirror(stores, mirrored.table, catalog, really=True)
+    mirrored.server.heal()
+    mirrored.server.fail("drop", "404 page")
+    with pytest.raises(MirrorAway):
+        mirror.drop_mirror(stores, mirrored.table, catalog, really=True)
+    assert mirrored.shown() == (version.stream.snapshot, str(version.version))
+    assert mirrored.real.database.rows("mirrors/kept", {"table_id": mirrored.table.table_id}) != []
+
+
+def test_a_page_of_a_gateway_is_no_missing_namespace(mirrored: Mirrored):
+    version = mirrored.publish()
+    mirrored.server.fail("register", "404 page")
+    trouble = mirrored.step() or ""
+    assert "gave no answer" in trouble
+    assert "namespace" not in trouble
+    mirrored.server.heal()
+    assert mirrored.step() is None
+    mirrored.assert_shows(version)
 
 
 def test_a_holder_that_was_replaced_notes_nothing(mirrored: Mirrored):

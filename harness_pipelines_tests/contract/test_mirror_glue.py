@@ -34,6 +34,7 @@ from harness_pipelines_tests.contract.stores_rig import RealRig
 from harness_pipelines_tests.contract.test_mirror import rows_of_another
 from harness_pipelines_tests.contract.test_mirror_drops import expired
 from harness_pipelines_tests.glue import LOGIN, REGION, GlueServer, glue
+from harness_pipelines_tests.unit.drivers.test_gateways import GATEWAYS, NO_KEY, Answer, behind
 
 METADATA = "metadata_location"
 #: What is before and after a round belongs to the claim, not to the catalog.
@@ -177,6 +178,48 @@ def test_an_entry_of_another_kind_is_left_alone(mirrored: InGlue):
     with pytest.raises(MirrorNameTaken):
         mirror.drop_mirror(stores, mirrored.table, catalog, really=True)
     assert mirrored.parameters == {}
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("s3a://theirs/x", "s3a://theirs/x"), ("gs://theirs/x", "gs://theirs/x"), ("s3:///x", "s3:///x")],
+)
+def test_an_entry_that_names_files_of_no_store_of_ours_holds_its_mirror_alone(mirrored: InGlue, place: str, said: str):
+    mirrored.publish()
+    parameters = {"table_type": "ICEBERG", METADATA: f"{place}/metadata/1.metadata.json"}
+    entry: Any = {"Name": mirrored.table.views["stream"], "TableType": "EXTERNAL_TABLE", "Parameters": parameters}
+    mirrored.server.catalog.glue.create_table(DatabaseName=NAMESPACE, TableInput=entry)
+
+    trouble = mirrored.step() or ""
+
+    assert said in trouble
+    assert "HARNESS_WAREHOUSE" not in trouble
+    assert mirrored.lag.trouble == trouble
+
+
+def test_an_entry_that_names_files_which_this_login_may_not_read_holds_its_mirror_alone(mirrored: InGlue):
+    mirrored.publish()
+    denied = Answer(NO_KEY.replace(b"NoSuchKey", b"AccessDenied"), status=403, headers={})
+    with behind(denied) as (place, _):
+        parameters = {"table_type": "ICEBERG", METADATA: f"{place}/metadata/1.metadata.json"}
+        entry: Any = {"Name": mirrored.table.views["stream"], "TableType": "EXTERNAL_TABLE", "Parameters": parameters}
+        mirrored.server.catalog.glue.create_table(DatabaseName=NAMESPACE, TableInput=entry)
+
+        trouble = mirrored.step() or ""
+
+    assert "may not do that" in trouble
+    assert mirrored.lag.trouble == trouble
+
+
+@pytest.mark.parametrize("answer", GATEWAYS)
+def test_what_a_gateway_says_is_no_word_of_glue(real: RealRig, server: GlueServer, answer: str):
+    with behind(GATEWAYS[answer]) as (_, gateway):
+        uri = f"http://127.0.0.1:{gateway.server.server_port}"
+        mirrored = InGlue(real, server, views="stream", catalog={"uri": uri})
+        mirrored.publish()
+        trouble = mirrored.step() or ""
+        assert "gave no answer" in trouble
+        assert mirrored.lag.trouble == trouble
 
 
 def test_a_database_that_is_missing_is_named(real: RealRig, server: GlueServer):

@@ -7,6 +7,7 @@ that it shows (ETag), and nobody writes pages into a warehouse.
 
 from __future__ import annotations
 
+from hashlib import md5
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -46,6 +47,24 @@ def stored_size(location: str) -> int | None:
             return None
         check_answer(location, found)
         return found.meta["size"]
+
+
+def check_kept(location: str, content: bytes, tag: str | None) -> None:
+    """The store has *content*, of which it answered that it was written and is known by *tag*.
+
+    Raises: OSError, StoreRefused.
+
+    A tag that is the MD5 of the content is proof: who answers has read it. Encryption by a KMS key makes another one,
+    and what answers every PUT with one tag has any: then the store is asked for the length.
+    """
+    if tag is not None and tag.strip('"') == md5(content, usedforsecurity=False).hexdigest():
+        return
+    if (found := stored_size(location)) != len(content):
+        has = "it has no such file" if found is None else f"it has {found:,} bytes of {len(content):,}"
+        raise NoStore(
+            f"the store did not keep {location}, which it answered to have written: {has}. Check HARNESS_S3_ENDPOINT, "
+            "and proxies on the way"
+        )
 
 
 def check_empty(folder: str) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from harness_pipelines.drivers.object_stores.clients import objects
-from harness_pipelines.drivers.object_stores.troubles import StoreRefused, store_errors
+from harness_pipelines.drivers.object_stores.clients import administration, bucket_of, objects
+from harness_pipelines.drivers.object_stores.troubles import StoreRefused, named, store_errors
 from harness_pipelines.spec.locations import local_path
 
 AT_ONCE = 1000  #: what one request deletes at most, of any store
 PARTLY = "DeleteObjects request failed for key"  #: how obstore names a file that a store's answer says has stayed
+#: A key that obstore does not take: with an empty part, with `.` or `..` as a part, or with a control character.
+_ODD = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 One = TypeVar("One")
 
 
@@ -53,14 +56,30 @@ def delete(paths: Iterable[str]) -> None:
 
 
 def _delete(paths: Sequence[str]) -> None:
-    """By one request. Raises: SomeLeft, StoreRefused, OSError."""
+    """By one request, but for odd keys. Raises: SomeLeft, StoreRefused, OSError."""
     import obstore
 
     store, _ = objects(paths[0])
+    keys = {path: objects(path)[1] for path in paths}
     try:
         with store_errors(paths[0]):
-            obstore.delete(store, [objects(path)[1] for path in paths])
+            if plain := [key for key in keys.values() if not _ODD.search(key)]:
+                obstore.delete(store, plain)
     except (OSError, StoreRefused) as error:
         if PARTLY in str(error):
             raise SomeLeft(str(error)) from error
         raise
+    for path, key in keys.items():
+        if _ODD.search(key):
+            _delete_odd(path)
+
+
+def _delete_odd(path: str) -> None:
+    """By a request of its own. Raises: SomeLeft."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, key = bucket_of(path)
+    try:
+        administration(path).delete_object(Bucket=bucket, Key=key)
+    except (BotoCoreError, ClientError) as error:
+        raise SomeLeft(str(named(path, error))) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from harness_pipelines.drivers.object_stores.answers import check_answer
+from harness_pipelines.drivers.object_stores.answers import check_answer, check_kept
 from harness_pipelines.drivers.object_stores.clients import objects
 from harness_pipelines.drivers.object_stores.troubles import refusal, store_errors
 from harness_pipelines.errors import HarnessError, Recovery
@@ -127,13 +127,14 @@ def _put(location: str, content: bytes, *, mode: Any) -> bool:
     store, key = objects(location)
     with store_errors(location):
         try:
-            obstore.put(store, key, content, mode=mode, use_multipart=False)
+            written = obstore.put(store, key, content, mode=mode, use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return False
         except (FileNotFoundError, NotFoundError) as error:
             if mode == "create" or refusal(str(error)):
                 raise
             return False  # what was to be replaced is gone
+    check_kept(location, content, written["e_tag"])
     return True
 
 

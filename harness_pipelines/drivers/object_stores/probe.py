@@ -1,4 +1,4 @@
-"""Trying out a warehouse: everything that the harness asks of a store, .
+"""Trying out a warehouse: everything that the harness asks of a store.
 
 The files lie in a folder of the warehouse that no table has, and are removed at the end.
 """

@@ -38,14 +38,19 @@ _REFUSALS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken\b|INVALID_ACCESS_KEY|INVALID_SIGNATURE"),
      "the store does not know these credentials: check HARNESS_S3_ACCESS_KEY and HARNESS_S3_SECRET_KEY (or the role)"),
     (re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|wrong region|"
-                r"301 Moved|HTTP response code 301", re.IGNORECASE),
+                r"301 Moved|HTTP response code 301|incorrectly configured region", re.IGNORECASE),
      "the bucket is in another region: set HARNESS_S3_REGION"),
+    # Those of status 403 that have a code of their own come before the rights.
+    (re.compile(r"RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED|RequestExpired|REQUEST_EXPIRED"),
+     "this machine's clock is off: set it"),
+    (re.compile(r"InvalidObjectState|INVALID_OBJECT_STATE"),
+     "the file was moved to an archive: restore it, and end the lifecycle rule that moves files of the warehouse"),
+    (re.compile(r"KMS\.\w+Exception"),
+     "the KMS key that the bucket encrypts with is disabled, deleted or unknown: enable it, or set another one"),
     (re.compile(r"AccessDenied|ACCESS_DENIED|Access Denied|status(?: code)?:? 403|403 Forbidden", re.IGNORECASE),
      "these credentials may not do that: grant the rights that docs/how-to/object-stores.md lists"),
     (re.compile(r"HTTP status 400\) during Head|performing HEAD .* 400 Bad Request"),  # whose answer has no body
      "the store refuses the request: the credentials have expired, or the bucket is in another region"),
-    (re.compile(r"RequestTimeTooSkewed"),
-     "this machine's clock is off: set it"),
 )  # fmt: skip
 #: In the words of clients when the store is away, or asks to be asked less.
 OUTAGES = (

@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,10 +21,13 @@ from harness_pipelines.drivers import files
 from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines.drivers.object_stores.marks import Marked, create_mark, read_end, read_mark, replace_mark
 from harness_pipelines.drivers.object_stores.troubles import StoreRefused
-from harness_pipelines.lakes.iceberg.checked_io import StoreIO
+from harness_pipelines.lakes.iceberg.catalog import StagingCatalog, read_metadata, view_schema
+from harness_pipelines.lakes.iceberg.checked_io import StoreIO, opened_io
+from harness_pipelines.lakes.iceberg.private.tables import Changes
+from harness_pipelines.lakes.iceberg.read.manifests import listed_in
 from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.postgres.acts.drop import purge
-from harness_pipelines.ports.errors import LakeAway
+from harness_pipelines.ports.errors import LakeAway, ManifestDamaged, MetadataMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.spec.object_stores import S3Settings
 
@@ -181,6 +188,65 @@ def test_a_file_that_was_copied_into_the_folder_of_a_store_is_read_though_it_has
     with behind(Answer(b"ours", headers={"Content-Type": "binary/octet-stream"})) as (place, _):
         assert files.size_of(f"{place}/x") == 4
         assert read_mark(f"{place}/x") == Marked(b"ours", None)
+
+
+def answered(content: bytes) -> dict[str, str]:
+    """The headers of a store that kept *content*."""
+    tag = md5(content, usedforsecurity=False).hexdigest()
+    return {"ETag": f'"{tag}"', "Last-Modified": "Fri, 27 Nov 2026 12:00:00 GMT", "Content-Type": "binary/octet-stream"}
+
+
+WROTE = Answer(b"", headers={"ETag": '"0f343b0931126a20f133d67c2b018a3b"'})  #: whatever was sent
+
+
+@pytest.mark.parametrize("there", [Answer(NO_KEY, status=404), Answer(PAGE), Answer(b"", headers=answered(b""))])
+@pytest.mark.parametrize("act", WRITES)
+def test_a_write_whose_answer_has_not_the_tag_of_its_content_is_looked_at(act: str, there: Answer):
+    with (
+        behind(there, PUT=WROTE) as (place, gateway),
+        pytest.raises(LakeAway, match="did not keep|no object store"),
+        reachable("shop.orders", "at work"),
+    ):
+        WRITES[act](place)
+    assert gateway.asked == ["PUT", "HEAD"]
+
+
+@pytest.mark.parametrize("act", WRITES)
+def test_a_store_that_encrypts_by_a_key_names_its_files_otherwise_and_is_asked_for_their_length(act: str):
+    tag = {"ETag": '"0f343b0931126a20f133d67c2b018a3b"', "Content-Type": "binary/octet-stream"}
+    with behind(Answer(b"ours", headers=tag)) as (place, gateway):
+        assert WRITES[act](place)
+        assert gateway.asked == ["PUT", "HEAD"]
+
+
+@pytest.mark.parametrize("act", WRITES)
+def test_a_write_that_a_store_answers_with_the_tag_of_its_content_is_believed(act: str):
+    with behind(Answer(NO_KEY, status=404), PUT=Answer(b"", headers=answered(b"ours"))) as (place, gateway):
+        assert WRITES[act](place)
+        assert gateway.asked == ["PUT"]
+
+
+def test_what_could_not_be_understood_is_asked_for_again(tmp_path: Path):
+    """A proxy that ends an answer early, and counts what it sends, damages no file: the next answer is another one."""
+    catalog = StagingCatalog("harness", warehouse=tmp_path.as_uri())
+    made = catalog.stage_new(("shop", "orders"), schema=view_schema([]), location=tmp_path.as_uri(), properties={})
+    with Changes(made) as transaction, transaction.update_snapshot().fast_append():
+        pass
+    [snapshot] = made.metadata.snapshots
+    answer = Answer(b"", headers={"ETag": '"1"', "Content-Type": "binary/octet-stream"})
+    with behind(answer) as (place, gateway):
+        for written, read, trouble in (
+            (made.metadata_location, partial(read_metadata, opened_io(), f"{place}/metadata/1.json"), MetadataMissing),
+            (snapshot.manifest_list, partial(listed_in, f"{place}/metadata/1.avro", opened_io()), ManifestDamaged),
+        ):
+            whole = Path(urlsplit(written).path).read_bytes()
+            answer.body = whole[: len(whole) // 2]
+            with pytest.raises(trouble):
+                read()
+            answer.body = whole
+            assert read() is not None
+            read()
+        assert gateway.asked == ["GET"] * 4
 
 
 def test_what_a_store_has_is_asked_about_once():

@@ -89,6 +89,12 @@ def test_local_files_are_deleted_one_by_one_and_those_of_a_store_by_the_thousand
         ("AuthorizationHeaderMalformed: the region is wrong; expecting 'eu-west-1'", "HARNESS_S3_REGION"),
         ("<Code>PermanentRedirect</Code>", "HARNESS_S3_REGION"),
         ("<Code>RequestTimeTooSkewed</Code>", "clock"),
+        ("non-2xx status code: 403 Forbidden: <Error><Code>RequestTimeTooSkewed</Code>", "clock"),
+        ("AWS Error REQUEST_TIME_TOO_SKEWED during ListObjectsV2 operation", "clock"),
+        ("Received redirect without LOCATION, this normally indicates an incorrectly configured region", "S3_REGION"),
+        ("non-2xx status code: 403 Forbidden: <Error><Code>InvalidObjectState</Code>", "archive"),
+        ("AWS Error UNKNOWN (HTTP status 400): Unable to parse ExceptionName: KMS.DisabledException", "KMS key"),
+        ("non-2xx status code: 400 Bad Request: <Error><Code>KMS.KMSInvalidStateException</Code>", "KMS key"),
     ],
 )  # fmt: skip
 def test_what_only_a_person_can_end_has_a_name(text: str, said: str):

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
+from harness_pipelines.drivers.object_stores.troubles import StoreRefused
 from harness_pipelines.extras import needs
 
 with needs("s3", "A catalog of the type `glue`"):
@@ -36,6 +37,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.mirrors import VERSION, Seen
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.spec.catalogs import CatalogSpec
+from harness_pipelines.spec.object_stores import StoreUnsupported
 
 CONNECT_S, ANSWER_S = 5, 30
 METADATA, PREVIOUS = "metadata_location", "previous_metadata_location"
@@ -88,7 +90,12 @@ class GlueMirror:
         told = entry.get("Parameters", {})
         if (location := told.get(METADATA)) is None:
             return Seen(uuid="none: it is no Iceberg table", snapshot=None, version=None, names=())
-        metadata = self._metadata(view, location).metadata
+        try:
+            metadata = self._metadata(view, location).metadata
+        except StoreUnsupported:
+            return Seen(uuid=f"none: its files are at {location}", snapshot=None, version=None, names=())
+        except StoreRefused as error:
+            raise MirrorRefused(f"{self._where}: the entry of {self._table.views[view]} leads to {error}") from error
         version = told.get(VERSION, "")
         return Seen(
             uuid=str(metadata.table_uuid),
@@ -149,11 +156,16 @@ class GlueMirror:
     def _entry(self, name: str) -> Mapping[str, Any] | None:
         with self._asked(f"was asked for {self._database}.{name}"):
             try:
-                found: Mapping[str, Any] = self._glue.get_table(**self._place, Name=name)["Table"]
+                answer = self._glue.get_table(**self._place, Name=name)
             except ClientError as error:
                 if _code(error) == MISSING:
                     return None
                 raise
+        found: Mapping[str, Any] | None = answer.get("Table")
+        if found is None:  # a page, which botocore takes for an answer without anything in it
+            raise MirrorAway(
+                f"{self._where} was asked for {self._database}.{name} and gave no answer; the table continues"
+            )
         return found
 
     def _create(self, name: str, ours: Table) -> None:

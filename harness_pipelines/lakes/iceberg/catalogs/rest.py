@@ -31,7 +31,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.catalogs.probe import Scratch, probe
 from harness_pipelines.lakes.iceberg.catalogs.updates import REMOVALS, removals_of, requirements, updates
-from harness_pipelines.lakes.iceberg.private.rest import RestClient
+from harness_pipelines.lakes.iceberg.private.rest import RestClient, is_of_catalog
 from harness_pipelines.ports.errors import (
     MirrorAway,
     MirrorLoginFailed,
@@ -76,7 +76,9 @@ class RestMirror:
         with self._asked(f"was asked for {self._name(view)}"):
             try:
                 found = self._client.load_table(self._identifier(view))
-            except (NoSuchTableError, NoSuchNamespaceError):
+            except (NoSuchTableError, NoSuchNamespaceError) as error:
+                if not is_of_catalog(error):
+                    raise ServerError(str(error)) from error
                 return None
         self._shown[view] = found
         told = found.metadata.properties.get(VERSION)
@@ -100,6 +102,8 @@ class RestMirror:
             except RESTError as error:  # PyIceberg has no name for it here
                 answer = getattr(error.__cause__, "response", None)
                 if answer is not None and answer.status_code == HTTPStatus.NOT_FOUND:
+                    if not is_of_catalog(error):
+                        raise ServerError(str(error)) from error
                     raise self._no_namespace(error) from error
                 raise
 
@@ -131,7 +135,9 @@ class RestMirror:
         with self._asked(f"was asked to drop {self._name(view)}"):
             try:
                 self._client.drop_table(self._identifier(view))
-            except NoSuchTableError:
+            except NoSuchTableError as error:
+                if not is_of_catalog(error):
+                    raise ServerError(str(error)) from error
                 return False
         return True
 

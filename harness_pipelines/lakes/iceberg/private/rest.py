@@ -15,6 +15,17 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 _NOT_OFFERED = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 
 
+def is_of_catalog(error: Exception) -> bool:
+    """Whether an error is the catalog's own word; a gateway on the way has pages for what it knows no way to."""
+    answer = getattr(error.__cause__, "response", None)
+    if answer is None:
+        return True
+    try:
+        return "error" in answer.json()
+    except (ValueError, TypeError):
+        return False
+
+
 class RestClient(RestCatalog):
     """A request ends after *wait_s*: to connect, and between two packets."""
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry, ManifestFile, read_manifest_list
 from pyiceberg.serializers import FromInputFile
@@ -34,7 +35,11 @@ def metadata_of(location: str, io: FileIO) -> TableMetadata:
     def read() -> TableMetadata:
         return FromInputFile.table_metadata(io.new_input(location))
 
-    return KEPT.get(location, read, kind="metadata", weigh=_bytes_of)
+    try:
+        return KEPT.get(location, read, kind="metadata", weigh=_bytes_of)
+    except (*DAMAGE, ValidationError):
+        KEPT.forget(location)  # perhaps the answer was damaged, and not the file
+        raise
 
 
 def _bytes_of(metadata: TableMetadata) -> int:
@@ -83,6 +88,7 @@ def entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
     """
     path, size = manifest.manifest_path, len(io.new_input(manifest.manifest_path))
     if size != manifest.manifest_length:  # PyIceberg reads past the end of what was cut off
+        KEPT.forget(path)
         raise _damaged("manifest", path, f"{size:,} bytes are there, {manifest.manifest_length:,} were written")
     with understood("manifest", path):
         return manifest.fetch_manifest_entry(io, discard_deleted=True)
@@ -97,6 +103,7 @@ def understood(what: str, path: str) -> Iterator[None]:
     except FileDamaged as error:
         raise ManifestDamaged(f"{what} {error}; nothing was written") from error
     except DAMAGE as error:
+        KEPT.forget(path)
         raise _damaged(what, path, f"{type(error).__name__}: {str(error)[:200]}") from error
 
 
