@@ -109,7 +109,7 @@ class ForeignCommit(HarnessError):
     )
 
 
-def check_base(head: Version, base_snapshot: int, *, view: ViewName = "stream") -> None:
+def check_base(head: Version, base_snapshot: int, *, table: str, view: ViewName = "stream") -> None:
     """What is built on must be what the ledger published last: another writer's rows are never taken over.
 
     Raises: ForeignCommit (NEVER).
@@ -117,10 +117,10 @@ def check_base(head: Version, base_snapshot: int, *, view: ViewName = "stream") 
     published = head.views[view].snapshot
     if published != base_snapshot:
         raise ForeignCommit(
-            f"the {view} view is at snapshot {base_snapshot}, version {head.version} published "
-            f"{published}: another writer committed to it. Nothing was written; `harness audit` lists its "
-            "rows, `harness revert TABLE --to HEAD --yes` sets the view back to what the ledger published, `harness "
-            "reconcile TABLE --accept-foreign --yes` takes them over"
+            f"{table}: the {view} view is at snapshot {base_snapshot}, version {head.version} published "
+            f"{published}: another writer committed to it. Nothing was written; `harness audit {table}` lists its "
+            f"rows, `harness revert {table} --to HEAD --yes` sets the view back to what the ledger published, `harness "
+            f"reconcile {table} --accept-foreign --yes` takes them over"
         )
 
 

@@ -324,7 +324,7 @@ class MemoryLedger:
                 raise PointerMoved(f"built on {swap.old}, the catalog is at {location}")
             _ingest_with_move(books, boundary)
             head = books.versions[table.table_id][-1]
-            check_base(head, swap.base_snapshot, view=effect.view)
+            check_base(head, swap.base_snapshot, table=table.name, view=effect.view)
             lake = books.lake_of(table.table_id)
             following = advance(
                 head,

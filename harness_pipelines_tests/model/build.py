@@ -170,7 +170,7 @@ def versions(rows: tuple[Published, ...], settled: int = 0, aged: int = 0, first
 @cache
 def foreign(row: Published, number: int, base_snapshot: int, view: ViewName = "stream") -> str | None:
     """Is the snapshot that was built on not the one that the head published?"""
-    return verdict(lambda: check_base(version(number, row), base_snapshot, view=view))
+    return verdict(lambda: check_base(version(number, row), base_snapshot, table="t.t", view=view))
 
 
 @cache

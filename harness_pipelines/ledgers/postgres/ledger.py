@@ -433,7 +433,7 @@ class PostgresLedger:
         starts = {row["partition"]: row["start"] for row in frame.lock_positions()}
         if boundary.ingest_to:
             self._ingest_with_move(connection, boundary)
-        check_base(head, swap.base_snapshot, view=effect.view)
+        check_base(head, swap.base_snapshot, table=table.name, view=effect.view)
         following = advance(
             head,
             move,

@@ -193,7 +193,7 @@ def check_ours(stores: Ports, table: TableRow, move: Move) -> None:
     view = table.effects[move.stage].view
     head, main = stores.ledger.head(table), stores.lake.main_snapshot(table, view=view)
     if stores.ledger.head(table).version == head.version:  # so both are of one instant
-        check_base(head, main, view=view)
+        check_base(head, main, table=table.name, view=view)
 
 
 def base_of(stores: Ports, table: TableRow, move: Move) -> Version:

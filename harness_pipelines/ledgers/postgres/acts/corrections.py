@@ -227,7 +227,7 @@ class Corrections:
         found = self._stand(frame, wanted, pointers)
         self._check_unmoved(correction, found)
         for name, swap in swaps.items():
-            check_base(found.head, swap.base_snapshot, view=name)
+            check_base(found.head, swap.base_snapshot, table=self._table.name, view=name)
         frame.check_kept(swaps.values())
         following = corrected(
             found.head,

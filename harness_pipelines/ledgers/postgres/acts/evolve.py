@@ -109,7 +109,7 @@ class Evolutions:
             self._check_none_corrected(connection)
         swaps = build(pointers, move_id)
         for name, swap in swaps.items():
-            check_base(head, swap.base_snapshot, view=name)
+            check_base(head, swap.base_snapshot, table=self._table.name, view=name)
         frame.share_trim()
         frame.check_kept(swaps.values())
         schema_version = head.schema_version + 1
