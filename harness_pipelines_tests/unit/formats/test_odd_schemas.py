@@ -292,13 +292,13 @@ def test_a_length_that_the_bytes_have_not_is_malformed(length: int, avro_type: A
 
 @pytest.mark.parametrize("kind", ["array", "map"])
 def test_a_block_may_tell_its_size(kind: str) -> None:
-    """A count below 0 is that of as many elements, and the size of the block comes next, which no reader needs."""
+    """A count below 0 is that of as many elements; the size of the block comes next, and must be what is read."""
     schema = avro(record(("s", {"type": kind, "items" if kind == "array" else "values": "int"})))
     column = "list<int>" if kind == "array" else "map<string, int>"
     one = b"\x0e" if kind == "array" else b"\x02k\x0e"
     two = one + (b"\x0e" if kind == "array" else b"\x02l\x0e")
-    size = zigzag(len(two))
-    payloads = [b"\x04" + two + b"\x00", b"\x03" + size + two + b"\x00", b"\x00", zigzag(-1) + size + one + b"\x00"]
+    sized = [zigzag(-count) + zigzag(len(part)) + part + b"\x00" for count, part in ((2, two), (1, one))]
+    payloads = [b"\x04" + two + b"\x00", sized[0], b"\x00", sized[1]]
     found = decoded("avro", {"s": column}, schema, *payloads)
     first = [7, 7] if kind == "array" else [("k", 7), ("l", 7)]
     assert [row["s"] for row in found.rows.to_pylist()] == [first, first, [], first[:1]]
