@@ -82,6 +82,17 @@ def keeps_deleted(location: str) -> bool | None:
     return bool(found.get("Status") == "Enabled")
 
 
+def delete_odd(path: str) -> None:
+    """Delete a file whose key obstore does not take. Raises: OSError, StoreRefused."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, key = bucket_of(path)
+    try:
+        administration(path).delete_object(Bucket=bucket, Key=key)
+    except (BotoCoreError, ClientError) as error:
+        raise named(path, error) from error
+
+
 @contextmanager
 def _errors(location: str) -> Iterator[None]:
     """Errors of the SDK by name. Raises: Unaskable, StoreRefused, OSError."""

@@ -9,8 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from harness_pipelines.drivers.object_stores.clients import administration, bucket_of, objects
-from harness_pipelines.drivers.object_stores.troubles import StoreRefused, named, store_errors
+from harness_pipelines.drivers.object_stores.bucket import delete_odd
+from harness_pipelines.drivers.object_stores.clients import objects
+from harness_pipelines.drivers.object_stores.troubles import StoreRefused, store_errors
 from harness_pipelines.spec.locations import local_path
 
 AT_ONCE = 1000  #: what one request deletes at most, of any store
@@ -71,15 +72,7 @@ def _delete(paths: Sequence[str]) -> None:
         raise
     for path, key in keys.items():
         if _ODD.search(key):
-            _delete_odd(path)
-
-
-def _delete_odd(path: str) -> None:
-    """By a request of its own. Raises: SomeLeft."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    bucket, key = bucket_of(path)
-    try:
-        administration(path).delete_object(Bucket=bucket, Key=key)
-    except (BotoCoreError, ClientError) as error:
-        raise SomeLeft(str(named(path, error))) from error
+            try:
+                delete_odd(path)
+            except (OSError, StoreRefused) as error:
+                raise SomeLeft(str(error)) from error

@@ -40,7 +40,7 @@ _REFUSALS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|wrong region|"
                 r"301 Moved|HTTP response code 301|incorrectly configured region", re.IGNORECASE),
      "the bucket is in another region: set HARNESS_S3_REGION"),
-    # Those of status 403 that have a code of their own come before the rights.
+    # Status 403 with another code comes before the rights.
     (re.compile(r"RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED|RequestExpired|REQUEST_EXPIRED"),
      "this machine's clock is off: set it"),
     (re.compile(r"InvalidObjectState|INVALID_OBJECT_STATE"),
