@@ -30,6 +30,7 @@ GUARDED = (
     "harness_pipelines.formats.json.json_schema",
     "harness_pipelines.formats.schema.avro",
     "harness_pipelines.formats.schema.codec",
+    "harness_pipelines.formats.schema.proto_unknown",
     "harness_pipelines.formats.schema.protobuf",
     "harness_pipelines.lakes.iceberg.catalogs.glue",
     "harness_pipelines.read.report.openlineage",
