@@ -262,7 +262,7 @@ def test_a_stall_of_an_earlier_harness_is_counted_from_when_its_move_failed(make
             "clock_timestamp() - interval '5 min' FROM harness.tables, (VALUES ('tier', ' failed'), ('otree', '')) "
             "AS s (stage, marker)"
         )
-    assert migrate(dsn)[0] == "0045_state_cuts"
+    assert migrate(dsn)[0] == "0044_failed_attempts"
 
     worker, reader = ledger_database(dsn), ledger_database(dsn, role=READER)
     try:
