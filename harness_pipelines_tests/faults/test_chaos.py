@@ -54,7 +54,8 @@ def test_a_minute_of_chaos_loses_and_doubles_nothing_and_no_read_is_wrong():
     assert result.reads >= 20
     assert result.moves >= 3
     assert result.produced >= SECONDS * RATE / 2
-    assert threading.active_count() <= threads + 4, "what it started is gone, but for threads of clients"
+    left = [thread.name for thread in threading.enumerate()]
+    wait_until(lambda: threading.active_count() <= threads + 4, f"what it started is gone, but for clients': {left}")
 
 
 @pytest.mark.long
