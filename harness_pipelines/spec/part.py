@@ -93,8 +93,8 @@ class _Look:
         try:
             why = self._why(value, around) or (_odd_name(value) if isinstance(value, Mapping) else None)
             inner = [] if why else _inside(value)
-        except Exception:  # any method of a class that we do not know may raise anything
-            why = f"a value of the class {type(value).__name__!a} {_UNSEEN}"
+        except Exception as error:  # a class of the caller's may raise anything; its value is refused, and why is said
+            why = f"a value of the class {type(value).__name__!a} {_UNSEEN} (it raised {type(error).__name__!a})"
         if why is not None:
             return SpecProblem(line=None, field=dotted(place), message=why)
         troubles = (self.trouble(one, (*place, word), (*around, id(value))) for word, one in inner)

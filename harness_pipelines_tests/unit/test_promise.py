@@ -19,7 +19,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def busy(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
-    """The machine gives each process one of so many turns."""
+    """Let a burst take *times* as long by the clock as on a processor."""
     monkeypatch.setattr(promise, "burst", lambda: (times * 0.04, 0.04))
 
 
