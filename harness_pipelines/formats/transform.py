@@ -342,7 +342,8 @@ class Transformer:
             given, needed = type_name(found), type_name(wanted)
             raise self._unusable(name, sql, f"it gives {given}, which does not fit {needed} without loss; {way_on}")
         assert duck_type is not None
-        reads = tuple(field for field in self._fields if field.lower() in fields_in(self._database, sql))
+        named = fields_in(self._database, sql)
+        reads = tuple(field for field in self._fields if field.lower() in named)
         whole = f"CAST(({sql}) AS {duck_type[0]})"
         doubt = doubt_in(self._database, whole)
         is_alone = not functions_in(self._database, sql).isdisjoint(_OF_VECTORS)

@@ -139,6 +139,7 @@ def test_a_whole_spec_that_cannot_be_shown_is_refused(name):
             {"format": NoRepr()},
             "format: a value of the class 'NoRepr' cannot be shown or compared; write text, a number",
         ),
+        ({"format": NoRepr()}, "(it raised 'RuntimeError')"),
     ],
 )
 def test_the_message_names_the_setting_and_what_is_wrong(words, message):
