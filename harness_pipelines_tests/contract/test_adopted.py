@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.lakes.iceberg.write.commits import check_whole
 from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
-from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ledgers.postgres.views.proof import Proof
+from harness_pipelines.ports.ledger import PointerMoved, TableRow
 from harness_pipelines.ports.repair import AdoptedMove, Adoption, NewBatch
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.history import HistoryBroken, NamedMove
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
-from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_lake import moved
+from harness_pipelines_tests.contract.test_locks import waits
+from harness_pipelines_tests.contract.test_revert import revert
 
 OTHER_NONCE = str(uuid.uuid4())
 
@@ -157,6 +162,119 @@ def test_the_batch_view_that_is_taken_over_says_how_far_it_reaches_in_each_parti
         reconciler.go_on(table, lost=(), retained_from=0, batch=batch)
         assert {p.partition: p.bounds.batch_hi for p in real.ledger.positions(table)} == reaches
     assert real.ledger.pointer(table, "batch") == pointer
+
+
+# -- an ingest that came between, and a revert after it --------------------------------------------------------
+
+
+def between_looks(real: RealRig, table: TableRow) -> Adoption:
+    """The lake has 20 of each partition, as it was looked at now; the buffer has 10 of the first one."""
+    return Adoption(
+        pointer=real.ledger.pointer(table, "stream"),
+        head=real.ledger.head(table).stream,
+        starts={0: 0, 1: 0},
+        stream_hi={0: 20, 1: 20},
+        buffer_hi={0: 20, 1: 20},
+        moves=[
+            AdoptedMove(move_id=None, stage="tier", lo={0: 10, 1: 0}, hi={0: 20, 1: 20}, rows=30),
+            AdoptedMove(move_id=None, stage="ingest", lo={0: 10}, hi={0: 20}, rows=10),
+        ],
+    )
+
+
+def ingested(real: RealRig, table: TableRow) -> int:
+    found = real.ask(
+        "SELECT sum(rows)::int AS n FROM harness.moves "
+        "WHERE table_id = %s AND stage = 'ingest' AND state = 'COMMITTED'",
+        [table.table_id],
+    )
+    count: int = found[0]["n"]
+    return count
+
+
+def test_records_that_ingest_took_after_the_look_are_not_counted_twice(
+    real: RealRig, table: TableRow, reconciler: Reconciler
+):
+    looked_at, before = between_looks(real, table), real.ledger.head(table)
+    real.ingest(table, {0: (10, 14)})
+    with pytest.raises(PointerMoved, match=r"ingest is at offset 14 of partition 0, not at 10; nothing was written"):
+        reconciler.adopt(table, looked_at, lost=(), retained_from=1)
+    assert (real.ledger.head(table), ingested(real, table)) == (before, 34)
+
+    *tier, missed = looked_at.moves
+    again = replace(looked_at, moves=[*tier, replace(missed, lo={0: 14}, rows=6)])
+    reconciler.adopt(table, again, lost=(), retained_from=1)
+    assert ingested(real, table) == 40
+    assert Proof(real.database).seams(table) == []
+
+
+def test_an_adoption_waits_for_a_commit_of_ingest_and_compares_then(real: RealRig, table: TableRow):
+    looked_at, before = between_looks(real, table), states(real, table)
+    owner = Database(real.dsn, role=None, size=1)
+    reconciler = Reconciler(owner, catalog=CATALOG, check_whole=check_whole)
+
+    def ingest(connection: Connection) -> None:
+        key = {"table_id": table.table_id, "partition": 0, "lo": 10, "hi": 14}
+        connection.execute(sql("ledger/advance_ingest"), key)
+
+    def adopt() -> None:
+        reconciler.adopt(table, looked_at, lost=(), retained_from=1)
+
+    [refused] = waits(real, adopt, hold=ingest)
+    owner.close()
+    assert isinstance(refused, PointerMoved)
+    assert states(real, table) == before
+
+
+def test_what_ingest_took_after_the_look_of_another_partition_keeps_nothing_back(
+    real: RealRig, table: TableRow, reconciler: Reconciler
+):
+    """It had all of it that the lake has, so nothing is counted for it."""
+    looked_at = between_looks(real, table)
+    real.ingest(table, {1: (20, 25)})
+    reconciler.adopt(table, looked_at, lost=(), retained_from=1)
+    assert {p.partition: p.bounds.buffer_hi for p in real.ledger.positions(table)} == {0: 20, 1: 25}
+    assert ingested(real, table) == 45
+
+
+def undone(real: RealRig, moves: Sequence[int]) -> list[bool]:
+    return [row_of(real, move_id)["undone_by"] is not None for move_id in moves]
+
+
+def test_a_revert_takes_back_each_move_of_a_version_that_took_several_over(
+    real: RealRig, table: TableRow, reconciler: Reconciler
+):
+    """One of them was open, and the lake says that it took effect."""
+    claim = real.claim(table)
+    was_open = real.plan(table, claim, {1: 0}, {1: 5})
+    real.ledger.release(claim)
+    before, own = real.ledger.head(table), [m for m in states(real, table) if m < was_open.move_id]
+    nonce = str(row_of(real, was_open.move_id)["nonce"])
+    adoption = Adoption(
+        pointer=real.ledger.pointer(table, "stream"),
+        head=before.stream,
+        starts={0: 0, 1: 0},
+        stream_hi={0: 10, 1: 20},
+        buffer_hi={0: 10, 1: 20},
+        moves=[
+            AdoptedMove(move_id=was_open.move_id, stage="tier", lo={1: 0}, hi={1: 5}, rows=5, nonce=nonce),
+            *(AdoptedMove(move_id=None, stage="tier", lo={1: n}, hi={1: n + 5}, rows=5) for n in (5, 10, 15)),
+        ],
+    )
+    made = reconciler.adopt(table, adoption, lost=(), retained_from=1)
+    adopted = [m for m in sorted(states(real, table)) if m >= was_open.move_id]
+    assert len(adopted) == 4
+
+    revert(real, table, before.version)
+    assert undone(real, adopted) == [True, True, True, True]
+    again = real.move(table, {1: 0}, {1: 20})
+    assert Proof(real.database).seams(table) == []
+
+    revert(real, table, made.version)
+    assert again.move_id is not None
+    assert undone(real, [*own, *adopted]) == [False] * (len(own) + 4)
+    assert undone(real, [again.move_id]) == [True]
+    assert Proof(real.database).seams(table) == []
 
 
 # -- what is over -------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCat
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, nonce_of, tell
 from harness_pipelines.ports.ledger import PointerMoved, TableRow, TableUnknown, view_dropped
 from harness_pipelines.ports.repair import AdoptedMove, Adoption, NewBatch
-from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
-from harness_pipelines.protocol.claims import LEASE_MAX, Claim
+from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
+from harness_pipelines.protocol.claims import LEASE_MAX, Claim, Stage
 from harness_pipelines.protocol.lake.history import HISTORY_LOST, HistoryBroken, NamedMove, floor_after, number_behind
 from harness_pipelines.protocol.schema.schemas import check_schema
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
@@ -124,7 +124,8 @@ class Reconciler:
     ) -> Version:
         """Publish the lake's newest metadata as the next version, with the moves that made it; all or nothing.
 
-        Raises: TableHeld, PointerMoved, BuiltGone, HistoryBroken when the ledger has used the numbers otherwise.
+        Raises: TableHeld, BuiltGone; PointerMoved, also when ingest took records that it counts; HistoryBroken when
+        the ledger has used the numbers otherwise.
         """
         found = [adoption.head.metadata, *([batch.view.metadata] if batch else [])]
         with self._locked(table, found) as frame:
@@ -154,7 +155,7 @@ class Reconciler:
     def _set_bounds(frame: BoundaryFrame, adoption: Adoption) -> None:
         connection, table = frame.connection, frame.table
         floors = {row["partition"]: row["trim_floor"] for row in frame.lock_positions()}
-        held, key = frame.buffer_hi(), {"table_id": table.table_id}
+        held, key = _ingested(connection, table, adoption), {"table_id": table.table_id}
         for partition, start in sorted(adoption.starts.items()):
             where = {**key, "partition": partition, "start": start}
             stream_hi = adoption.stream_hi[partition]
@@ -320,6 +321,23 @@ class Losses:
             assert row is not None
             check_held(connection, claim)
         return int(row["move_id"])
+
+
+def _ingested(connection: Connection, table: TableRow, adoption: Adoption) -> Vector:
+    """How far ingest is, locked; where *adoption* counts records for it, it is where it was looked at.
+
+    Raises: PointerMoved.
+    """
+    rows = connection.execute(sql("reconcile/lock_ingest"), {"table_id": table.table_id})
+    held: Vector = {row["partition"]: row["buffer_hi"] for row in rows}
+    counted = [(p, low) for move in adoption.moves if move.stage == Stage.INGEST for p, low in move.lo.items()]
+    for partition, low in counted:
+        if (found := held.get(partition, low)) != low:
+            raise PointerMoved(
+                f"{table.name}: ingest is at offset {found} of partition {partition}, not at {low}; nothing was "
+                "written, look again"
+            )
+    return held
 
 
 def _bounds(adoption: Adoption) -> dict[int, Bounds]:

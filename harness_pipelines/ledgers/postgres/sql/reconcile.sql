@@ -41,7 +41,7 @@ VALUES (%(move_id)s, %(table_id)s, %(stage)s, 0, %(lo)s, %(hi)s, %(base_version)
         %(attempt)s, 0, %(trigger)s, %(rows)s, %(bytes)s, coalesce(%(nonce)s::uuid, gen_random_uuid()), clock_timestamp())
 ON CONFLICT (move_id) DO UPDATE
     SET state = 'COMMITTED', attempt = excluded.attempt, rows = excluded.rows, bytes = excluded.bytes,
-        error = NULL, committed_at = clock_timestamp()
+        base_version = excluded.base_version, trigger = excluded.trigger, error = NULL, committed_at = clock_timestamp()
     WHERE m.table_id = excluded.table_id AND m.stage = excluded.stage AND m.lo = excluded.lo AND m.hi = excluded.hi
         AND (m.nonce IS NULL OR m.nonce = coalesce(%(nonce)s::uuid, m.nonce))
         AND (m.state = 'PLANNED' OR (m.state = 'ABANDONED' AND m.trigger = 'accept-foreign'))
@@ -63,6 +63,10 @@ ON CONFLICT (table_id, partition) DO UPDATE SET stream_hi = greatest(l.stream_hi
 
 -- name: set_batch_hi
 UPDATE harness.lake_positions SET batch_hi = %(batch_hi)s WHERE table_id = %(table_id)s AND partition = %(partition)s
+
+-- name: lock_ingest
+-- So that no commit of ingest comes between what is compared and what is written.
+SELECT partition, buffer_hi FROM harness.ingest_positions WHERE table_id = %(table_id)s ORDER BY partition FOR UPDATE
 
 -- name: set_buffer_hi
 INSERT INTO harness.ingest_positions AS i (table_id, partition, start, buffer_hi, schema_version)

@@ -37,9 +37,16 @@ WHERE table_id = %(table_id)s AND move_id = %(move_id)s
 SELECT version, revert_of FROM harness.versions WHERE table_id = %(table_id)s
 
 -- name: mark_undone
+-- Of the moves that reconcile took over in one version, that version names the last alone.
+WITH published AS (
+    SELECT version, move_id FROM harness.versions WHERE table_id = %(table_id)s
+    UNION
+    SELECT base_version + 1, move_id FROM harness.moves
+    WHERE table_id = %(table_id)s AND trigger = 'reconcile' AND state = 'COMMITTED'
+)
 UPDATE harness.moves m SET undone_by = CASE WHEN m.undone_by IS NULL THEN %(move_id)s::bigint END
-FROM harness.versions v
-WHERE v.table_id = %(table_id)s AND m.move_id = v.move_id AND m.stage <> 'revert'
+FROM published v
+WHERE m.move_id = v.move_id AND m.stage <> 'revert'
   AND (m.undone_by IS NULL) <> (v.version = ANY(%(in_effect)s))
 
 -- name: claims
