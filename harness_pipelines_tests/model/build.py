@@ -216,12 +216,15 @@ def kept_from(rows: tuple[Published, ...], aged: int) -> int:
 
 @cache
 def pinned(rows: tuple[Published, ...], named: tuple[tuple[int, Vec], ...]) -> tuple[Version, ...]:
-    """The versions of *named*, each with the `buffer_hi` that its snapshot was made with."""
+    """The versions of *named*, each with the `buffer_hi` that its snapshot was made with; no bound is above it."""
     known = versions(rows)
     found = []
-    for number, buffer_hi in named:
+    for number, highs in named:
         at = known[number - 1]
-        bounds = {p: replace(b, buffer_hi=buffer_hi[p]) for p, b in at.bounds.items()}
+        bounds = {
+            p: replace(b, batch_hi=min(b.batch_hi, high), stream_hi=min(b.stream_hi, high), buffer_hi=high)
+            for (p, b), high in zip(sorted(at.bounds.items()), highs, strict=True)
+        }
         found.append(replace(at, bounds=bounds))
     return tuple(found)
 

@@ -29,6 +29,7 @@ from harness_pipelines_tests.model.restores import Restores
 from harness_pipelines_tests.model.schemas import Schemas
 from harness_pipelines_tests.model.snapshots import Snapshots
 from harness_pipelines_tests.model.specs import Specs
+from harness_pipelines_tests.model.states import States
 from harness_pipelines_tests.model.streams import Streams
 from harness_pipelines_tests.model.views import Left as ViewsLeft
 from harness_pipelines_tests.model.views import Views
@@ -93,6 +94,7 @@ SNAPSHOTS_TRIM = Snapshots(records=2, name="snapshots: two records")
 SNAPSHOTS_REVERT = Snapshots(reverts=1, name="snapshots: reverts")
 SNAPSHOTS_CUT = Snapshots(tables=2, expires=False, name="snapshots: a cut of two tables")
 SNAPSHOTS_DROPS = Snapshots(*(0, 2, 2, 2), renewals=1, ends=1, expires=False, name="snapshots: dropped under readers")
+STATES = States()
 OVERLAYS = Overlays(OverlaysLeft(recalls=2, releases=2), records=6, name="overlays: merges of recalled rows")
 OVERLAYS_CRASH = Overlays(OverlaysLeft(crashes=1), name="overlays: late attempts")
 OVERLAYS_REVERT = Overlays(OverlaysLeft(reverts=1), name="overlays: reverts")
@@ -132,6 +134,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(VIEWS_REVERT, VIEWS_REVERT_SLOW, VIEWS_FOREIGN, VIEWS_READ, VIEWS_FILES),
     *(KEYED, KEYED_LONG, KEYED_REVERT, KEYED_READ),
     *(SNAPSHOTS, SNAPSHOTS_TRIM, SNAPSHOTS_REVERT, SNAPSHOTS_CUT, SNAPSHOTS_DROPS),
+    STATES,
     *(DELETES, DELETES_NEW, DELETES_FAULTS, DELETES_REVERT, DELETES_READ),
     *(OVERLAYS, OVERLAYS_CRASH, OVERLAYS_REVERT, OVERLAYS_READ),
     *(CORRECTIONS, CORRECTIONS_CALM, CORRECTIONS_TWICE),
@@ -442,4 +445,9 @@ MUTANTS: Mapping[str, Mutant] = {
     "a drop takes a snapshot of tables that it has not locked": Mutant(
         None, ("dropped_by_name",), SNAPSHOTS_DROPS, "S10"
     ),
+    # -- states of consumers
+    "a state pins a version that does not show its cut": Mutant(None, ("cut_unshown",), STATES, "S10"),
+    "a state pins a version that is merged beyond its offsets": Mutant(None, ("merged_beyond",), STATES, "S2"),
+    "a state is committed ahead of ingest": Mutant(None, ("ahead_of_ingest",), STATES, "S2"),
+    "trim looks at no states": Mutant(EXPIRE, ("floor_ignores_states",), STATES, "S10"),
 }
