@@ -242,13 +242,13 @@ def recoloured(real: RealRig, table: TableRow) -> None:
     )
 
 
-def corrected(real: RealRig, table: TableRow) -> None:
-    """Version 3 has a row of the record at 11 of partition 0, which was held before."""
+def corrected(real: RealRig, table: TableRow, offset: int = 11) -> None:
+    """Version 3 has a row of the record at *offset* of partition 0, which was held before."""
     real.ask(
         'INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, move_id) '
-        "SELECT table_id, version, 0, 11, 'added', 'd', move_id FROM harness.versions "
+        "SELECT table_id, version, 0, %s, 'added', 'd', move_id FROM harness.versions "
         "WHERE table_id = %s AND version = 3",
-        [table.table_id],
+        [offset, table.table_id],
     )
 
 
@@ -271,6 +271,65 @@ def test_a_version_does_not_serve_that_cannot_show_what_lies_between_it_and_the_
         commit(held, keyed, {0: 15, 1: 1})
     commit(held, keyed, {0: 10, 1: 1})
     assert pins(real, name)[2]["version"] == 2, "all of it lies in the lake of then"
+
+
+def corrected_at_the_first(real: RealRig, table: TableRow) -> None:
+    corrected(real, table, offset=10)
+
+
+def narrowed(real: RealRig, table: TableRow) -> None:
+    """The version that reaches the offsets was made after a column was dropped."""
+    real.move(table, {0: 12}, {0: 15})
+    trimmed(real, table)
+    real.ask("UPDATE harness.versions SET narrowed = 1 WHERE table_id = %s AND version = 4", [table.table_id])
+
+
+def reverted(real: RealRig, table: TableRow) -> None:
+    """An earlier version reached the offsets."""
+    trimmed(real, table)
+    bounds = {p: {"start": 0, "batch_hi": 0, "stream_hi": 15, "buffer_hi": 15} for p in ("0", "1")}
+    real.ask(
+        "UPDATE harness.versions SET bounds = %s WHERE table_id = %s AND version = 1", [Jsonb(bounds), table.table_id]
+    )
+
+
+@pytest.mark.parametrize("since", [corrected_at_the_first, narrowed, reverted])
+def test_a_version_does_not_serve_whose_buffered_rows_no_later_one_has_as_they_were(
+    real: RealRig, states: States, name: str, since: Callable[[RealRig, TableRow], None]
+):
+    table, held = uneven(real, **KEYED), states.hold(name).take()
+    since(real, table)
+    with pytest.raises(VersionGone, match="no retained version of .* shows its rows as of these offsets"):
+        commit(held, table, {0: 15, 1: 1})
+
+
+def test_a_version_serves_while_the_buffer_has_what_lies_between(real: RealRig, states: States, name: str):
+    """What is trimmed, of another schema or corrected elsewhere, or of another table, changes nothing."""
+    held, other = states.hold(name).take(), uneven(real, partitions=3, **KEYED)
+    for since in (trimmed, recoloured, corrected):
+        since(real, other)
+    table = uneven(real, partitions=3, **KEYED)
+    real.move(table, {1: 10, 2: 0}, {1: 15, 2: 15})
+    trimmed(real, table)
+    real.ask(
+        "UPDATE harness.lake_positions SET trim_floor = 10 WHERE table_id = %s AND partition = 0", [table.table_id]
+    )
+    commit(held, table, {0: 15, 1: 1})
+    assert pins(real, name)[1]["version"] == 2
+
+
+def test_a_version_serves_where_the_log_has_what_lies_between(real: RealRig, states: States, name: str):
+    table, held = uneven(real, buffer="none"), states.hold(name).take()
+    trimmed(real, table)
+    commit(held, table, {0: 15, 1: 1})
+    assert pins(real, name)[1]["version"] == 2
+
+
+def test_a_version_serves_where_the_schema_after_it_begins_at_the_offsets(real: RealRig, states: States, name: str):
+    table, held = uneven(real, **KEYED), states.hold(name).take()
+    recoloured(real, table)
+    commit(held, table, {0: 11, 1: 1})
+    assert pins(real, name)[1]["version"] == 2
 
 
 def test_all_rows_below_the_offsets_of_a_state_are_found(real: RealRig, states: States, name: str):
@@ -306,8 +365,8 @@ def test_a_version_serves_whose_buffered_rows_a_later_one_has(real: RealRig, sta
     real.ask(
         'INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, move_id) '
         "SELECT v.table_id, v.version, c.partition, c.o, 'added', 'd', v.move_id FROM harness.versions v "
-        "JOIN (VALUES (5, 0, 11), (4, 0, 9), (4, 0, 15), (4, 1, 0)) AS c (version, partition, o) USING (version) "
-        "WHERE v.table_id = %s",
+        "JOIN (VALUES (5, 0, 11), (4, 0, 9), (4, 0, 15), (4, 1, 0), (4, 1, 11)) AS c (version, partition, o) "
+        "USING (version) WHERE v.table_id = %s",
         [table.table_id],
     )
     commit(held, table, {0: 15, 1: 1})
