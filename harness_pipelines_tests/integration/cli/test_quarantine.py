@@ -18,7 +18,7 @@ LATE = (1, 30)  #: and of the one that has a field too many
 
 @pytest.fixture
 def table(harness: Cli, rig: KafkaRig, spec: tuple[str, Path]) -> str:
-    """A table whose good records are in the lake, beside two that did not fit and were set aside by two commits."""
+    """A table whose good records are in the lake, beside two that did not fit and were quarantined by two commits."""
     name, file = spec
     file.write_text(file.read_text() + "unknown_fields: quarantine\n")
     topic = file.read_text().split("topic: ")[1].split()[0]
