@@ -111,9 +111,13 @@ class KafkaRig:
         self._topics: set[str] = set()
 
     def create(self, partitions: int = 1, *, topic: str | None = None, config: dict[str, str] | None = None) -> str:
-        """Create a topic and wait until every partition has a leader that answers."""
-        name = topic or f"t_{uuid.uuid4().hex[:12]}"
-        for done in self.admin.create_topics([NewTopic(name, partitions, 1, config=config or {})]).values():
+        """Create a topic and wait until every partition has a leader that answers.
+
+        Its records stay: every five minutes the broker removes those whose timestamps are older than a week, and tests
+        write such timestamps.
+        """
+        name, words = topic or f"t_{uuid.uuid4().hex[:12]}", {"retention.ms": "-1", **(config or {})}
+        for done in self.admin.create_topics([NewTopic(name, partitions, 1, config=words)]).values():
             done.result()
         self._topics.add(name)
         self.ledger.start(name, range(partitions))
@@ -152,8 +156,8 @@ class KafkaRig:
         self.ledger.add(topic, partition, zip(offsets, values, strict=True))
         return offsets
 
-    def begin(self, *, timeout_s: float = 60.0) -> KafkaTransaction:
-        """Open a transaction of a producer of its own."""
+    def begin(self, *, timeout_s: float = 600.0) -> KafkaTransaction:
+        """Open a transaction of a producer of its own, which the broker does not end before a busy test does."""
         transaction = KafkaTransaction(self, {**self._config, "transaction.timeout.ms": int(timeout_s * 1000)})
         self._open.append(transaction)
         return transaction

@@ -406,7 +406,7 @@ class Command:
     """A `harness` command in a process of its own."""
 
     def __init__(self, settings: Settings, *arguments: str, fault: str = "") -> None:
-        self._said = ""
+        self._said = b""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "harness_pipelines.cli.main", *arguments],
             env=environment(settings, HARNESS_FAULT=fault),
@@ -434,13 +434,13 @@ class Command:
         """Wait until it has said *words* on one of its outputs."""
         pipes = [pipe.fileno() for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
         deadline = time.monotonic() + deadline_s
-        while words not in self._said:
+        while words.encode() not in self._said:
             ready, _, _ = select.select(pipes, [], [], max(deadline - time.monotonic(), 0))
-            said = [os.read(pipe, 65536).decode() for pipe in ready]
-            assert any(said), f"it did not say {words!r}, but: {self._said}"
-            self._said += "".join(said)
+            said = [os.read(pipe, 65536) for pipe in ready]  # which may end within a character
+            assert any(said), f"it did not say {words!r}, but: {self._said.decode(errors='replace')}"
+            self._said += b"".join(said)
 
     def await_end(self, *, deadline_s: float = DEADLINE_S) -> tuple[int, str]:
         """Exit code, and what it said on both outputs."""
         out, err = self._process.communicate(timeout=deadline_s)
-        return self._process.returncode, self._said + out + err
+        return self._process.returncode, self._said.decode(errors="replace") + out + err

@@ -20,7 +20,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from harness_pipelines.app import checks
 from harness_pipelines.buffers.postgres.writer import SegmentWriter
-from harness_pipelines.defs import liveness, reports, sensors
+from harness_pipelines.defs import liveness, reports, sensors, work
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.liveness import BEAT_TAG
 from harness_pipelines.defs.resources import HarnessResource
@@ -316,13 +316,23 @@ def test_a_buffered_table_is_moved_while_kafka_does_not_answer(
     assert control.woken() == [(rig.name, "tier")]
 
 
-def test_a_run_that_cannot_do_its_work_is_red_and_says_why(control: Control, rig: TableRig) -> None:
+class UntilTrouble(Worker):
+    """Its time is over once it has met trouble, however long that takes."""
+
+    def _is_idle(self) -> bool:
+        return bool(self.progress[0].trouble)
+
+
+def test_a_run_that_cannot_do_its_work_is_red_and_says_why(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "Worker", UntilTrouble)
     rig.produce(10)
     job = control.definitions.resolve_job_def(job_name(Stage.INGEST))
     step = f"{rig.name.replace('.', '__')}__take"
     with patch.object(SegmentWriter, "commit", side_effect=LedgerBusy("a lock was not granted")):
         failed = job.execute_in_process(
-            instance=control.instance, raise_on_error=False, run_config={"ops": {step: {"config": {"for_s": 3}}}}
+            instance=control.instance, raise_on_error=False, run_config={"ops": {step: {"config": {"for_s": 300}}}}
         )
     assert not failed.success
     assert "a lock was not granted" in str(failed.get_step_failure_events()[0].event_specific_data)
@@ -389,6 +399,7 @@ def test_a_run_of_tier_ends_with_the_checks_when_they_are_old_or_one_did_not_pas
 def test_lag_shows_how_far_a_table_is_behind_once_a_minute_and_only_changes(
     control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reports, "OBSERVE_S", 3600.0)
     rig.produce(10)
     [seen] = control.tick("lag").asset_events
     assert seen.asset_key == AssetKey(rig.name.split("."))
@@ -414,6 +425,7 @@ def materializations(control: Control) -> dict[str, int]:
 def test_what_a_worker_outside_of_dagster_commits_is_shown_now_and_then(
     control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reports, "RUNLESS_S", 3600.0)  # on a busy machine the move to the lake takes half a minute
     assert not materializations(control)
     rig.produce(10)
     rig.ingest()

@@ -144,8 +144,14 @@ class DagsterRig:
             runs = self.runs(rig, stage, DagsterRunStatus.STARTED)
             return [run for run in runs if run.run_id != other_than]
 
-        wait_until(lambda: bool(found()), f"a run of {stage} started: {self.log('daemon')}", deadline_s=RUN_S)
-        return found()[0]
+        seen: list[DagsterRun] = []
+
+        def started() -> bool:
+            seen.extend(found())
+            return bool(seen)
+
+        wait_until(started, f"a run of {stage} started: {self.log('daemon')}", deadline_s=RUN_S)
+        return seen[0]
 
     def await_truth(self) -> None:
         """Wait until no run claims to be at work without a process."""

@@ -189,10 +189,14 @@ def test_a_backfill_that_is_cancelled_within_a_move_leaves_nothing_behind_and_th
     dagster.room.start("daemon2", ["dagster-daemon", "run", *dagster.workspace])
     before = look(table.stores, table.table.row).score.staged_share
     backfill = Backfill(dagster, table)
-    wait_until(lambda: backfill.within_a_move() is not None, "it has begun with a move", deadline_s=2 * RUN_S)
-    run = backfill.within_a_move()
-    assert run is not None
-    with paused(dagster, run):
+    found: list[DagsterRun] = []
+
+    def has_begun() -> bool:
+        found.extend(filter(None, [backfill.within_a_move()]))
+        return bool(found)
+
+    wait_until(has_begun, "it has begun with a move", deadline_s=2 * RUN_S)
+    with paused(dagster, found[0]):
         assert asked_for(table) != []
         backfill.cancel()
         wait_until(lambda: bool(backfill.runs(CANCELING)), "the daemon ends its runs", deadline_s=RUN_S)

@@ -128,7 +128,7 @@ def test_only_what_is_lost_can_be_accepted(lost):
 
 def test_a_loss_is_not_accepted_while_a_worker_holds_ingest(lost):
     stores, row = lost.harness.stores, lost.table.row
-    lease = timedelta(seconds=30)
+    lease = timedelta(minutes=10)
     claim = stores.ledger.claim(row, Stage.INGEST, shard=0, holder="0" * 32, lease=lease)
     assert claim is not None
 

@@ -99,6 +99,11 @@ def test_a_scrape_says_what_the_ledger_says_after_ingest_and_after_tier(harness,
     with serving(harness, name, "--stage", "tier", "--stage", "otree") as (_, url):
         merged = {"tail": 0, "buffer": 0, "stream": 0}
         wait_until(lambda: told(scrape(url), name)["lag"] == merged, "all is in both views")
+        written = {frozenset({"table": name, "stage": stage}.items()) for stage in ("tier", "otree")}
+        wait_until(  # the worker counts a move after the ledger has it
+            lambda: {of for of, size in scrape(url).samples("harness_moved_bytes_total").items() if size} >= written,
+            "it has counted the moves to both",
+        )
         wait_until(lambda: told(scrape(url), name) == shown(status()), "both say the same")
         found = scrape(url)
     for stage in ("tier", "otree"):

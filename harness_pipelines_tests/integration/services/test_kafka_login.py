@@ -6,7 +6,7 @@ import json
 import socket
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -103,8 +103,12 @@ def test_the_secrets_are_their_users_alone_and_in_no_command_line(services):
     assert login["sasl.password"] in passwords and len(passwords) == 2
     for path in (*(services.home / "secrets").iterdir(), services.home / "kafka" / "server.properties"):
         assert path.stat().st_mode & 0o077 == 0, path
-    lines = [(proc / "cmdline") for proc in Path("/proc").iterdir() if proc.name.isdigit()]
-    shown = b"".join(line.read_bytes() for line in lines if line.exists())
+    lines: dict[str, bytes] = {}
+    for proc in Path("/proc").iterdir():
+        with suppress(OSError):  # it is no process, or has ended
+            lines[proc.name] = (proc / "cmdline").read_bytes()
+    assert {str(one.pid) for one in services.status() if one.pid is not None} <= lines.keys()
+    shown = b"".join(lines.values())
     assert not [one for one in passwords if one.encode() in shown]
 
 

@@ -53,6 +53,17 @@ def processes_of(home: Path) -> list[str]:
     return found
 
 
+def postmasters_of(home: Path) -> list[int]:
+    """The server processes of the clusters of *home*. A child of one has its command line until it takes a name."""
+    found: dict[int, int] = {}
+    for proc in Path("/proc").iterdir():
+        with suppress(OSError):  # it is no process, or has ended
+            line = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if "/bin/postgres -D" in line and os.readlink(proc / "cwd").startswith(str(home)):
+                found[int(proc.name)] = int((proc / "stat").read_text().rpartition(")")[2].split()[1])
+    return [pid for pid, parent in found.items() if parent not in found]
+
+
 def pid_of(services: Services, name: str) -> int | None:
     return next(one.pid for one in services.status() if one.name == name)
 
@@ -89,16 +100,17 @@ def make_topic(endpoints: Endpoints, topic: str) -> None:
 
 
 def produce(endpoints: Endpoints, topic: str, value: bytes) -> None:
-    producer = Producer(kafka_at(endpoints, message_max_bytes=16_000_000, message_timeout_ms=20_000))
-    producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    producer = Producer(kafka_at(endpoints, message_max_bytes=16_000_000, message_timeout_ms=120_000))
+    failures: list[KafkaError] = []
+    producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error) if error else None)
+    assert (producer.flush(150), failures) == (0, [])
 
 
 def first_value(endpoints: Endpoints, topic: str) -> bytes | None:
     consumer = Consumer(kafka_at(endpoints, group_id=topic, auto_offset_reset="earliest"))
     try:
         consumer.subscribe([topic])
-        message = consumer.poll(30)
+        message = consumer.poll(120)
     finally:
         consumer.close()
     assert message is not None and message.error() is None
@@ -267,7 +279,7 @@ def test_two_calls_at_once_start_one_service(home):
         call.join(600)
 
     assert [call.exitcode for call in calls] == [0, 0]
-    assert len([line for line in processes_of(home) if "/bin/postgres -D" in line]) == 1
+    assert postmasters_of(home) == [pid_of(Services(home), "postgres")]
 
 
 def test_services_outlive_a_caller_that_is_killed_and_are_found_by_the_next_one(home):
@@ -297,7 +309,7 @@ def test_a_service_that_nobody_remembers_is_ended_before_another_is_started(home
     services.up(only=["postgres"])
 
     assert not is_alive(process)
-    assert len([line for line in processes_of(home) if "/bin/postgres -D" in line]) == 1
+    assert postmasters_of(home) == [pid_of(services, "postgres")]
 
 
 def test_ctrl_c_in_a_start_is_one_line_and_the_next_call_finds_what_was_started(home):
