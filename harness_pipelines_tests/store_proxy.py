@@ -33,6 +33,7 @@ class Request:
     path: str  #: bucket and key, as in the address
     agent: str = ""  #: the client, as it calls itself
     prefix: str = ""  #: of the keys that a listing asks for
+    token: str = ""  #: of a page of a listing: where the one before it ended
 
     @classmethod
     def of(cls, method: str, address: str, headers: Mapping[str, str]) -> Request:
@@ -50,7 +51,8 @@ class Request:
         elif method == "PUT" and "if-match" in names:
             method = "REPLACE"
         agent = next((value for name, value in headers.items() if name.lower() == "user-agent"), "")
-        return cls(kind=method, path=place.path, agent=agent, prefix="".join(query.get("prefix", ())))
+        prefix, token = ("".join(query.get(name, ())) for name in ("prefix", "continuation-token"))
+        return cls(kind=method, path=place.path, agent=agent, prefix=prefix, token=token)
 
 
 def looks_of_expire(made: Sequence[Request]) -> list[int]:
@@ -74,6 +76,7 @@ class Fault:
     lost: bool = False  #: the store did it, and nobody hears so
     cut: bool = False  #: half of the answer's body comes, then the connection ends
     accepted: bool = False  #: a write is answered as a store does that looks at no condition; the store never sees it
+    changed: Callable[[bytes], bytes] | None = None  #: what comes of the body of the store's answer, which ends well
     status: int = 0  #: this is answered, and the store never sees the request
     body: str = ""
     headers: Mapping[str, str] | None = None
@@ -94,6 +97,7 @@ class StoreProxy:
         self._lock = threading.Lock()
         self._rules: list[tuple[Callable[[Request], bool], Fault, int]] = []
         self.seen: list[Request] = []
+        self.page_keys = 0  #: how many keys a page of a listing has at most, if not 0: of a store that checks no login
         self.ahead = timedelta(0)  #: of all others the store's clock goes, behind them if negative
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -116,6 +120,11 @@ class StoreProxy:
         kinds = (kind,) if isinstance(kind, str) else tuple(kind)
         with self._lock:
             self._rules.append((lambda one: one.kind in kinds and path in one.path, fault, times))
+
+    def fail_later_pages(self, fault: Fault) -> None:
+        """Let *fault* meet each page of a listing but the first."""
+        with self._lock:
+            self._rules.append((lambda one: one.kind == "LIST" and one.token != "", fault, 1_000_000))
 
     def forget(self) -> None:
         """Count from now on."""
@@ -164,7 +173,10 @@ class StoreProxy:
                 assert proxy._to.hostname is not None
                 store = http.client.HTTPConnection(proxy._to.hostname, proxy._to.port, timeout=30)
                 try:
-                    store.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                    asked = self.path
+                    if proxy.page_keys and "list-type=" in asked:
+                        asked = f"{re.sub('max-keys=[0-9]+&?', '', asked)}&max-keys={proxy.page_keys}"
+                    store.putrequest(self.command, asked, skip_host=True, skip_accept_encoding=True)
                     for name, value in self.headers.items():
                         if name.lower() != "expect":
                             store.putheader(name, value)
@@ -180,6 +192,8 @@ class StoreProxy:
                     self.close_connection = True
                     return
                 headers = {name: value for name, value in told.getheaders() if name.lower() not in _HOP}
+                if fault is not None and fault.changed is not None:
+                    content = fault.changed(content)
                 if proxy.ahead:
                     headers, content = _shifted(headers, content, proxy.ahead)
                 length = told.getheader("Content-Length") if self.command == "HEAD" else None

@@ -13,20 +13,23 @@ from datetime import datetime
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
-from harness_pipelines.drivers.object_stores.answers import check_empty, stored_size
+from harness_pipelines.drivers.object_stores.answers import stored_size
 from harness_pipelines.drivers.object_stores.bucket import abort_uploads, keeps_deleted
 from harness_pipelines.drivers.object_stores.clients import filesystem
 from harness_pipelines.drivers.object_stores.deletion import SomeLeft, batches, delete
+from harness_pipelines.drivers.object_stores.listing import entries
 from harness_pipelines.drivers.object_stores.marks import absent
 from harness_pipelines.spec.locations import local_path, normal
 
 __all__ = [
+    "Folder",
     "ListedFile",
     "SameFile",
     "SomeLeft",
     "abort_uploads",
     "batches",
     "delete",
+    "directly_in",
     "keeps_deleted",
     "listed",
     "opened",
@@ -45,6 +48,14 @@ class ListedFile:
     modified: datetime | None  #: as the storage's clock had it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """Names of what lies directly in a folder."""
+
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+
+
 def opened(location: str) -> tuple[FileSystem, str]:
     """The file system that *location* is in, and its path there.
 
@@ -58,19 +69,32 @@ def opened(location: str) -> tuple[FileSystem, str]:
 def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[ListedFile]:
     """Every file below *folder*, at any depth. Raises: OSError when it cannot be listed; StoreRefused."""
     base = _base(folder)
-    is_local = local_path(base) is not None
+    if local_path(base) is None:
+        found = False
+        for one in entries(base, deep=True):
+            found = True
+            yield ListedFile(path=normal(f"{base}/{one.name}"), bytes=one.bytes, modified=one.modified)
+        if not found and not allow_not_found:
+            raise absent(folder)
+        return
     system, root = opened(base)
     root = root.rstrip("/")
-    wanted = FileSelector(root, recursive=True, allow_not_found=allow_not_found or not is_local)
-    found = system.get_file_info(wanted)
-    if not found and not is_local:
-        check_empty(base)
-        if not allow_not_found:
-            raise absent(folder)
-    for entry in found:
+    for entry in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=allow_not_found)):
         if entry.type is FileType.File:
-            below = entry.path[len(root) + 1 :]  # a key may have an empty part behind the folder
+            below = entry.path[len(root) + 1 :]
             yield ListedFile(path=normal(f"{base}/{below}"), bytes=entry.size, modified=entry.mtime)
+
+
+def directly_in(folder: str) -> Folder:
+    """What lies directly in *folder*; nothing where it is not there. Raises: OSError; StoreRefused."""
+    if local_path(folder) is None:
+        found = list(entries(folder, deep=False))
+        files = tuple(one.name for one in found if not one.is_folder)
+        return Folder(files=files, folders=tuple(one.name for one in found if one.is_folder))
+    system, root = opened(folder)
+    there = system.get_file_info(FileSelector(root, allow_not_found=True))
+    files = tuple(one.base_name for one in there if one.type is FileType.File)
+    return Folder(files=files, folders=tuple(one.base_name for one in there if one.type is FileType.Directory))
 
 
 def remove_folders(location: str) -> None:

@@ -38,6 +38,10 @@ class FileStore(Protocol):
         """Every file below *folder*, at any depth."""
         ...
 
+    def size_of(self, location: str) -> int | None:
+        """Bytes of a file; None where there is no such file."""
+        ...
+
     def batches(self, found: Sequence[One], paths: Sequence[str]) -> Iterator[Sequence[One]]:
         """*found*, whose files are *paths*, in the parts that one request deletes."""
         ...

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from structlog.testing import capture_logs
 
 from harness_pipelines import faults
 from harness_pipelines.drivers import files
@@ -21,6 +22,7 @@ from harness_pipelines.ports.errors import FilesKept, LakeAway, MetadataMissing
 from harness_pipelines.ports.files import FileStore
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import FencedOut, Stage
+from harness_pipelines.protocol.lake.files import LiveFilesUnlisted
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.stages.table.expire import Expired, expire_once
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
@@ -224,11 +226,16 @@ class Store:
     def __init__(self) -> None:
         self.listings = 0
         self.kept: set[str] = set()
+        self.late: set[str] = set()  #: files that no listing has yet
         self.uploads_before: list[datetime] = []
 
     def listed(self, folder: str, *, allow_not_found: bool = True) -> Iterator[files.ListedFile]:
         self.listings += 1
-        return files.listed(folder, allow_not_found=allow_not_found)
+        found = files.listed(folder, allow_not_found=allow_not_found)
+        return (file for file in found if file.path not in self.late)
+
+    def size_of(self, location: str) -> int | None:
+        return files.size_of(location)
 
     def batches(self, found: Sequence[Any], paths: Sequence[str]) -> Iterator[Sequence[Any]]:
         return files.batches(found, paths)
@@ -288,6 +295,26 @@ def test_a_file_that_the_store_keeps_holds_no_other_up_and_is_asked_for_again(
     assert len(store.uploads_before) == len(table.views), "the rest of the run was done"
     store.kept = set()
     assert expire(real, table).deleted == [locked]
+
+
+def test_a_listing_that_lacks_new_files_holds_expire_up_only_where_they_are_gone(
+    real: RealRig, table: TableRow, store: Store
+):
+    """As of a store that lists what was written a minute late: a busy table always has such files."""
+    head = moved(real, table, real.claim(table), 0, 15)
+    folder = Path(urlsplit(head.stream.metadata).path).parents[1]
+    store.late = {f"file://{path}" for path in folder.rglob("*.parquet")} | {head.stream.metadata}
+    [orphan] = orphans(real, table, "orphan.avro")
+
+    with capture_logs() as logs:
+        assert expire(real, table).deleted == [orphan]
+    assert {one["event"] for one in logs if one["log_level"] == "warning"} >= {"expire.listing_behind"}
+
+    [orphan] = orphans(real, table, "another.avro")
+    next(folder.rglob("*.parquet")).unlink()
+    with pytest.raises(LiveFilesUnlisted, match="expected to find"):
+        expire(real, table)
+    assert Path(urlsplit(orphan).path).exists()
 
 
 def test_uploads_are_aborted_that_are_a_day_older_than_any_open_move(real: RealRig, table: TableRow, store: Store):

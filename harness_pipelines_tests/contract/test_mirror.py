@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +74,32 @@ def test_both_views_go_in_one_request_where_the_server_can(real: RealRig, tmp_pa
         assert both.step() is None
         both.assert_shows(version)
         assert (server.seen["transaction"], server.seen["commit"]) == (0, 1)
+
+
+def test_a_page_in_place_of_the_request_for_several_views_sends_them_one_by_one_for_ten_minutes(
+    real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ahead_s = 0.0
+    monkeypatch.setattr(rest, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s))
+    stores: Any = real
+    with CatalogServer(tmp_path).running() as server:
+        server.catalog.create_namespace(NAMESPACE)
+        both = Mirrored(real, server, views="both")
+        [catalog] = both.table.spec.catalogs
+        both.publish()
+
+        def sent() -> tuple[int, int]:
+            """Requests of a round that has to send both views."""
+            mirror.drop_mirror(stores, both.table, catalog, really=True)
+            server.seen.clear()
+            assert both.step() is None
+            return server.seen["transaction"], server.seen["commit"]
+
+        server.fail("transaction", "404 page", times=1)
+        assert sent() == (1, 2)
+        assert sent() == (0, 2)
+        ahead_s = 601.0
+        assert sent() == (1, 0)
 
 
 @pytest.mark.parametrize("point", [name for name, one in faults.POINTS.items() if one.stage == "mirror"])
@@ -182,6 +211,46 @@ def test_a_foreign_append_stops_the_mirror_and_not_the_table_until_the_mirror_is
     assert mirrored.real.ledger.table(mirrored.table.name).stopped is None
     assert mirrored.lag.trouble == trouble
     mirrored.assert_follows_when_dropped(version)
+
+
+def before_it_is_sent(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let *act* happen once, between the look at a server and what is sent to it."""
+    send, acts = mirror.Round._send, [act]
+
+    def late(self: mirror.Round, *args: Any) -> bool:
+        if acts:
+            acts.pop()()
+        return send(self, *args)
+
+    monkeypatch.setattr(mirror.Round, "_send", late)
+
+
+def test_a_foreign_append_between_look_and_commit_is_not_written_over(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+):
+    mirrored.publish()
+    mirrored.step()
+    mirrored.publish()
+    there = mirrored.there
+    before_it_is_sent(monkeypatch, lambda: there.append(rows_of_another(there)))
+
+    assert "which no version of the ledger has" in (mirrored.step() or "")
+
+    assert mirrored.there.scan(row_filter="s = 'not ours'").to_arrow().num_rows == 1
+
+
+def test_of_two_ledgers_that_register_one_name_at_once_one_is_refused_by_name(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+):
+    mirrored.publish()
+    name = f"{NAMESPACE}.{mirrored.table.views['stream']}"
+    columns = pa.schema([pa.field("x", pa.int64())])
+    before_it_is_sent(monkeypatch, lambda: mirrored.server.catalog.create_table(name, schema=columns))
+
+    assert "that this ledger never registered" in (mirrored.step() or "")
+
+    assert [one.name for one in mirrored.there.schema().fields] == ["x"]
+    assert mirrored.there.snapshots() == []
 
 
 def test_a_foreign_rollback_stops_the_mirror(mirrored: Mirrored):

@@ -85,11 +85,12 @@ def keeps_deleted(location: str) -> bool | None:
 def delete_odd(path: str) -> None:
     """Delete a file whose key obstore does not take. Raises: OSError, StoreRefused."""
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     bucket, key = bucket_of(path)
     try:
         administration(path).delete_object(Bucket=bucket, Key=key)
-    except (BotoCoreError, ClientError) as error:
+    except (BotoCoreError, ClientError, ResponseParserError) as error:
         raise named(path, error) from error
 
 
@@ -97,6 +98,7 @@ def delete_odd(path: str) -> None:
 def _errors(location: str) -> Iterator[None]:
     """Errors of the SDK by name. Raises: Unaskable, StoreRefused, OSError."""
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -107,5 +109,5 @@ def _errors(location: str) -> Iterator[None]:
         if code == "NoSuchUpload":  # it ended meanwhile; the next run looks at the others
             return
         raise named(location, error) from error
-    except BotoCoreError as error:
+    except (BotoCoreError, ResponseParserError) as error:  # the second is what it makes of a page
         raise named(location, error) from error

@@ -47,6 +47,9 @@ _REFUSALS: tuple[tuple[re.Pattern[str], str], ...] = (
      "the file was moved to an archive: restore it, and end the lifecycle rule that moves files of the warehouse"),
     (re.compile(r"KMS\.\w+Exception"),
      "the KMS key that the bucket encrypts with is disabled, deleted or unknown: enable it, or set another one"),
+    (re.compile(r"with Object Lock parameters"),  # it asks for a checksum then, which not all clients send
+     "the bucket locks each file that is written (Object Lock with a default retention): end that, or take another "
+     "bucket; files of the warehouse have to be deleted"),
     (re.compile(r"AccessDenied|ACCESS_DENIED|Access Denied|status(?: code)?:? 403|403 Forbidden", re.IGNORECASE),
      "these credentials may not do that: grant the rights that docs/how-to/object-stores.md lists"),
     (re.compile(r"HTTP status 400\) during Head|performing HEAD .* 400 Bad Request"),  # whose answer has no body

@@ -30,7 +30,13 @@ from harness_pipelines.ports.repair import WarehouseMark
 from harness_pipelines.ports.upkeep import StoredFile, TrimDecision
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.protocol.lake.files import check_listed, check_own, condemned_before, is_of_view
+from harness_pipelines.protocol.lake.files import (
+    LiveFilesUnlisted,
+    check_listed,
+    check_own,
+    condemned_before,
+    is_of_view,
+)
 from harness_pipelines.protocol.lake.overlays import needless
 from harness_pipelines.protocol.moves import dead_branches, move_of
 from harness_pipelines.protocol.segments import may_drop, retirable
@@ -41,6 +47,7 @@ log = structlog.get_logger(__name__)
 FILES_PER_RUN_MAX = 10_000
 SHARE_MAX = 0.5  #: the size guard: one run never removes more than this share of a table's bytes
 UPLOADS_LAST_MAX = timedelta(days=1)
+UNLISTED_MAX = 100  #: needed files that a listing may lack where they are there: each costs a request, under the lock
 GUARD_FREE_BYTES = 256 * 1024 * 1024
 
 
@@ -291,8 +298,21 @@ class Upkeep:
             for key, file in stored.items()
             if (own := owner_path(key)) not in kept and key not in beside and _is_own(own, ours)
         )
-        check_listed(table.name, live, stored, folders=[*keys.values()], loose=[f.path for f in loose])
+        try:
+            check_listed(table.name, live, stored, folders=[*keys.values()], loose=[f.path for f in loose])
+        except LiveFilesUnlisted as error:
+            self._find_unlisted(table, error)
         return _Seen(same=same, stored=stored, loose=loose)
+
+    def _find_unlisted(self, table: TableRow, unlisted: LiveFilesUnlisted) -> None:
+        """Go on where all are there: some stores list a new file a minute late, and a listing only lacks, so that what
+        it shows is deleted as safely. Raises: *unlisted*, OSError, StoreRefused.
+        """
+        if not 0 < len(unlisted.missing) <= UNLISTED_MAX:
+            raise unlisted
+        if any(self.files.size_of(path) is None for path in unlisted.missing):
+            raise unlisted
+        log.warning("expire.listing_behind", table=table.name, files=len(unlisted.missing), first=unlisted.missing[0])
 
     def _reached(self, table: TableRow) -> set[str]:
         """Every file, of all views, that a readable version, a lease, an open move or the catalog reaches."""

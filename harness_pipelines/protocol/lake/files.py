@@ -50,6 +50,7 @@ def condemned_before(*, oldest_open: datetime | None, grace: timedelta, now: dat
 class LiveFilesUnlisted(HarnessError):
     """The listing lacks a file that is needed, so it cannot be trusted."""
 
+    missing: tuple[str, ...] = ()  #: where it only lacks them; none where one is listed under another path
     way_on = (
         "`harness fsck TABLE`; restore the file, or mount the warehouse at its old path; expire removes no file before"
     )
@@ -81,12 +82,14 @@ def check_listed(
             "moved, or does a link lead to it by another name?"
         )
     if missing:
-        raise LiveFilesUnlisted(
+        error = LiveFilesUnlisted(
             f"{table}: expected to find {missing[0]}, which a version, a lease or the catalog needs; it is not among "
             f"the files that are listed there, nor are {len(missing) - 1} more. Nothing was removed, and expire "
             f"removes nothing while it is so. `harness fsck {table}` names what is lost: bring it back from a copy of "
             "the warehouse, or wait until the versions that need it are out of reach"
         )
+        error.missing = tuple(missing)
+        raise error
 
 
 def check_own(table: str, folders: Iterable[str], others: Iterable[str], *, made_in: Container[str]) -> None:

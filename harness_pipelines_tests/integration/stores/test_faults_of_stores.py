@@ -297,7 +297,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("status", "code", "said"), REFUSALS, ids=[code for _, code, _ in REFUSALS])
-@pytest.mark.parametrize("client", ["arrow lists", "arrow writes", "obstore reads", "obstore deletes"])
+@pytest.mark.parametrize("client", ["the SDK lists", "arrow writes", "obstore reads", "obstore deletes"])
 def test_what_a_person_has_to_correct_has_a_name_by_every_client(
     place: str, proxy: StoreProxy, client: str, status: int, code: str, said: str
 ):
@@ -306,7 +306,7 @@ def test_what_a_person_has_to_correct_has_a_name_by_every_client(
         proxy.fail(kind, Fault.named(status, code))
     with pytest.raises(StoreRefused, match=said), reachable("shop.orders", "working"):
         match client:
-            case "arrow lists":
+            case "the SDK lists":
                 list(listed(place))
             case "arrow writes":
                 system, path = opened(file)

@@ -84,6 +84,8 @@ def test_local_files_are_deleted_one_by_one_and_those_of_a_store_by_the_thousand
         ("AWS Error ACCESS_DENIED during PutObject operation: Access Denied", "grant the rights"),
         ("<Code>ExpiredToken</Code><Message>The provided token has expired.", "expired"),
         ("S3Exception: The provided token has expired. (Service: S3, Status Code: 400", "expired"),
+        ("<Message>Content-MD5 OR x-amz-checksum- HTTP header is required for Put Object requests with Object Lock "
+         "parameters</Message>", "a default retention"),
         ("<Code>InvalidAccessKeyId</Code>", "does not know these credentials"),
         ("<Code>SignatureDoesNotMatch</Code> status code: 403", "does not know these credentials"),
         ("AuthorizationHeaderMalformed: the region is wrong; expecting 'eu-west-1'", "HARNESS_S3_REGION"),

@@ -19,6 +19,7 @@ MAKERS = {
     "GcsFileSystem": set[str](),
     "AzureFileSystem": set[str](),
     "LocalFileSystem": {"drivers/files.py"},
+    "FileSelector": {"drivers/files.py"},  # of local folders: pages of a store are looked at in `listing.py`
     "S3Store": {"drivers/object_stores/clients.py"},
     "obstore": {
         "drivers/object_stores/answers.py",
@@ -28,7 +29,12 @@ MAKERS = {
         "drivers/object_stores/probe.py",
         "drivers/object_stores/troubles.py",
     },
-    "botocore": {"drivers/object_stores/clients.py", "drivers/object_stores/bucket.py", GLUE},
+    "botocore": {
+        "drivers/object_stores/clients.py",
+        "drivers/object_stores/bucket.py",
+        "drivers/object_stores/listing.py",
+        GLUE,
+    },
     "boto3": set[str](),
     "load_file_io": set[str](),
     "PyArrowFileIO": {"lakes/iceberg/checked_io.py"},

@@ -47,6 +47,7 @@ from harness_pipelines.spec.catalogs import CatalogSpec
 
 WAIT_S = (5.0, 30.0)  #: to connect, and between two packets of an answer
 REMOVE_AGAIN_S = 600.0  #: how long commits send no removals after one with removals failed
+TOGETHER_AGAIN_S = 600.0  #: how long views are sent one by one where the request for several seemed to be missing
 TRANSACTION = "transactions/commit"
 _AWAY = (
     requests.RequestException,
@@ -69,6 +70,7 @@ class RestMirror:
         self._elsewhere = f"{warehouse}/_mirrors/{catalog.name}/{table.spec.namespace}"
         self._shown: dict[ViewName, Table] = {}  #: what `load` found last, whose commit is built on it
         self._remove_at = 0.0  #: monotonic seconds; commits before it have no removals
+        self._together_at = 0.0  #: as this one; commits before it are of one view each
 
     def load(self, view: ViewName) -> Seen | None:
         """What the server shows. Raises: MirrorAway, MirrorLoginFailed, MirrorRefused."""
@@ -122,11 +124,11 @@ class RestMirror:
             raise MirrorUndecided(f"{error}; the next commit removes nothing") from error
 
     def _commit(self, views: Sequence[ViewName], asked: Sequence[CommitTableRequest]) -> None:
-        if len(asked) > 1 and self._commits_together:
+        if len(asked) > 1 and self._commits_together and time.monotonic() >= self._together_at:
             changes = ",".join(one.model_dump_json() for one in asked)
             if self._client.post(TRANSACTION, f'{{"table-changes":[{changes}]}}'):
                 return
-            self._commits_together = False
+            self._together_at = time.monotonic() + TOGETHER_AGAIN_S  # it may have been a gateway's word
         for view, one in zip(views, asked, strict=True):
             self._client.commit_table(self._shown[view], one.requirements, one.updates)
 

@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pyarrow.fs import FileSelector, FileType
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from harness_pipelines.drivers.files import listed, opened, size_of
+from harness_pipelines.drivers.files import directly_in, listed, size_of
 from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS, OFFSET, StagingCatalog
 from harness_pipelines.lakes.iceberg.checked_io import fresh
 from harness_pipelines.lakes.iceberg.read.live_files import OPEN, live_files
@@ -51,7 +50,7 @@ FILES_BACK = 8  #: metadata files below the catalog's that are looked at too: wh
 def metadata_files(view_location: str) -> list[MetadataFile]:
     """The metadata files below a view's location, newest first."""
     folder = f"{normal(view_location)}/metadata"
-    return _numbered(folder, _names(folder), at_least=0)
+    return _numbered(folder, directly_in(folder).files, at_least=0)
 
 
 def _numbered(folder: str, names: Iterable[str], *, at_least: int) -> list[MetadataFile]:
@@ -82,7 +81,7 @@ class IcebergHistory:
         Raises: LakeAway for an empty folder: what the catalog names is in it.
         """
         folder = f"{normal(self.location)}/metadata"
-        if not (names := _names(folder)):
+        if not (names := directly_in(folder).files):
             raise LakeAway(
                 f"{folder} holds no file, and the catalog names one there: the warehouse is not mounted, or was "
                 "emptied (`harness fsck` names what is gone); nothing was written, it is tried again"
@@ -172,16 +171,14 @@ class IcebergHistories:
     def folders(self, *, namespace: str, view: str) -> list[str]:
         """Folders that may hold *view*: every table that was made by that name left one. Raises: LakeAway."""
         with reachable(f"{namespace}.{view}", "looking for its folders"):
-            system, root = opened(normal(f"{self._warehouse}/{namespace}"))
-            entries = system.get_file_info(FileSelector(root, allow_not_found=True))
+            found = directly_in(normal(f"{self._warehouse}/{namespace}")).folders
         pattern = re.compile(rf"{re.escape(view)}-[0-9a-f]{{8}}")
-        names = sorted(e.base_name for e in entries if e.type is FileType.Directory and pattern.fullmatch(e.base_name))
-        return [normal(f"{self._warehouse}/{namespace}/{name}") for name in names]
+        return [normal(f"{self._warehouse}/{namespace}/{name}") for name in sorted(found) if pattern.fullmatch(name)]
 
     def present(self, paths: Sequence[str]) -> set[str]:
         """Those of *paths* that are there; each folder is listed once."""
         folders = {path.rsplit("/", 1)[0] for path in paths}
-        stored = {f"{folder}/{name}" for folder in folders for name in _names(folder)}
+        stored = {f"{folder}/{name}" for folder in folders for name in directly_in(folder).files}
         return stored & set(paths)
 
     def named_by_files(
@@ -204,12 +201,6 @@ def is_foreign(snapshot: Snapshot) -> bool:
         return True
     changed = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
     return summary[MOVE] is None and any(int(summary[name] or 0) for name in changed)
-
-
-def _names(folder: str) -> list[str]:
-    system, root = opened(folder)
-    entries = system.get_file_info(FileSelector(root, allow_not_found=True))
-    return [entry.base_name for entry in entries if entry.type is FileType.File]
 
 
 def _named(view: Table) -> Iterator[NamedMove]:

@@ -311,7 +311,10 @@ def purge(location: str, begin: Callable[[], bool] = lambda: True) -> bool:
             if not begin():
                 return False
             if stayed := found & before:  # a store may answer yes to a request of which it did a part
-                raise OSError(f"{location}: the store did not delete {len(stayed)} files, {min(stayed)} among them")
+                raise OSError(
+                    f"{location}: the store did not delete {len(stayed)} files, {min(stayed)} among them, or lists "
+                    "them still; the same command deletes the rest"
+                )
             try:
                 delete(some)
             except SomeLeft as error:
