@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from harness_pipelines.app.metrics import LOOPBACK, WorkerCollector, endpoint
 from harness_pipelines.app.table import Table
 from harness_pipelines.stages.run.worker import Worker
+from harness_pipelines_tests.producer import wait_until
 
 Labels = frozenset[tuple[str, str]]
 
@@ -40,6 +41,19 @@ def scrape(url: str) -> Scrape:
     answer = httpx.get(url, timeout=60.0, trust_env=False)  # a busy machine takes its time
     assert answer.status_code == 200, answer.text
     return Scrape(tuple(text_string_to_metric_families(answer.text)))
+
+
+def scrape_ledger(url: str) -> Scrape:
+    """Ask until the ledger answers a scrape in its time, as it does at once on a machine that has time for it."""
+    found = scrape(url)
+
+    def answered() -> bool:
+        nonlocal found
+        found = found if found.value("harness_scrape_ok") else scrape(url)
+        return found.value("harness_scrape_ok") == 1
+
+    wait_until(answered, "the ledger answers a scrape")
+    return found
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from harness_pipelines.ports.ledger import TableDamaged
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import INGEST, TableRig, environment
-from harness_pipelines_tests.scrape import scrape, served
+from harness_pipelines_tests.scrape import scrape_ledger, served
 
 #: What an older release, a restore or a hand may have left in the row of one table.
 SICK = {
@@ -128,7 +128,7 @@ def test_status_page_metrics_worker_and_dagster_name_it(make_rig: MakeRig, monke
         worker = Worker(rig.stores, [other.table.row], WorkerOptions(stages=INGEST, until_idle=True))
         with served(worker, other.table) as url:
             worker.run()
-            seen = scrape(url)
+            seen = scrape_ledger(url)
         assert seen.value("harness_table_unreadable", table=rig.name) == 1
         assert seen.value("harness_buffer_offsets", table=other.name) == 6
         assert seen.value("harness_scrape_ok") == 1
@@ -143,7 +143,7 @@ def test_a_table_of_another_worker_is_shown_while_any_worker_lives(make_rig: Mak
     mine, manual = make_rig(mode="external_worker"), make_rig(mode="manual")
     worker = Worker(mine.stores, [mine.table.row], WorkerOptions(stages=INGEST))
     with served(worker, mine.table) as url:
-        seen = scrape(url)
+        seen = scrape_ledger(url)
     for name in (rig.name, others.name, mine.name):
         assert seen.value("harness_version", table=name) == 1
         assert seen.value("harness_freshness_lake_goal_seconds", table=name) is not None

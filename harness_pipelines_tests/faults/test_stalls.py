@@ -28,7 +28,7 @@ from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.rig import INGEST, TableRig, environment, running
-from harness_pipelines_tests.scrape import scrape, served
+from harness_pipelines_tests.scrape import scrape_ledger, served
 
 ANY = str(uuid.uuid4())
 
@@ -291,7 +291,7 @@ def test_all_who_watch_are_shown_a_stall(rig: TableRig):
     looked(rig, minutes_later=3)
     worker = rig.worker(INGEST)
     with served(worker, rig.table) as url:
-        stalled = scrape(url).value("harness_stage_stalled_seconds", table=rig.name, stage="ingest")
+        stalled = scrape_ledger(url).value("harness_stage_stalled_seconds", table=rig.name, stage="ingest")
     assert stalled is not None
     assert 180 <= stalled < 400
     command = CliRunner(env=environment(rig.stores.settings))
@@ -326,7 +326,7 @@ def test_records_behind_a_hanging_transaction_are_shown_with_its_age(rig: TableR
     worker.stop.clear()  # it has ended, and its look is made by hand
     looks.look()
     with served(worker, rig.table) as url:
-        found = scrape(url)
+        found = scrape_ledger(url)
     assert found.value("harness_held_offsets", table=rig.name) == 21
     assert (found.value("harness_open_transaction_age_seconds", table=rig.name) or 0) > 0
     shown = command.invoke(cli, ["status", rig.name])
@@ -341,7 +341,7 @@ def test_records_behind_a_hanging_transaction_are_shown_with_its_age(rig: TableR
     looks.look()
     assert worker.progress[0].held == {}
     with served(worker, rig.table) as url:
-        assert scrape(url).value("harness_held_offsets", table=rig.name) == 0
+        assert scrape_ledger(url).value("harness_held_offsets", table=rig.name) == 0
 
 
 def test_when_the_buffers_are_full_is_shown_by_how_fast_they_grow(rig: TableRig, make_rig: MakeRig):
@@ -413,7 +413,7 @@ def test_what_snapshots_and_states_pin_is_shown_with_its_age(rig: TableRig):
     said = CliRunner(env=environment(rig.stores.settings)).invoke(cli, ["status", rig.name])
     assert f"1 versions are pinned, the oldest ({name}, version {pin.version}) since 20" in said.output
     with served(rig.worker(INGEST), rig.table) as url:
-        found = scrape(url)
+        found = scrape_ledger(url)
     assert found.value("harness_pins", table=rig.name) == 1
     assert (found.value("harness_oldest_pin_age_seconds", table=rig.name) or 0) > 40 * 86_400
     assert found.value("harness_oldest_pin_behind_versions", table=rig.name) == pin.behind

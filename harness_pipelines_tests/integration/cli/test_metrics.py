@@ -18,7 +18,7 @@ import pytest
 from harness_pipelines.app.metrics import LOOPBACK
 from harness_pipelines_tests.integration.cli.conftest import GOOD
 from harness_pipelines_tests.producer import DEADLINE_S, wait_until
-from harness_pipelines_tests.scrape import Scrape, scrape
+from harness_pipelines_tests.scrape import Scrape, scrape, scrape_ledger
 
 REFUSED = 1
 LAGS = {"tail": "harness_tail_offsets", "buffer": "harness_buffer_offsets", "stream": "harness_stream_offsets"}
@@ -86,7 +86,7 @@ def test_a_scrape_says_what_the_ledger_says_after_ingest_and_after_tier(harness,
         counted = {"table": name, "stage": "ingest"}
         wait_until(lambda: scrape(url).value("harness_moved_records_total", **counted) == GOOD, "all is ingested")
         wait_until(lambda: told(scrape(url), name) == shown(status()), "both say the same")
-        found = scrape(url)
+        found = scrape_ledger(url)
     assert told(found, name)["lag"] == {"tail": 0, "buffer": GOOD + REFUSED, "stream": 0}
     assert (told(found, name)["quarantined"], told(found, name)["claims"]) == (REFUSED, {"ingest"})
     assert found.value("harness_refused_records_total", table=name) == REFUSED
@@ -105,7 +105,7 @@ def test_a_scrape_says_what_the_ledger_says_after_ingest_and_after_tier(harness,
             "it has counted the moves to both",
         )
         wait_until(lambda: told(scrape(url), name) == shown(status()), "both say the same")
-        found = scrape(url)
+        found = scrape_ledger(url)
     for stage in ("tier", "otree"):
         assert found.value("harness_moves_total", table=name, stage=stage, outcome="committed") == 1
         assert found.value("harness_moved_records_total", table=name, stage=stage) == GOOD
@@ -124,7 +124,7 @@ def test_a_worker_that_stands_by_says_that_the_claim_is_not_its_own(harness, tab
         wait_until(lambda: scrape(url).value("harness_claim_own", table=table, stage="ingest") == 1, "one has it")
         with serving(harness, table, "--stage", "ingest") as (_, other):
             wait_until(lambda: scrape(other).value("harness_worker_ready") == 1, "the other one stands by")
-            found = scrape(other)
+            found = scrape_ledger(other)
     assert found.value("harness_claim_own", table=table, stage="ingest") == 0
     assert (found.value("harness_claim_lease_seconds", table=table, stage="ingest") or 0) > 0
 
