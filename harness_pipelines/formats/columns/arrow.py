@@ -20,7 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.formats.base import Reason
-from harness_pipelines.formats.columns.encodings import Form, Scaled, decimal_shape, shape_in_form
+from harness_pipelines.formats.columns.encodings import (
+    Form,
+    Scaled,
+    ScaledText,
+    base64_shape,
+    decimal_shape,
+    shape_in_form,
+)
 from harness_pipelines.formats.columns.nesting import (
     below,
     below_rows,
@@ -105,7 +112,9 @@ def _primitive_shape(name: str, kind: pa.DataType, *, exact: bool, is_utc: bool)
         )
     if name in _TEXT_FORMS:
         return Shape(str, text_leaf(name, kind, exact=exact, is_utc=is_utc))
-    python = {"boolean": bool, "double": float, "string": str, "binary": bytes}[name]
+    if name == "binary":
+        return base64_shape(kind)
+    python = {"boolean": bool, "double": float, "string": str}[name]
     return Shape(python, lambda cells: pa.array(cells, kind))
 
 
@@ -288,10 +297,10 @@ def _decimal_leaf(kind: pa.DataType) -> Convert:
 
 def _connect_decimal(kind: pa.DataType, scale: int) -> Shape:
     """Decimals of Kafka Connect: a number (`decimal.format=NUMERIC`), or text that is base64 of the unscaled one."""
-    unscaled = decimal_shape(kind, scale).convert
-    read: Callable[[bytes], bytes | Scaled | None] = msgspec.json.Decoder(bytes | Scaled | None).decode
+    unscaled = decimal_shape(kind, scale, in_base64=True).convert
+    read: Callable[[bytes], str | ScaledText | None] = msgspec.json.Decoder(str | ScaledText | None).decode
 
-    def cell_of(cell: bytes) -> bytes | Scaled | None:
+    def cell_of(cell: bytes) -> str | Scaled | ScaledText | None:
         if cell[:1] in (b'"', b"{", b"n"):
             return read(cell)
         digits = int(_plain(cell.decode(), kind).replace(".", ""))
@@ -388,14 +397,14 @@ def _either(objects: Shape, kind: pa.DataType, key: Shape, value: Shape) -> Shap
 
 
 def _map_keys(key: Type) -> Shape:
-    """Keys are text in JSON; integers have msgspec's one form, the others that of their column."""
+    """Keys are text in JSON; integers have one form (no ``-0``), the others that of their column."""
     kind = arrow_type(key)
     match key:
         case DecimalType():
             convert: Convert = lambda cells: plain_texts(cells, kind).cast(kind)  # noqa: E731
             return Shape(str, leaf(convert, describe=lambda cell: no_decimal(f'"{cell}"', kind)))
-        case Primitive("int" | "long" as name):
-            return Shape(whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
+        case Primitive("int" | "long"):
+            return Shape(str, int_keys(kind))
         case Primitive("string"):
             return Shape(str, lambda cells: pa.array(cells, kind))
     assert isinstance(key, Primitive), "the spec allows no other keys"
@@ -406,24 +415,18 @@ def int_keys(kind: pa.DataType) -> Convert:
     """Keys that are the text of whole numbers, each in its one form."""
 
     def convert(cells: Cells) -> pa.Array:
-        try:
-            return pa.array([int(cell) for cell in cells if _is_whole(cell)], kind)
-        except OverflowError as error:
-            raise OutOfRange from error
+        text = pa.array(cells, pa.string())
+        numbers = text.cast(kind)
+        if not numbers.cast(pa.string()).equals(text):  # of another form, such as -0
+            raise OutOfRange
+        return numbers
 
     def describe(cell: str) -> Unfit:
         if _WHOLE.fullmatch(cell):
             return Unfit(Reason.OUT_OF_RANGE, f"{shown(cell)} does not fit {kind}")
         return Unfit(Reason.WRONG_TYPE, f"expected the text of a whole number, got {shown(cell)}")
 
-    return leaf(convert, describe=describe)
-
-
-def _is_whole(cell: str) -> bool:
-    """Raises: OutOfRange when it is not, or has more digits than any column holds."""
-    if len(cell) > _DECIMAL_DIGITS or not _WHOLE.fullmatch(cell):
-        raise OutOfRange
-    return True
+    return leaf(convert, describe=describe, plausible=_WHOLE.fullmatch)
 
 
 def _struct_shape(kind: pa.DataType, type_: StructType, forms: Mapping[str, Form], *, strict_fields: bool) -> Shape:

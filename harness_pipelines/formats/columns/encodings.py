@@ -7,7 +7,8 @@ complement, in base64 (`org.apache.kafka.connect.data.Decimal`), or an object of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import binascii
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -23,11 +24,13 @@ from harness_pipelines.formats.columns.shapes import (
     DAY_US,
     DAYS,
     Cells,
+    Misfits,
     OutOfRange,
     Shape,
     Unfit,
     leaf,
     nothing_finer,
+    shown,
     whole_number,
 )
 from harness_pipelines.spec.sources import Source
@@ -58,7 +61,8 @@ class Form:
 def shape_in_form(kind: pa.DataType, form: Form, *, exact: bool = False) -> Shape | None:
     """The shape of values of *kind* in *form*; none where the form is that of plain JSON. *exact*: as of a `Column`."""
     if form.name == "base64" and pa.types.is_decimal(kind):
-        return decimal_shape(kind, kind.scale if form.scale is None else form.scale)
+        scale = kind.scale if form.scale is None else form.scale
+        return decimal_shape(kind, scale, in_base64=True)
     if form.name == "named_nan" and pa.types.is_floating(kind):
         return _float_shape(kind)
     make = _TIMES.get(form.name)
@@ -125,7 +129,100 @@ def _float(cell: float | str | None) -> float | None:
     return cell if cell is None else float(cell)
 
 
+# Bytes
+
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_SIX_BITS = np.zeros(256, np.uint8)
+_SIX_BITS[np.frombuffer(_ALPHABET, np.uint8)] = np.arange(64)
+_BEYOND = np.array([0b0000, 0b0011, 0b1111], np.uint8)  #: by the signs of padding: bits of the last letter without use
+
+_AT_ONCE_MAX = 16 * 2**20  #: letters; of a single large value no more copies are made than it needs
+
+
+def base64_shape(kind: pa.DataType) -> Shape:
+    """The shape of bytes, of which each value has one text that is taken."""
+
+    def convert(cells: Cells) -> pa.Array:
+        texts = ["" if cell is None else cell for cell in cells] if None in cells else cells
+        if (found := _unpacked_at_once(texts)) is None:
+            return pa.array(_each_unpacked(cells), kind)
+        data, sizes = found
+        validity = pa.array([cell is not None for cell in cells], pa.bool_()).buffers()[1] if None in cells else None
+        offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int32)
+        return pa.Array.from_buffers(kind, len(cells), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+    return Shape(str, convert)
+
+
+def _unpacked_at_once(texts: Sequence[str]) -> tuple[bytes, NDArray[np.int64]] | None:
+    """The bytes of all *texts*, and how many each has; none if one of them is refused, or they are too many."""
+    joined = "".join(texts)
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+    if len(joined) > _AT_ONCE_MAX or not joined.isascii() or (sizes % 4).any():
+        return None
+    text = joined.encode()
+    letters, there = np.frombuffer(text, np.uint8), np.flatnonzero(sizes)
+    last = sizes.cumsum()[there] - 1
+    has_one = letters[last] == ord("=")
+    padding = has_one.astype(np.int64) + (has_one & (letters[last - 1] == ord("=")))
+    padded = int(padding.sum())
+    if text.count(b"=") != padded or (_SIX_BITS[letters[last - padding]] & _BEYOND[padding]).any():
+        return None
+    try:
+        data = binascii.a2b_base64(text.replace(b"=", b"A"), strict_mode=True)
+    except ValueError:
+        return None
+    lengths = sizes // 4 * 3
+    if padded:
+        ends = lengths.cumsum()[there]
+        is_value = np.ones(len(data), np.bool_)
+        for signs in (1, 2):
+            is_value[ends[padding >= signs] - signs] = False
+        data = np.frombuffer(data, np.uint8)[is_value].tobytes()
+        lengths[there] -= padding
+    return data, lengths
+
+
+def _each_unpacked(cells: Cells) -> Cells:
+    """*cells* with the bytes that text stands for. Raises: Misfits."""
+    wrong: dict[int, Unfit] = {}
+    found: Cells = []
+    for i, cell in enumerate(cells):
+        text = cell.value if isinstance(cell, ScaledText) else cell
+        value = text
+        if isinstance(text, str):
+            try:
+                value = _unpacked(text)
+            except ValueError as error:
+                wrong[i] = Unfit(Reason.WRONG_TYPE, str(error))
+        found.append(Scaled(scale=cell.scale, value=value) if isinstance(cell, ScaledText) else value)
+    if wrong:
+        raise Misfits(wrong)
+    return found
+
+
+def _unpacked(text: str) -> bytes:
+    """Raises: ValueError when it is not base64, or another text for the same bytes is."""
+    try:
+        value = binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        raise ValueError("invalid base64 encoded string") from None
+    if len(text) != -(-len(value) // 3) * 4:  # what is left over, Python takes for padding
+        raise ValueError("invalid base64 encoded string")
+    if value and text[-4:] != binascii.b2a_base64(value[-(len(value) % 3 or 3) :], newline=False).decode():
+        raise ValueError(f"base64 whose last letter has bits that no byte takes, got {shown(text)}")
+    return value
+
+
 # Decimals
+
+
+class ScaledText(msgspec.Struct, gc=False):
+    """A decimal that tells its scale, as JSON has it."""
+
+    scale: int
+    value: str
 
 
 class Scaled(msgspec.Struct, gc=False):
@@ -135,7 +232,9 @@ class Scaled(msgspec.Struct, gc=False):
     value: bytes
 
 
-def decimal_shape(kind: pa.DataType, scale: int) -> Shape:
+def decimal_shape(kind: pa.DataType, scale: int, *, in_base64: bool = False) -> Shape:
+    """*in_base64*: the bytes are text, as in JSON."""
+
     def convert(cells: Cells) -> pa.Array:
         packed = b"".join(
             bytes(_DECIMAL_BYTES) if cell is None else _packed(_unscaled(cell, scale, kind)) for cell in cells
@@ -154,12 +253,15 @@ def decimal_shape(kind: pa.DataType, scale: int) -> Shape:
             pass
         return Unfit(Reason.WRONG_TYPE, f"expected the bytes of a number for {expected}, got none")
 
-    careful = leaf(convert, describe=describe)
+    of_bytes = leaf(convert, describe=describe)
+
+    def careful(cells: Cells) -> pa.Array:
+        return of_bytes(_each_unpacked(cells) if in_base64 else cells)
 
     def quick(cells: Cells) -> pa.Array:
         """Numbers of 64 bits in the column's own scale, which most are, all at once."""
         try:
-            low = _signed(cells)
+            low = _signed(cells, in_base64=in_base64)
         except TypeError:  # it tells its scale
             return careful(cells)
         if low is None:
@@ -171,17 +273,24 @@ def decimal_shape(kind: pa.DataType, scale: int) -> Shape:
         return pa.Array.from_buffers(kind, len(cells), [validity, pa.py_buffer(halves)])
 
     is_quick = scale == kind.scale and kind.precision <= INT64_DIGITS
-    return Shape(bytes | Scaled, quick if is_quick else careful)
+    return Shape(str | ScaledText if in_base64 else bytes | Scaled, quick if is_quick else careful)
 
 
-def _signed(cells: Cells) -> NDArray[np.int64] | None:
-    """The numbers of *cells*, 0 for none; none if one has no bytes, or more than 64 bits take.
+def _signed(cells: Cells, *, in_base64: bool) -> NDArray[np.int64] | None:
+    """The numbers of *cells*, 0 for none; none if one has no bytes, or more than 64 bits take, or is refused.
 
-    Raises: TypeError when one is not bytes.
+    Raises: TypeError when one tells its scale.
     """
-    there = [_ZERO if cell is None else cell for cell in cells] if None in cells else cells
-    text = np.frombuffer(b"".join(there), np.uint8)
-    sizes = np.fromiter(map(len, there), np.int64, len(there))
+    zero = "AA==" if in_base64 else _ZERO
+    there = [zero if cell is None else cell for cell in cells] if None in cells else cells
+    if in_base64:
+        if (found := _unpacked_at_once(there)) is None:
+            return None
+        data, sizes = found
+    else:
+        data = b"".join(there)
+        sizes = np.fromiter(map(len, there), np.int64, len(there))
+    text = np.frombuffer(data, np.uint8)
     longest = int(sizes.max(initial=1))
     if longest > _INT64_BYTES or not sizes.all():
         return None

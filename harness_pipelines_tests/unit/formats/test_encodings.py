@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import json
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, localcontext
 from typing import Any
@@ -59,6 +61,22 @@ def test_a_value_is_read_in_its_form(type_: str, source: str, values: list[Any],
     assert found.rows.column("x").to_pylist() == expected
 
 
+@given(texts=st.lists(st.none() | st.text("AEQg/8=", max_size=9) | st.binary(max_size=9).map(base64.b64encode)))
+def test_bytes_have_one_text_and_a_verdict_does_not_depend_on_those_beside_it(texts: list[str | bytes | None]):
+    texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
+    found = decode(JsonCodec(TableSpec(table="a.b", columns={"x": "binary"}).columns), *texts)
+    rows = dict(zip(found.accepted.tolist(), found.rows.column("x").to_pylist(), strict=True))
+    for place, text in enumerate(texts):
+        if place in rows:
+            value = rows[place]
+            assert text == (value if value is None else base64.b64encode(value).decode())
+        else:
+            assert text is not None
+            with suppress(binascii.Error):
+                assert base64.b64encode(base64.b64decode(text, validate=True)).decode() != text
+    assert len(rows) + len(found.refused) == len(texts)
+
+
 @pytest.mark.parametrize(
     ("type_", "source", "value", "reason", "detail"),
     [
@@ -70,6 +88,9 @@ def test_a_value_is_read_in_its_form(type_: str, source: str, values: list[Any],
         ("timestamp", "epoch_ns", 2**63, Reason.OUT_OF_RANGE, "`x`: expected integer <= "),
         ("decimal(5,2)", "base64", "1.5", Reason.WRONG_TYPE, "`x`: invalid base64"),
         ("decimal(5,2)", "base64", 1.5, Reason.WRONG_TYPE, "`x`: expected "),
+        ("decimal(5,2)", "base64", "AR==", Reason.WRONG_TYPE, "`x`: base64 whose last letter has bits"),
+        ("decimal(38,2)", "base64", "AR==", Reason.WRONG_TYPE, "base64 whose last letter has bits that no byte takes"),
+        ("decimal(5,2)", "base64", {"scale": 2, "value": "AR=="}, Reason.WRONG_TYPE, "base64 whose last letter has"),
         ("decimal(5,2)", "base64", "", Reason.WRONG_TYPE, "`x`: expected the bytes of a number for decimal(5, 2)"),
         ("decimal(5,2)", "base64", connect(100000), Reason.OUT_OF_RANGE,
          "`x`: a decimal of scale 2 does not fit decimal(5, 2) exactly"),
