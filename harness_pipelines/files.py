@@ -5,6 +5,7 @@ A FIFO without a writer has no end of waiting, a device no end at all, and a fil
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import stat
@@ -40,10 +41,15 @@ def read_bytes(path: str | Path, bytes_max: int) -> bytes:
 
 def read_text(path: str | Path, bytes_max: int, *, encoding: str = "UTF-8") -> str:
     """The same as text. Raises: Unreadable."""
+    found = read_bytes(path, bytes_max)
     try:
-        return read_bytes(path, bytes_max).decode(encoding)
+        return found.decode(encoding)
     except UnicodeDecodeError as error:
-        raise Unreadable(f"is not {encoding}: {error.reason} at byte {error.start}") from error
+        line = found.count(b"\n", 0, error.start) + 1
+        why = f"{error.reason} at byte {error.start}, in line {line}"
+        if found.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            why = "it begins as UTF-16 does"
+        raise Unreadable(f"is not {encoding}: {why}; save it as {encoding}") from error
 
 
 def endless(path: str | Path) -> str | None:

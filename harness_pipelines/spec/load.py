@@ -34,7 +34,7 @@ from harness_pipelines.spec.wording import (
     shortened,
     shown,
 )
-from harness_pipelines.spec.yaml_reader import Reader
+from harness_pipelines.spec.yaml_reader import AS_WRITTEN, Reader
 
 SPEC_BYTES_MAX = 8 * 2**20  #: room for two schemas and thousands of columns
 _NO_SETTINGS = frozenset({"model_type", "model_attributes_type"})  #: pydantic's, of a value that has no settings
@@ -214,7 +214,7 @@ class _Sentences:
 
     def about(self, errors: Iterable[Mapping[str, Any]]) -> Iterator[SpecProblem]:
         """Yield the problems, without those that follow from another one."""
-        found = [(place, one) for one in errors if (place := _place_of(one)) is not None]
+        found = [(self._given(place), one) for one in errors if (place := _place_of(one)) is not None]
         extra = [place for place, one in found if one["type"] == "extra_forbidden"]
         meant = {(*place[:-1], self.settings.meant(place)) for place in extra}
         for place, one in found:
@@ -224,7 +224,17 @@ class _Sentences:
                 continue  # it is there under a misspelt name
             if one["type"] == "too_short" and one["input"]:
                 continue  # its entries were refused
-            yield SpecProblem(line=self.reader.line(place), field=dotted(place), message=self._message(one, place))
+            if place == ("topic",) and "topic" not in self.words:
+                continue  # it was taken from the table's name, which is refused
+            message = self._message(one, place)
+            if isinstance(one["input"], str) and _TEMPLATE.search(one["input"]):
+                message = f"{message}; {AS_WRITTEN}"
+            yield SpecProblem(line=self.reader.line(place), field=dotted(place), message=message)
+
+    def _given(self, place: Place) -> Place:
+        """Where the value of *place* was written: a single one of `topics` is the topic."""
+        is_one_of_several = place == ("topic",) and "topic" not in self.words and "topics" in self.words
+        return ("topics",) if is_one_of_several else place
 
     def _message(self, error: Mapping[str, Any], place: Place) -> str:
         """pydantic's error in the words of a spec."""
@@ -303,7 +313,12 @@ def _place_of(error: Mapping[str, Any]) -> Place | None:
     return place
 
 
+_TEMPLATE = re.compile(r"\$\{|\{\{|\{%|<%|\$\(|^\$\w")  #: of shells, Jinja and Helm, ERB
+
+
 def _no_spec(given: Any) -> str:
+    if given is None:
+        return "the spec is empty; it starts with `table: namespace.name`"
     return f"a spec is a mapping of settings, such as `table: namespace.name`, not {quote(given)}"
 
 
@@ -342,8 +357,15 @@ def _of_value(kind: str, given: Any, limits: Mapping[str, Any]) -> str | None:
 
 def _rewritten(wanted: str, given: Any) -> str:
     """The value as it would be accepted, where only its form is wrong."""
-    if wanted == "a whole number" and isinstance(given, str) and re.fullmatch(r"[1-9]\d{0,17}", given):
-        return f" without quotes: {given}"
+    if wanted == "a whole number" and isinstance(given, str):
+        if re.fullmatch(r"[1-9]\d{0,17}", given):
+            return f" without quotes: {given}"
+        if re.fullmatch(r"0+[1-9]\d*", given):
+            return " without zeros in front"
+        if re.fullmatch(r"0(?:[xX][0-9a-fA-F]{1,15}|[oO][0-7]{1,20}|[bB][01]{1,60})", given):
+            return f" in decimal digits: {int(given, 0)}"
+    if wanted == "true or false" and isinstance(given, str) and given.lower() in ("true", "false"):
+        return f" without quotes: {given.lower()}"
     if wanted == "text" and isinstance(given, int | float):
         return f" in quotes: '{shown(given)}'"
     if wanted == "a list":

@@ -40,13 +40,18 @@ class SpecProblem:
     message: str  #: what was found and what is allowed
 
 
+_PROBLEMS_MAX = 50  #: that a message shows
+
+
 class SpecError(UsageError):
-    """The spec is invalid; nothing was done. The message has one line per problem."""
+    """The spec is invalid; nothing was done. The message has one line per problem, of the first ones."""
 
     def __init__(self, source: str, problems: Iterable[SpecProblem]) -> None:
         self.source = source
         self.problems = tuple(sorted(problems, key=lambda p: p.line or 0))
-        super().__init__("\n".join(self._line(p) for p in self.problems))
+        more = len(self.problems) - _PROBLEMS_MAX
+        rest = [f"{source}: {quantity(more, 'more problem')}"] if more > 0 else []
+        super().__init__("\n".join([*(self._line(p) for p in self.problems[:_PROBLEMS_MAX]), *rest]))
 
     @classmethod
     def whole(cls, source: str, message: str, *, line: int | None = None) -> SpecError:

@@ -77,7 +77,7 @@ class Reader:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, place)
         if node.tag not in _PLAIN_TAGS:
-            self._wrong(node, place, f"the tag {node.tag!r} is not read; write the values without a tag")
+            self._wrong(node, place, f"the tag {_as_written(node.tag)} is not read; write the values without a tag")
             return None
         if id(node) in self._open:
             self._wrong(node, place, "an alias is inside the node that it names")
@@ -102,7 +102,9 @@ class Reader:
         for key, value in node.value:
             word = key.value if isinstance(key, yaml.ScalarNode) else None
             if word is None:
-                self._wrong(key, place, "the name of a setting is text, not a list or a mapping")
+                is_template = node.flow_style and key.start_mark.index == node.start_mark.index + 1
+                why = AS_WRITTEN if is_template else "the name of a setting is text, not a list or a mapping"
+                self._wrong(key, place, why)
                 continue
             if (why := unstorable(word)) is not None:
                 self._wrong(key, place, f"the name of a setting has {why}; remove the character")
@@ -122,7 +124,28 @@ class Reader:
             ):
                 self.bare.add(here)
             found[word] = self._value(value, here)
+        if node.flow_style:
+            self._join_types(node, place)
         return found
+
+    def _join_types(self, node: yaml.MappingNode, place: Place) -> None:
+        """Explain a type such as ``decimal(12,2)`` that its comma has cut between braces."""
+        cut: tuple[yaml.Node, Place, str] | None = None  # where it begins, and what there is of it
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode) or not isinstance(value, yaml.ScalarNode):
+                cut = None
+                continue
+            here = (*place, key.value)
+            if cut is None:
+                if value.style is None and _is_open(value.value):
+                    cut = key, here, value.value
+                continue
+            more = key.value if here in self.bare else f"{key.value}: {value.value}"
+            cut = *cut[:2], f"{cut[2]}, {more}"
+            self.wrong.add(here)
+            if not _is_open(cut[2]):
+                self._wrong(cut[0], cut[1], f"quote a type that has commas in it: '{shortened(cut[2])}'")
+                cut = None
 
     def _wrong(self, node: yaml.Node, place: Place, message: str) -> None:
         line = node.start_mark.line + 1
@@ -130,7 +153,20 @@ class Reader:
         self.problems.append(SpecProblem(line=line, field=dotted(place), message=message))
 
 
+AS_WRITTEN = "a spec is taken as it is written: fill in variables and templates first"
+
+
+def _is_open(text: str) -> bool:
+    return any(text.count(left) > text.count(right) for left, right in ("()", "<>"))
+
+
+def _as_written(tag: str) -> str:
+    prefix = "tag:yaml.org,2002:"
+    return repr(f"!!{tag.removeprefix(prefix)}" if tag.startswith(prefix) else tag)
+
+
 _PLAIN_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
+_NO_COMMA = re.compile(r"expected ',' or '([\]}])'")
 _NO_SPACE = re.compile(r"\s*(?:- )?([\w.-]+:[^\s/].*)")
 
 
@@ -139,29 +175,89 @@ def syntax_trouble(error: yaml.YAMLError, text: str) -> tuple[int | None, str]:
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)
+        if not code:
+            return line, "it holds U+0000, as a file in UTF-16 does, or one that is no text; save it as UTF-8"
         return line, f"the character U+{code:04X} cannot stand in YAML; remove it"
     if not isinstance(error, yaml.MarkedYAMLError) or (mark := error.problem_mark or error.context_mark) is None:
         return None, " ".join(str(error).split())
-    problem, opened, line = error.problem or "", error.context_mark, mark.line + 1
-    if "'\\t'" in problem:
-        return line, "a tab stands where spaces belong; YAML indents with spaces"
-    if problem == "mapping values are not allowed here":
-        return _stray_colon(text.splitlines(), line)
-    if opened is not None and error.context == "while scanning a quoted scalar":
+    line, lines = mark.line + 1, text.splitlines()
+    if sign := _odd_sign(text, line):
+        return line, sign
+    return _of_opening(error, text) or (line, _of_document(error) or _of_line(error, lines, mark))
+
+
+def _of_opening(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str] | None:
+    """What is wrong with an earlier line, in which something opens; None if it is another problem."""
+    problem, opened, context = error.problem or "", error.context_mark, error.context or ""
+    if problem == "mapping values are not allowed here" and error.problem_mark is not None:
+        return _stray_colon(text.splitlines(), error.problem_mark.line + 1)
+    if opened is None:
+        return None
+    if problem == "could not find expected ':'":
+        is_long = len(text.splitlines()[opened.line]) > _NAME_CHARS_MAX
+        why = f"a name has at most {_NAME_CHARS_MAX:,} characters before its colon"
+        return opened.line + 1, why if is_long else "a colon is missing: a setting is written `name: value`"
+    if context == "while scanning a quoted scalar":
         return opened.line + 1, "the quote that opens in this line is never closed"
-    if opened is not None and "<stream end>" in problem and (error.context or "").startswith("while parsing a flow"):
+    if "<stream end>" in problem and context.startswith("while parsing a flow"):
         sign = text[opened.index] if opened.index < len(text) and text[opened.index] in "[{" else "["
         return opened.line + 1, f"the `{sign}` in this line is never closed"
+    return None
+
+
+def _of_document(error: yaml.MarkedYAMLError) -> str | None:
+    """What is wrong with documents, names of nodes and tags; None if it is another problem."""
+    problem = error.problem or ""
     if problem.startswith("found undefined alias"):
         name = problem.removeprefix("found undefined alias ").strip("'")
-        return line, f"`*{name}` refers to `&{name}`, which no line above has; a text that begins with `*` needs quotes"
+        return f"`*{name}` refers to `&{name}`, which no line above has; a text that begins with `*` needs quotes"
+    if problem == "second occurrence" and error.context_mark is not None:
+        name = (error.context or "").partition("'")[2].partition("'")[0]
+        return f"`&{name}` stands twice, first in line {error.context_mark.line + 1}; give one of them another name"
     if problem == "but found another document":
-        return line, "`---` begins a second document; a file holds one spec"
+        return "`---` begins a second document; a file holds one spec"
+    if problem.startswith("expected '<document start>'"):
+        return "the spec ends above this line, and a file holds one; remove what follows, or indent it"
+    if problem.startswith("found incompatible YAML document"):
+        return "the version of YAML is 1.1 or 1.2; remove the line that begins with %YAML"
+    if problem.startswith("found undefined tag handle"):
+        return f"{problem.removeprefix('found ')}; write the values without a tag"
+    return None
+
+
+def _of_line(error: yaml.MarkedYAMLError, lines: list[str], mark: yaml.Mark) -> str:
+    problem, line = error.problem or "", mark.line + 1
+    if "'\\t'" in problem:
+        return "a tab stands where spaces belong; YAML indents with spaces"
     if problem.startswith("expected <block end>"):
-        return line, "the line fits none of the settings above it: align it with one, or quote the text before it"
-    lines = text.splitlines()
+        return "the line fits none of the settings above it: align it with one, or quote the text before it"
+    if found := _NO_COMMA.match(problem):
+        if mark.column > _NAME_CHARS_MAX and problem.endswith("':'"):
+            return f"a name has at most {_NAME_CHARS_MAX:,} characters before its colon"
+        problem = f"a comma, or the closing `{found[1]}`, is missing before character {mark.column + 1}"
     comment = "; a comment begins with #" if line <= len(lines) and "//" in "".join(lines[line - 2 : line]) else ""
-    return line, f"{problem}{_quote_hint(lines, line) or comment}"
+    return f"{problem}{_quote_hint(lines, line) or comment}"
+
+
+_NAME_CHARS_MAX = 1024  #: of YAML
+_UNSEEN_ENDS = "\x85\u2028\u2029"  #: ends of lines, to YAML 1.1
+_SIGNS = {
+    "\uff1a": ":", "\uff0c": ",", "\u3001": ",", "\uff5b": "{", "\uff5d": "}", "\uff3b": "[", "\uff3d": "]",
+    "\uff08": "(", "\uff09": ")", "\uff1c": "<", "\uff1e": ">",
+}  # fmt: skip
+
+
+def _odd_sign(text: str, line: int) -> str:
+    """The first sign in *line*, or in the one above, that looks like one of YAML's and is none; empty if none does."""
+    for found in text.splitlines(keepends=True)[max(line - 2, 0) : line]:
+        for at, letter in enumerate(found, start=1):
+            if letter in _SIGNS:
+                return (
+                    f"character {at} of {shortened(found.strip())!r} is U+{ord(letter):04X}; write `{_SIGNS[letter]}`"
+                )
+            if letter in _UNSEEN_ENDS:
+                return f"a line ends at U+{ord(letter):04X}, behind {shortened(found.strip())!r}; remove the character"
+    return ""
 
 
 def _stray_colon(lines: list[str], line: int) -> tuple[int, str]:
@@ -183,14 +279,27 @@ def _quote_hint(lines: list[str], line: int) -> str:
     """The way on where YAML takes the colon of a struct, or a `*`, `&`, `%`, `@` or backtick of a text, for its own."""
     said = lines[line - 1].partition(":")[2].strip() if line <= len(lines) else ""
     if "struct<" in said.lower() or "map<" in said.lower():
-        return f"; quote a type that has colons or commas in it: '{shortened(said)}'"
+        return f"; quote a type that has colons or commas in it: '{shortened(_type_in(said))}'"
     return f"; quote a text that begins with `{said[0]}`" if said[:1] in tuple("*&%@`") else ""
+
+
+def _type_in(said: str) -> str:
+    """The first type with parts in *said*, or all of it."""
+    begin, depth = re.search(r"(?:struct|map)<", said, re.IGNORECASE), 0
+    for at in range(begin.start() if begin else len(said), len(said)):
+        depth += (said[at] == "<") - (said[at] == ">")
+        if said[at] == ">" and not depth and begin:
+            return said[begin.start() : at + 1]
+    return said
 
 
 def _check_depth(text: str, source: str) -> None:
     """Raises: SpecError where lists and mappings are nested too deeply to be composed; yaml.YAMLError."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Words):
+    for count, event in enumerate(yaml.parse(text, Loader=_Words)):
+        if count > _VALUES_MAX:  # before as many nodes fill the memory
+            line = event.start_mark.line + 1 if event.start_mark else None
+            raise SpecError.whole(source, f"more than {_VALUES_MAX:,} values; is this file a spec?", line=line)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _NESTING_MAX:
@@ -221,4 +330,6 @@ def _scalar(node: yaml.Node) -> Any:
             if (why := unstorable(node.value)) is not None:
                 raise ValueError(f"the text has {why}, which no table can hold")
             return node.value
-    raise ValueError(f"{found} has the tag {node.tag!r}, which is not read; write text, a number, true, false or null")
+    raise ValueError(
+        f"{found} has the tag {_as_written(node.tag)}, which is not read; write text, a number, true, false or null"
+    )

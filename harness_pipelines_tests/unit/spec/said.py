@@ -157,7 +157,7 @@ SAID = {
     "an open quote": "orders.yaml:1: not YAML: the quote that opens in this line is never closed",
     "an open brace": "orders.yaml:2: not YAML: the `{` in this line is never closed",
     "a comment of another language": (
-        "orders.yaml:2: not YAML: expected ',' or '}', but got ':'; a comment begins with #"
+        "orders.yaml:2: not YAML: a comma, or the closing `}`, is missing before character 11; a comment begins with #"
     ),
     "a control character": "orders.yaml:1: not YAML: the character U+0001 cannot stand in YAML; remove it",
     "yes for true": "orders.yaml:2: columns.id.required: write true or false, not 'yes'",
@@ -171,8 +171,7 @@ SAID = {
         "begins with `*` needs quotes"
     ),
     "a tag": (
-        "orders.yaml:2: columns: the tag 'tag:yaml.org,2002:python/object:os.system' is not read; "
-        "write the values without a tag"
+        "orders.yaml:2: columns: the tag '!!python/object:os.system' is not read; write the values without a tag"
     ),
     "a tag of another tool": (
         "orders.yaml:1: table: 'NAME' has the tag '!env', which is not read; write text, a number, true, false or null"

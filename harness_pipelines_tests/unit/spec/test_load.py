@@ -270,11 +270,41 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         load_spec(tmp_path / "nowhere.yaml")
 
 
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16-LE", "UTF-16-BE", "UTF-32"])
+def test_a_file_in_another_encoding_is_told_to_be_saved_as_utf_8(tmp_path, encoding):
+    file = tmp_path / "spec.yaml"
+    file.write_text(HEAD, encoding=encoding)
+
+    with pytest.raises(SpecError, match=r"UTF-16 does.*; save it as UTF-8"):
+        load_spec(file)
+
+
+def test_a_file_of_any_number_of_values_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr("harness_pipelines.spec.yaml_reader._VALUES_MAX", 1_000)
+    text = "x: [\n" + "a,\n" * 5_000 + "]\n"
+
+    with pytest.raises(SpecError, match=r"^s:99\d: more than 1,000 values; is this file a spec\?"):
+        load_spec_text(text, source="s")
+
+
+def test_of_hundreds_of_problems_the_first_are_shown():
+    columns = ", ".join(f"c{at}: numbr" for at in range(300))
+
+    with pytest.raises(SpecError) as raised:
+        load_spec_text(f"table: a.b\ncolumns: {{{columns}}}\n", source="s")
+
+    lines = str(raised.value).splitlines()
+    assert (len(lines), lines[-1]) == (51, "s: 250 more problems")
+    assert len(raised.value.problems) == 300
+
+
 def test_a_file_that_is_not_text_is_named(tmp_path):
     file = tmp_path / "spec.yaml"
     file.write_bytes(b"table: \xff")
 
-    with pytest.raises(SpecError, match=r"spec.yaml: the spec is not UTF-8: invalid start byte at byte 7"):
+    with pytest.raises(
+        SpecError, match=r"spec.yaml: the spec is not UTF-8: invalid start byte at byte 7, in line 1; save it"
+    ):
         load_spec(file)
 
 

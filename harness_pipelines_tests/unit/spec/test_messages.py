@@ -13,6 +13,10 @@ from harness_pipelines.spec.load import load_spec, located
 from harness_pipelines.spec.wording import SpecError, quantity
 from harness_pipelines_tests.unit.spec.said import SAID
 from harness_pipelines_tests.unit.spec.wrong import SPECS
+from harness_pipelines_tests.unit.spec.wrong_yaml import CASES
+
+ALL_SPECS = SPECS | {name: text for name, (text, _) in CASES.items()}
+ALL_SAID = SAID | {name: said for name, (_, said) in CASES.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -26,19 +30,19 @@ def _apply(path):
         RecordCodec(load_spec(path), NoSchemas())
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", ALL_SPECS)
 def test_a_wrong_spec_is_refused_in_words_that_help(name, tmp_path):
-    (tmp_path / "orders.yaml").write_text(SPECS[name], encoding="utf-8")
+    (tmp_path / "orders.yaml").write_text(ALL_SPECS[name], encoding="utf-8")
 
     with pytest.raises(HarnessError) as raised:
         _apply("orders.yaml")
 
-    assert str(raised.value) == SAID[name]
+    assert str(raised.value) == ALL_SAID[name]
 
 
 def test_the_command_says_the_same_before_it_connects(tmp_path):
     said = {}
-    for name, text in SPECS.items():
+    for name, text in ALL_SPECS.items():
         (tmp_path / "orders.yaml").write_text(text, encoding="utf-8")
         try:
             load_spec("orders.yaml")
@@ -46,7 +50,7 @@ def test_the_command_says_the_same_before_it_connects(tmp_path):
             found = CliRunner().invoke(cli, ["--home", "home", "table", "apply", "orders.yaml"])
             said[name] = (found.exit_code, found.output)
 
-    assert said == {name: (2, f"harness: {SAID[name]}\n") for name in said}
+    assert said == {name: (2, f"harness: {ALL_SAID[name]}\n") for name in said}
     assert len(said) > 100
 
 
