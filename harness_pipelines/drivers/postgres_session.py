@@ -63,7 +63,10 @@ def session_dsn(dsn: str, *, role: str | None) -> str:
             f"{origin('sslrootcert', dsn)}: the file {roots} is not there, and the server's certificate would not be "
             "checked, without a word: correct the path, remove the setting, or write sslmode=verify-full"
         )
-    return make_conninfo("", **session_settings(dsn, role=role))
+    made = session_settings(dsn, role=role)
+    if roots and roots != "system" and known.get("sslmode") == "require":
+        made["sslmode"] = "verify-ca"  # what libpq makes of it, as long as the file is there: it may go missing later
+    return make_conninfo("", **made)
 
 
 def session_settings(dsn: str, *, role: str | None) -> dict[str, str]:

@@ -117,6 +117,15 @@ def test_spark_s_reader_gets_key_and_certificate_as_java_takes_them(tmp_path):
     }
 
 
+def test_each_job_of_spark_gets_the_key_and_the_certificate_that_are_there_now(tmp_path):
+    files = {f"ssl.{kind}.location": tmp_path / kind for kind in ("certificate", "key")}
+    for content in ("-----BEGIN PRIVATE KEY-----\nfirst", "-----BEGIN PRIVATE KEY-----\nsecond"):
+        for file in files.values():
+            file.write_text(content)
+        found = java_properties({name: str(file) for name, file in files.items()})
+        assert (found["ssl.keystore.key"], found["ssl.keystore.certificate.chain"]) == (content, content)
+
+
 def test_spark_s_reader_names_a_key_that_java_does_not_take(tmp_path):
     key = tmp_path / "a.key"
     key.write_text("-----BEGIN RSA PRIVATE KEY-----\nsecret-base64")

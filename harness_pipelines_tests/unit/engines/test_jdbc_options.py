@@ -171,6 +171,15 @@ def test_authorities_are_checked_by_spark_where_libpq_checks_them(tmp_path: Path
         assert found(f"{DSN}?sslrootcert={roots}&sslmode={asked}")["sslmode"] == kept
 
 
+def test_authorities_that_go_missing_later_are_still_asked_for_by_libpq(tmp_path: Path):
+    """With sslmode=require and no file, libpq checks nothing, and a pool opens sessions for as long as it lives."""
+    roots = tmp_path / "roots.crt"
+    roots.touch()
+    for asked, kept in {"require": "verify-ca", "prefer": "prefer", "verify-full": "verify-full"}.items():
+        made = conninfo_to_dict(session_dsn(f"{DSN}?sslrootcert={roots}&sslmode={asked}", role=None))
+        assert made["sslmode"] == kept
+
+
 def test_files_in_the_home_of_the_user_are_shown_by_spark_too(tmp_path: Path):
     (tmp_path / ".postgresql").mkdir()
     for name in ("postgresql.crt", "postgresql.key", "root.crt"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from harness_pipelines.errors import Recovery, TryAgain, UsageError
@@ -178,3 +180,17 @@ def test_settings_name_the_registry_and_show_no_secret():
 def test_without_a_registry_a_record_that_needs_one_says_so():
     with pytest.raises(UsageError, match="record names schema 7, and no schema registry is known: set HARNESS_REGIST"):
         RegistryAddress.of(Settings.from_env({})).open().by_id(7)
+
+
+def test_a_login_that_the_registry_takes_no_more_is_named_and_goes_on_once_it_is_taken_again():
+    with serving(login="me:first") as server:
+        known, other = server.register("a-value", LONG), server.register("b-value", '{"type": "string"}')
+        with closing(Registry(server.url, {**QUICK, "basic.auth.user.info": "me:first"})) as registry:
+            assert registry.by_id(known) is not None
+            server.login = "me:second"
+            for _ in range(2):
+                with pytest.raises(RegistryLoginFailed, match="another login it takes when it is started again"):
+                    registry.by_id(other)
+                assert registry.by_id(known) is not None  # what is known needs no login
+            server.login = "me:first"
+            assert registry.by_id(other) is not None
