@@ -271,7 +271,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16-LE", "UTF-16-BE", "UTF-32"])
-def test_a_file_in_another_encoding_is_told_to_be_saved_as_utf_8(tmp_path, encoding):
+def test_a_file_in_another_encoding_is_named_with_the_way_on(tmp_path, encoding):
     file = tmp_path / "spec.yaml"
     file.write_text(HEAD, encoding=encoding)
 

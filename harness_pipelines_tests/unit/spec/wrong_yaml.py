@@ -135,7 +135,7 @@ CASES: dict[str, tuple[str, str]] = {
         _with("topic: a\u001b[31mb"),
         "orders.yaml:3: not YAML: the character U+001B cannot stand in YAML; remove it",
     ),
-    "an end of a line that nobody sees": (
+    "an end of a line that cannot be seen": (
         _HEAD + "columns: {a\u0085b: long}\n",
         "orders.yaml:3: not YAML: a line ends at U+0085, behind 'columns: {a'; remove the character",
     ),
