@@ -103,8 +103,8 @@ class Reader:
             word = key.value if isinstance(key, yaml.ScalarNode) else None
             if word is None:
                 is_template = node.flow_style and key.start_mark.index == node.start_mark.index + 1
-                why = AS_WRITTEN if is_template else "the name of a setting is text, not a list or a mapping"
-                self._wrong(key, place, why)
+                said = AS_WRITTEN if is_template else "the name of a setting is text, not a list or a mapping"
+                self._wrong(key, place, said)
                 continue
             if (why := unstorable(word)) is not None:
                 self._wrong(key, place, f"the name of a setting has {why}; remove the character")

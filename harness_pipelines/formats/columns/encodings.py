@@ -190,7 +190,7 @@ def _each_unpacked(cells: Cells) -> Cells:
     found: Cells = []
     for i, cell in enumerate(cells):
         text = cell.value if isinstance(cell, ScaledText) else cell
-        value = text
+        value: Any = text
         if isinstance(text, str):
             try:
                 value = _unpacked(text)
@@ -282,7 +282,7 @@ def _signed(cells: Cells, *, in_base64: bool) -> NDArray[np.int64] | None:
     Raises: TypeError when one tells its scale.
     """
     zero = "AA==" if in_base64 else _ZERO
-    there = [zero if cell is None else cell for cell in cells] if None in cells else cells
+    there: Cells = [zero if cell is None else cell for cell in cells] if None in cells else cells
     if in_base64:
         if (found := _unpacked_at_once(there)) is None:
             return None
