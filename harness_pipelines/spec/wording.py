@@ -44,7 +44,7 @@ _PROBLEMS_MAX = 50  #: that a message shows
 
 
 class SpecError(UsageError):
-    """The spec is invalid; nothing was done. The message has one line per problem, of the first ones."""
+    """The spec is invalid; nothing was done. The message has one line per problem."""
 
     def __init__(self, source: str, problems: Iterable[SpecProblem]) -> None:
         self.source = source

@@ -6,13 +6,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import harness_pipelines as hp
-from harness_pipelines.chaos.standby import Server
+from harness_pipelines.chaos.standby import Server, give
+from harness_pipelines.drivers import postgres
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import Database, PostgresLoginFailed, PostgresUnreachable
 from harness_pipelines.ledgers.postgres.migrations import migrate
@@ -111,6 +113,66 @@ def test_a_pool_takes_another_password_of_a_file_without_a_restart(
         file.write_text("*:*:*:*:third\n")
         wait_until(lambda: is_there(database), "the pool has a session again", deadline_s=ROTATED_S)
     server.run(f"ALTER ROLE {USER} PASSWORD 'first'")
+
+
+@pytest.fixture
+def asking(made: Made, server: Server) -> Iterator[Server]:
+    """The server, which takes the login only with a certificate of its authority."""
+    for path in (made.root, made.pairs["good"].both):
+        copy = server.data / path.name
+        copy.touch(mode=0o600)
+        copy.write_bytes(path.read_bytes())
+    give(server.data)
+    pair, rules = made.pairs["good"].both.name, server.data / "pg_hba.conf"
+    before = rules.read_text()
+    rules.write_text(f"hostssl all {USER} all scram-sha-256 clientcert=verify-ca\n{before}")
+    server.configure(ssl_ca_file=made.root.name, ssl_cert_file=pair, ssl_key_file=pair, ssl="on")
+    server.run("SELECT pg_reload_conf()")
+    try:
+        yield server
+    finally:
+        rules.write_text(before)
+        server.configure(ssl="off")
+        server.run("SELECT pg_reload_conf()")
+
+
+@pytest.mark.parametrize("case", ["another certificate", "no key", "another authority", "no authority"])
+def test_a_pool_opens_sessions_with_the_files_that_are_there_now(
+    made: Made,
+    asking: Server,
+    ours: Callable[[str], dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    case: str,
+):
+    monkeypatch.setattr(postgres, "WAIT_S", inf)  # what is waited for ends the test by its limit
+    roots, files = tmp_path / "roots.pem", ours("reader")
+    certificate, key = (Path(files[f"ssl.{kind}.location"]) for kind in ("certificate", "key"))
+    shutil.copy(made.root, roots)
+    changes: dict[str, tuple[Callable[[], object], str]] = {
+        "another certificate": (lambda: ours("expired"), "does not accept the certificate of this client"),
+        "no key": (key.unlink, "a file of certificates cannot be used"),
+        "another authority": (lambda: shutil.copy(made.strangers, roots), "by an authority that is not trusted here"),
+        "no authority": (roots.unlink, "a file of certificates cannot be used"),
+    }
+    change, said = changes[case]
+    dsn = address(
+        asking, password="first", gssencmode="disable", sslmode="require", sslrootcert=str(roots),
+        sslcert=str(certificate), sslkey=str(key),
+    )  # fmt: skip
+    with closing(Database(dsn, role=None)) as database:
+        assert is_there(database)
+        change()
+        assert is_there(database)  # a session that is open needs no file
+        asking.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'")
+        with suppress(PostgresUnreachable, CertificateRefused):  # the session may be tried out before, or not
+            is_there(database)
+        for _ in range(2):
+            with pytest.raises(CertificateRefused, match=rf"(?s)Postgres at 127.0.0.1:\d+ .*{said}.*sslcert"):
+                is_there(database)
+        ours("reader")
+        shutil.copy(made.root, roots)
+        assert is_there(database)
 
 
 # -- Kafka --------------------------------------------------------------------------------------------------
