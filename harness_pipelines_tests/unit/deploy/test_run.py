@@ -91,7 +91,7 @@ def test_jars_that_cannot_be_had_end_the_set_up_with_what_is_missing(checkout: P
 
 
 def test_maven_is_ended_where_the_packages_cannot_be_installed(checkout: Path):
-    mvn = 'echo $$ >"$root/pid"\nsleep 600'
+    mvn = 'echo $$ >"$root/pid.part"\nmv "$root/pid.part" "$root/pid"\nsleep 600'
 
     done = run(checkout, mvn=mvn, uv=WAITS.format(other="pid") + "exit 1")
 

@@ -72,6 +72,7 @@ def test_a_session_that_the_collector_finds_waits_for_no_lock():
         gc.collect()
 
     collecting = threading.Thread(target=drop, daemon=True)
+    gc.collect()  # what other tests have left may wait for the lock
     with pool._shutdown_lock:
         collecting.start()
         collecting.join(DEADLINE_S)
