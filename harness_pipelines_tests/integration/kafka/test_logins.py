@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -17,7 +18,7 @@ from harness_pipelines.sources.kafka.client import OWNED, KafkaTimeouts
 from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.integration.kafka.broker import READER_PASSWORD
-from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig
+from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig, wait_until
 from harness_pipelines_tests.promise import within
 
 TIMEOUTS = KafkaTimeouts(request_s=100.0, lost_after_s=100.0, probe_after_s=0.5)
@@ -44,6 +45,16 @@ def allow(rig: KafkaRig, user: str, topic: str, operation: AclOperation) -> None
     )
     for done in rig.admin.create_acls([binding]).values():
         done.result()
+    found = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        f"User:{user}",
+        "*",
+        operation,
+        AclPermissionType.ALLOW,
+    )  # the controller answers before the broker's authorizer has heard of it
+    wait_until(lambda: bool(rig.admin.describe_acls(found).result()), f"{user} has the right")
 
 
 def test_a_user_with_read_on_the_topic_alone_reads_it(private_broker, private_rig):

@@ -144,7 +144,7 @@ def test_a_damaged_batch_in_the_log_is_named_with_its_partition_and_offset(priva
     with segment.open("r+b") as file:
         file.seek(content.index(b"will be damaged"))
         file.write(b"W")
-    with KafkaLog(private_broker.bootstrap, timeouts=HASTY).reader(topic, {0: 0}) as reader:
+    with KafkaLog(private_broker.bootstrap, timeouts=PATIENT).reader(topic, {0: 0}) as reader:
         assert collect(reader, 1) == {0: b"healthy"}
         with pytest.raises(RecordUnreadable, match=rf"'{topic}' partition 0: the batch at or after offset 1"):
             wait_until(lambda: bool(reader.poll(100, 0.5)), "the damage is found")

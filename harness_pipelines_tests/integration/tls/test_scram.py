@@ -27,7 +27,7 @@ from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines_tests.certificates import Authority
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.integration.tls.test_tls import MOVE, PROMPT_S, STORE, TABLE, TIMEOUTS
-from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig, wait_until
 from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.rig import COLUMNS, settings_for
 
@@ -96,7 +96,7 @@ def login(authority: Authority, user: str, password: str, mechanism: str) -> dic
 def test_a_topic_is_read_with_a_login_of_each_mechanism(authority, broker, topic: str, mechanism: str):
     log = KafkaLog(broker.more["SCRAM"], login(authority, "both", PASSWORD, mechanism), timeouts=TIMEOUTS)
     with log.reader(topic, {0: 0}) as reader:
-        [batch] = reader.poll(100, 30.0)
+        [batch] = reader.poll(100, DEADLINE_S)
     assert batch.values == [b"a", b"b"]
 
 

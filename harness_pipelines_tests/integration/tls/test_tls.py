@@ -36,7 +36,7 @@ from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.sources.registry import Registry
 from harness_pipelines_tests.certificates import Authority, Pair
 from harness_pipelines_tests.integration.kafka.broker import READER_PASSWORD, PrivateBroker
-from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig
 from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.registry import serving
 from harness_pipelines_tests.rig import COLUMNS, TableRig, new_warehouse, settings_for
@@ -130,7 +130,7 @@ def test_a_topic_is_read_over_tls_with_a_password_or_a_certificate(made: Made, b
     properties = login(made, sasl=True) if how == "SASL" else login(made, client="reader")
     log = KafkaLog(broker.more[how], properties, timeouts=TIMEOUTS)
     with log.reader(topic, {0: 0}) as reader:
-        [batch] = reader.poll(100, 30.0)
+        [batch] = reader.poll(100, DEADLINE_S)
     assert batch.values == [b"a", b"b"]
 
 
