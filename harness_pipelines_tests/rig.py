@@ -293,8 +293,15 @@ def running(worker: Worker) -> Iterator[Worker]:
 def await_trouble(worker: Worker, stage: Stage, *, table: int = 0, deadline_s: float = DEADLINE_S) -> str:
     """Wait until *stage* says what it waits for, and return it."""
     trouble = worker.progress[table].trouble
-    wait_until(lambda: stage in trouble, f"{stage} is in trouble", deadline_s=deadline_s)
-    return trouble[stage]
+    said = ""
+
+    def in_trouble() -> bool:
+        nonlocal said
+        said = trouble.get(stage, "")  # in one look: a stage that goes on forgets its trouble
+        return bool(said)
+
+    wait_until(in_trouble, f"{stage} is in trouble", deadline_s=deadline_s)
+    return said
 
 
 # -- processes ----------------------------------------------------------------------------------------------
