@@ -10,7 +10,7 @@ import pytest
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.ingest.on_engine import IngestTaskFailed, ingest_on_spark
-from harness_pipelines_tests.rig import TableRig, environment
+from harness_pipelines_tests.rig import ENDLESS_S, TableRig, environment
 
 CLUSTER = "local-cluster[2,1,1024]"
 RUN = """
@@ -41,7 +41,7 @@ def test_two_executor_processes_take_every_record_once(rig: TableRig, settings: 
         env=environment(settings, HARNESS_SPARK=CLUSTER),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=ENDLESS_S,
         check=False,
     )
 

@@ -87,11 +87,13 @@ def test_both_views_are_always_those_of_one_version_while_a_worker_runs(make_rig
             wanted = rig.truth.total()
 
             def shown(wanted: int = wanted) -> bool:
-                with server.quiet():  # both in one look
+                with server.quiet():  # all in one look
                     pair = [shows(rig, server, view)[0] if there(rig, server, view) else None for view in VIEWS]
-                if None not in pair:
-                    seen.add((pair[0] or 0, pair[1] or 0))
-                return None not in pair and rows(rig, server) >= wanted
+                    if None in pair:
+                        return False
+                    found = rows(rig, server)
+                seen.add((pair[0] or 0, pair[1] or 0))
+                return found >= wanted
 
             wait_until(shown, f"{wanted} rows are in the foreign catalog", deadline_s=120)
     published = {(v.stream.snapshot, v.batch.snapshot) for v in rig.stores.tables.versions(rig.table.row) if v.batch}

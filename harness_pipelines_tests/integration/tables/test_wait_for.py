@@ -68,11 +68,11 @@ def test_what_was_not_told_is_found_out(own: TableRig, monkeypatch: pytest.Monke
 def test_a_connection_that_was_cut_is_made_again(own: TableRig):
     others = listeners(own)
     with ThreadPoolExecutor(1) as thread:
-        done = thread.submit(own.table.wait_for, 0, 3)
+        done = thread.submit(own.table.wait_for, 0, 3, timeout_s=DEADLINE_S)
         wait_until(lambda: len(listeners(own) - others) == 1, "one listens")
         [pid] = listeners(own) - others
         with psycopg.connect(own.stores.dsn) as connection:
-            connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+            connection.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
         wait_until(lambda: bool(listeners(own) - others - {pid}), "another one listens")
         own.produce(4)
         own.ingest()
@@ -130,6 +130,6 @@ def test_a_table_without_a_buffer_tells_of_its_publish(settings: Settings, kafka
         rig = TableRig(harness, kafka, buffer="none")
         rig.produce(3)
         with ThreadPoolExecutor(1) as thread:
-            done = thread.submit(rig.table.wait_for, 1, 2)
+            done = thread.submit(rig.table.wait_for, 1, 2, timeout_s=DEADLINE_S)
             rig.tier()
             done.result(DEADLINE_S)
