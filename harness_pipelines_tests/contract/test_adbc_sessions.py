@@ -72,7 +72,7 @@ def test_the_driver_is_opened_once_and_survives_the_loss_of_all_its_sessions(
     for thread in threads:
         thread.join()
     with psycopg.connect(fresh_dsn, autocommit=True) as owner:
-        owner.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+        owner.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
                       "AND datname = current_database()")  # fmt: skip
     again = sessions.open(autocommit=True)
     assert _one(again, "SELECT 1") == 1

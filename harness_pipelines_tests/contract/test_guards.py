@@ -328,7 +328,7 @@ def test_what_is_condemned_stays_so_from_then_on_and_what_is_gone_is_pardoned(re
     for _ in range(2):
         upkeep.condemn(files)
         real.ask(
-            "UPDATE harness.condemned_files SET since = 'yesterday' WHERE table_id = %s AND since > 'yesterday'",
+            "UPDATE harness.condemned_files SET since = '2001-01-01' WHERE table_id = %s AND since > '2001-01-01'",
             [files.table_id],
         )
         real.ask(
@@ -337,7 +337,7 @@ def test_what_is_condemned_stays_so_from_then_on_and_what_is_gone_is_pardoned(re
         )
     upkeep.condemn(files)
     found = real.ask(
-        "SELECT path, since = 'yesterday' AS kept FROM harness.condemned_files WHERE table_id = %s", [files.table_id]
+        "SELECT path, since = '2001-01-01' AS kept FROM harness.condemned_files WHERE table_id = %s", [files.table_id]
     )
     assert [(row["path"].rsplit("/", 1)[-1], row["kept"]) for row in found] == [(file.name, True)]
 

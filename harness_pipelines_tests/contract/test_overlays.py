@@ -239,7 +239,7 @@ def test_tables_of_recalled_rows_are_shown_by_name_and_dropped_oldest_first(
     ledger = PostgresLedger(real.database, catalog=CATALOG)
     assert [s.name for s in ledger.drop_table(table, dry_run=True).segments] == shown_names
     real.pass_time(2 * MINUTE)
-    assert expire(real, table) == ([], made)
+    assert expire(real, table) == ([], shown_names)
     assert expire(real, table) == (shown_names[::-1], [])
 
 

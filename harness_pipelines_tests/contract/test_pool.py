@@ -19,6 +19,7 @@ from harness_pipelines_tests.producer import wait_until
 
 USER, DATABASE = "rotated", "pooled"
 DEADLINE_S = 120.0  #: on a busy machine
+ENDED_MS = 60_000  #: for how long the end of a session is waited for: until then it answers as before
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +56,14 @@ def is_there(database: Database) -> bool:
 
 
 def end_sessions(server: Server, database: Database) -> None:
-    server.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{DATABASE}'")
+    server.run(f"SELECT pg_terminate_backend(pid, {ENDED_MS}) FROM pg_stat_activity WHERE datname = '{DATABASE}'")
     with suppress(HarnessError):  # a session that was used a moment ago is not tried out before
         is_there(database)
 
 
 def rename(server: Server) -> None:
     server.run("DROP DATABASE IF EXISTS another")
-    server.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'")
+    server.run(f"SELECT pg_terminate_backend(pid, {ENDED_MS}) FROM pg_stat_activity WHERE usename = '{USER}'")
     server.run(f"ALTER DATABASE {DATABASE} RENAME TO another")
 
 
@@ -115,15 +116,20 @@ def test_a_server_that_starts_again_is_waited_for(server: Server, database: Data
 def test_a_server_that_stays_away_is_named_when_the_wait_is_over(
     server: Server, database: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(postgres, "WAIT_S", 0.0)
     server.end()
-    try:
-        with suppress(PostgresUnreachable):
-            is_there(database)
-        with pytest.raises(PostgresUnreachable, match=r"is not answering: .*Connection refused"):
-            is_there(database)
-    finally:
-        server.start()
+    with suppress(PostgresUnreachable):  # by the session that was used a moment ago
+        is_there(database)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(is_there, database)
+        try:
+            wait_until(lambda: database._pool.get_stats()["requests_waiting"] > 0, "it waits", deadline_s=DEADLINE_S)
+            since = database._refused_at
+            wait_until(lambda: database._refused_at > since, "it was found away", deadline_s=DEADLINE_S)
+            monkeypatch.setattr(postgres, "WAIT_S", 0.0)  # the wait is over
+            with pytest.raises(PostgresUnreachable, match=r"is not answering: .*Connection refused"):
+                waiting.result(DEADLINE_S)
+        finally:
+            server.start()
 
 
 def test_a_role_that_is_missing_is_not_waited_for(server: Server, database: Database):

@@ -21,7 +21,7 @@ from harness_pipelines_tests.rights import matrix, on_the_page, page_table
 
 LOGINS = ("harness_reader", "harness_consumer", "harness_worker", "harness_spark")
 Login = Callable[[str], psycopg.Connection]
-SEGMENT = "seg_900_1"
+SEGMENT = "seg_900000000_1"  #: of a number that no table of this database gets
 PACKAGE = Path(harness_pipelines.__file__).parent
 
 
@@ -211,12 +211,12 @@ def test_a_set_role_of_its_session_leads_no_further(login: Login, role: str):
 WORKERS_CALLS = (
     ("SELECT harness.segment_make('pg_class', '[]')", "is no name of a segment"),
     ("SELECT harness.segment_make('seg_1_1; DROP TABLE x', '[]')", "is no name of a segment"),
-    ("""SELECT harness.segment_make('seg_900_2', '[["a", "public.mine"]]')""", "is no type of a segment"),
-    ("""SELECT harness.segment_make('seg_900_2', '[["a", "text DEFAULT now()"]]')""", "is no type of a segment"),
-    ("""SELECT harness.segment_make('seg_900_2', '[["a", "text, b text"]]')""", "is no type of a segment"),
-    ("SELECT harness.segment_index('seg_900_1', 'key', 'gin', '{a}')", "is no index of a segment"),
-    ("SELECT harness.segment_index('seg_900_1', 'mine', 'btree', '{a}')", "is no index of a segment"),
-    ("SELECT harness.segment_index('seg_900_1', 'key', 'btree', '{lower(a)}')", "does not exist"),
+    ("""SELECT harness.segment_make('seg_900000000_2', '[["a", "public.mine"]]')""", "is no type of a segment"),
+    ("""SELECT harness.segment_make('seg_900000000_2', '[["a", "text DEFAULT now()"]]')""", "is no type of a segment"),
+    ("""SELECT harness.segment_make('seg_900000000_2', '[["a", "text, b text"]]')""", "is no type of a segment"),
+    ("SELECT harness.segment_index('seg_900000000_1', 'key', 'gin', '{a}')", "is no index of a segment"),
+    ("SELECT harness.segment_index('seg_900000000_1', 'mine', 'btree', '{a}')", "is no index of a segment"),
+    ("SELECT harness.segment_index('seg_900000000_1', 'key', 'btree', '{lower(a)}')", "does not exist"),
     ("SELECT harness.segment_statistics('tables', '{spec}')", "is no name of a segment"),
     ("SELECT harness.segment_drop('../harness.tables')", "is no name of a segment"),
 )
@@ -262,10 +262,10 @@ def test_a_worker_may_raise_the_numbers_of_moves_and_not_lower_them(login: Login
 
 
 def test_a_name_of_a_column_is_only_a_name(real: RealRig, login: Login, segment: str):
-    columns = '[["a\\" text); DROP TABLE harness_buffer.seg_900_1; --", "text"]]'
-    login("harness_worker").execute("SELECT harness.segment_make('seg_900_2', %s::jsonb)", [columns])
-    assert real.ask("SELECT to_regclass('harness_buffer.seg_900_1') IS NOT NULL AS there") == [{"there": True}]
-    real.ask("DROP TABLE harness_buffer.seg_900_2")
+    columns = '[["a\\" text); DROP TABLE harness_buffer.seg_900000000_1; --", "text"]]'
+    login("harness_worker").execute("SELECT harness.segment_make('seg_900000000_2', %s::jsonb)", [columns])
+    assert real.ask("SELECT to_regclass('harness_buffer.seg_900000000_1') IS NOT NULL AS there") == [{"there": True}]
+    real.ask("DROP TABLE harness_buffer.seg_900000000_2")
 
 
 def test_a_segment_in_use_is_not_dropped(real: RealRig, login: Login):
@@ -426,4 +426,4 @@ def test_segments_have_names_and_types_of_segments(login: Login, segment: str):
             worker.execute("SELECT harness.segment_drop(%s)", [wrong])
     for wrong in ("text DEFAULT 'x'", "text, b text", "regclass", "integer UNIQUE", "serial"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="is no type of a segment"):
-            worker.execute("SELECT harness.segment_make('seg_901_1', %s)", [Jsonb([["a", wrong]])])
+            worker.execute("SELECT harness.segment_make('seg_900000001_1', %s)", [Jsonb([["a", wrong]])])
