@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from harness_pipelines.engines.spark.session import open_spark
@@ -47,9 +49,22 @@ def union(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]
     The lake has three files per partition; the last reaches to 320. Segments hold [250, 350) and [350, 420).
     """
     made = World(dsn, tmp_path_factory.mktemp("lake"))
+    fill(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def counted(dsn: str, tmp_path: Path) -> Iterator[World]:
+    """The same for one test. Its sessions have a name in common that no other session has."""
+    made = World(make_conninfo(dsn, application_name=f"counted_{uuid.uuid4().hex[:10]}"), tmp_path)
+    fill(made)
+    yield made
+    made.close()
+
+
+def fill(made: World) -> None:
     for low, high in ((0, 100), (100, 200), (200, 320)):
         made.append_to_lake(*(standard_rows(made, p, low, high) for p in range(3)))
     for low, high in ((250, 350), (350, 420)):
         made.add_segment(*(standard_rows(made, p, low, high) for p in range(3)))
-    yield made
-    made.close()

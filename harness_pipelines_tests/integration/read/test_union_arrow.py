@@ -288,7 +288,7 @@ def test_connections_that_the_server_ended_are_replaced(union, dsn):
     read_arrow(plan, union, check_lease=alive)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
             "AND query LIKE %s AND state = 'idle'",
             [f"%seg\\_{union.table_id}\\_%"],
         )
