@@ -54,15 +54,20 @@ def stop(process: subprocess.Popen[str]) -> str:
 
 def told(found: Scrape, table: str) -> dict[str, Any]:
     """What a scrape says of a table, as `harness status` has it."""
-    leases = found.samples("harness_claim_lease_seconds")
+
+    def of_stages(name: str) -> dict[str, float]:
+        """Of *table* alone: a worker shows tables of others too."""
+        samples = [(dict(labels), value) for labels, value in found.samples(name).items()]
+        return {labels["stage"]: value for labels, value in samples if labels["table"] == table}
+
     return {
         "lag": {lag: found.value(name, table=table) for lag, name in LAGS.items()},
         "quarantined": found.value("harness_quarantined_records", table=table),
         "readers": found.value("harness_leases", table=table),
         "stopped": found.value("harness_table_stopped", table=table),
         "version": found.value("harness_version", table=table),
-        "claims": {dict(labels)["stage"] for labels, left in leases.items() if left > 0},
-        "open_moves": sum(found.samples("harness_open_move_attempts").values()),
+        "claims": {stage for stage, left in of_stages("harness_claim_lease_seconds").items() if left > 0},
+        "open_moves": sum(of_stages("harness_open_move_attempts").values()),
     }
 
 
