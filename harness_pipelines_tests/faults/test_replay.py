@@ -197,7 +197,7 @@ def test_who_finds_the_records_put_back_by_another_meanwhile_puts_none_back(
     lenient(odd)
     reserve = Corrections._reserve
 
-    def another_comes_first(corrections: Corrections, *wanted: Any) -> tuple[int, str]:
+    def another_comes_first(corrections: Corrections, *wanted: Any) -> Any:
         monkeypatch.undo()
         assert again(odd).replayed == 3
         return reserve(corrections, *wanted)

@@ -280,6 +280,18 @@ class BoundaryCommit:
     sent: Move | None = None  #: of a move with attempts: the one that is published, whose number others may have too
     nonce: str | None = None  #: of a move without attempts, which was reserved: what tells it from those
 
+    @classmethod
+    def reserved(
+        cls, database: Database, table: TableRow, catalog: SharedCatalog, *, act: str, move: Mapping[str, Any]
+    ) -> BoundaryCommit:
+        """An act without a claim; its *move* is recorded before a file names it, and is abandoned until it commits."""
+        with database.transaction() as connection:
+            key = {"table_id": table.table_id, "run_id": None, **move}
+            row = connection.execute(sql("ledger/reserve_move"), key).fetchone()
+            assert row is not None
+        ours = {"move_id": row["move_id"], "nonce": row["nonce"]}
+        return cls(database=database, table=table, catalog=catalog, act=act, **ours)
+
     def publish(self, prepare: Callable[[], Commit], locked: Commit) -> Version:
         """Commit what *prepare* builds on the head of now; after `OPTIMISTIC_BUILDS` in vain *locked*, under the locks.
 

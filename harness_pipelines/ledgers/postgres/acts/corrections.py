@@ -144,15 +144,8 @@ class Corrections:
         Raises: CorrectionsMoved, AlreadyThere, ForeignCommit, CommitLost; OutcomeUnknown only when Postgres stays away.
         """
         wanted = sorted(correction.changes)
-        move_id, nonce = self._reserve(wanted, run_id)
-        commit = BoundaryCommit(
-            database=self._database,
-            table=self._table,
-            catalog=self._catalog,
-            act=correction.act,
-            move_id=move_id,
-            nonce=nonce,
-        )
+        commit = self._reserve(correction, run_id)
+        move_id = commit.move_id
 
         def prepare() -> Commit:
             found = self.look(wanted)
@@ -162,17 +155,17 @@ class Corrections:
 
         return commit.publish(prepare, lambda frame: self._commit(frame, correction, move_id, build, by))
 
-    def _reserve(self, wanted: Sequence[Coordinate], run_id: str | None) -> tuple[int, str]:
-        """Record that a replay was begun, before a file names it; it counts as abandoned until it commits.
-
-        Returns its number and nonce.
-        """
-        head = self.look(wanted).head
-        key = {**self._key, "base_version": head.version, "schema_version": head.schema_version, "run_id": run_id}
-        with self._database.transaction() as connection:
-            row = connection.execute(sql("corrections/reserve_move"), key).fetchone()
-            assert row is not None
-            return row["move_id"], row["nonce"]
+    def _reserve(self, correction: Correction, run_id: str | None) -> BoundaryCommit:
+        head = self.look(sorted(correction.changes)).head
+        move = {
+            "stage": "replay",
+            "base_version": head.version,
+            "schema_version": head.schema_version,
+            "trigger": "request",
+            "run_id": run_id,
+            "error": "the replay did not take effect",
+        }
+        return BoundaryCommit.reserved(self._database, self._table, self._catalog, act=correction.act, move=move)
 
     # -- in the transaction ---------------------------------------------------------------------------------
 

@@ -67,15 +67,15 @@ class Evolutions:
         Raises: SchemaMoved, SpecMoved (settings were changed: plan it again from those of now), ForeignCommit,
         CommitLost; OutcomeUnknown only when Postgres stays away.
         """
-        move_id, nonce = self._reserve(by)
-        commit = BoundaryCommit(
-            database=self._database,
-            table=self._table,
-            catalog=self._catalog,
-            act="evolve",
-            move_id=move_id,
-            nonce=nonce,
-        )
+        move = {
+            "stage": "evolve",
+            "base_version": None,
+            "schema_version": self._table.schema_version,
+            "trigger": by,
+            "error": "the change did not take effect",
+        }
+        commit = BoundaryCommit.reserved(self._database, self._table, self._catalog, act="evolve", move=move)
+        move_id = commit.move_id
 
         def prepare() -> Commit:
             pointers = {view: self._catalog.current(self._table, view) for view in sorted(self._table.views)}
@@ -83,17 +83,6 @@ class Evolutions:
             return lambda frame: self._commit(frame, evolved, move_id, lambda locked, _: _prepared(swaps, locked))
 
         return commit.publish(prepare, lambda frame: self._commit(frame, evolved, move_id, build))
-
-    def _reserve(self, by: str) -> tuple[int, str]:
-        """Record that a change was begun, before a file is written; it counts as abandoned until it commits.
-
-        Returns its number and nonce.
-        """
-        key = {**self._key, "schema_version": self._table.schema_version, "trigger": by}
-        with self._database.transaction() as connection:
-            row = connection.execute(sql("evolve/reserve_move"), key).fetchone()
-            assert row is not None
-            return row["move_id"], row["nonce"]
 
     # -- in the transaction ---------------------------------------------------------------------------------
 

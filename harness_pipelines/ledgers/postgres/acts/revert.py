@@ -66,15 +66,8 @@ class Reverts:
 
         Raises: VersionGone, RevertRefused, RevertWaits, CommitLost; OutcomeUnknown only when Postgres stays away then.
         """
-        move_id, nonce = self._reserve(to)
-        commit = BoundaryCommit(
-            database=self._database,
-            table=self._table,
-            catalog=self._catalog,
-            act="revert",
-            move_id=move_id,
-            nonce=nonce,
-        )
+        commit = self._reserve(to)
+        move_id = commit.move_id
 
         def prepare() -> Commit:
             planned = self.plan(to)
@@ -87,18 +80,17 @@ class Reverts:
 
         return commit.publish(prepare, lambda frame: self._commit(frame, to, move_id, build))
 
-    def _reserve(self, to: int | None) -> tuple[int, str]:
-        """Record that a revert was begun, before a file names it; it counts as abandoned until it commits.
-
-        Returns its number and nonce.
-        """
+    def _reserve(self, to: int | None) -> BoundaryCommit:
         planned = self.plan(to)
         check_revert(planned)
-        key = {**self._key, "base_version": planned.head.version, "schema_version": planned.target.schema_version}
-        with self._database.transaction() as connection:
-            row = connection.execute(sql("revert/reserve_move"), key).fetchone()
-            assert row is not None
-            return row["move_id"], row["nonce"]
+        move = {
+            "stage": "revert",
+            "base_version": planned.head.version,
+            "schema_version": planned.target.schema_version,
+            "trigger": "revert",
+            "error": "the revert did not take effect",
+        }
+        return BoundaryCommit.reserved(self._database, self._table, self._catalog, act="revert", move=move)
 
     def _pointer(self, view: ViewName, head: Version) -> str:
         return _base(view, self._catalog.find(self._table, view), head)

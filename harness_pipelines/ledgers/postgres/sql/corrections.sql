@@ -1,10 +1,3 @@
--- name: reserve_move
--- The metadata names the move, so the ledger has its row before any file is written.
-INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, error)
-VALUES (%(table_id)s, 'replay', 0, '{}', '{}', %(base_version)s, %(schema_version)s, 'ABANDONED', 0, 'request', %(run_id)s,
-        'the replay did not take effect')
-RETURNING move_id, nonce::text AS nonce
-
 -- name: record_move
 UPDATE harness.moves SET base_version = %(base_version)s, state = 'COMMITTED', error = NULL, rows = %(rows)s,
     bytes = %(bytes)s, committed_at = clock_timestamp()

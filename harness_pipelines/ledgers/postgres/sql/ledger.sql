@@ -154,6 +154,13 @@ VALUES (%(table_id)s, %(stage)s, %(shard)s, %(lo)s, %(hi)s, %(base_version)s, %(
         CASE WHEN %(state)s = 'COMMITTED' THEN clock_timestamp() END)
 RETURNING *
 
+-- name: reserve_move
+-- Of an act without a claim: its metadata names the move, so the ledger has the row before any file is written.
+INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, error)
+VALUES (%(table_id)s, %(stage)s, 0, '{}', '{}', %(base_version)s, %(schema_version)s, 'ABANDONED', 0, %(trigger)s, %(run_id)s,
+        %(error)s)
+RETURNING move_id, nonce::text AS nonce
+
 -- name: open_move
 SELECT * FROM harness.moves
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND state IN ('PLANNED', 'QUARANTINED')

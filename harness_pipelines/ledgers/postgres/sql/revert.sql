@@ -1,10 +1,3 @@
--- name: reserve_move
--- The metadata names the move, so the ledger has its row before any file is written.
-INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, error)
-VALUES (%(table_id)s, 'revert', 0, '{}', '{}', %(base_version)s, %(schema_version)s, 'ABANDONED', 0, 'revert',
-        'the revert did not take effect')
-RETURNING move_id, nonce::text AS nonce
-
 -- name: version
 SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version = %(version)s
 
