@@ -17,7 +17,6 @@ from harness_pipelines.protocol.keys import PUT
 if TYPE_CHECKING:
     from harness_pipelines.formats.whole_record import Records
 
-OPERATION = "_op"
 Retold = Callable[[Refused, int], Refused]  #: the same refusal, at its position in the input
 
 

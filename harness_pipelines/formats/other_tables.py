@@ -23,13 +23,13 @@ from harness_pipelines.formats.base import Codec, Decoded, Reason
 from harness_pipelines.formats.choose import Wrapped, value_codec
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.json.objects import JsonCodec
-from harness_pipelines.formats.keyed_batches import OPERATION
 from harness_pipelines.formats.keys import wrapper
 from harness_pipelines.formats.raw import RawCodec
 from harness_pipelines.formats.refusals import refusal
 from harness_pipelines.formats.schema.registry import Schemas, SchemaUnusable
 from harness_pipelines.formats.transform import Transformer
 from harness_pipelines.formats.whole_record import Records, WholeColumns, fields_of
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.formats import WITH_SCHEMA
 from harness_pipelines.spec.table import TableSpec

@@ -21,11 +21,12 @@ from harness_pipelines.formats.culprits import Apart
 from harness_pipelines.formats.debezium.envelopes import JsonSources
 from harness_pipelines.formats.debezium.json import DebeziumEvents
 from harness_pipelines.formats.deletes import Rule, delete_rule
-from harness_pipelines.formats.keyed_batches import OPERATION, Part, Sorter, at, decode_parts, inside, places_of
+from harness_pipelines.formats.keyed_batches import Part, Sorter, at, decode_parts, inside, places_of
 from harness_pipelines.formats.other_tables import Others, Sources
 from harness_pipelines.formats.schema.registry import NoSchemas, Schemas
 from harness_pipelines.formats.transform import transformer_of
 from harness_pipelines.formats.whole_record import Records, WholeColumns, fields_of
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.table import TableSpec

@@ -25,9 +25,9 @@ from harness_pipelines.extras import pip_install
 from harness_pipelines.formats.base import Decoded, Reason, Refused
 from harness_pipelines.formats.columns.storable import unstorable
 from harness_pipelines.formats.contract.checks import shown_value
-from harness_pipelines.formats.keyed_batches import OPERATION
 from harness_pipelines.formats.refusals import DETAIL_CHARS
 from harness_pipelines.formats.sql_parts import conditions_in, doubt_in, fields_in, functions_in
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec.arrow import arrow_type, type_name
 from harness_pipelines.spec.transform import input_columns, source_column

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from harness_pipelines.formats.base import NO_TEXT, Decoded, Headers, Reason, Refused
 from harness_pipelines.formats.columns.chunked import left
 from harness_pipelines.formats.columns.shapes import Unfit
-from harness_pipelines.formats.keyed_batches import OPERATION
 from harness_pipelines.formats.raw import RawCodec
 from harness_pipelines.formats.refusals import refusal
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.columns import Column

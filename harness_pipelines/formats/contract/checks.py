@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from harness_pipelines.formats.base import Decoded, Reason, Refused
 from harness_pipelines.formats.columns.shapes import SHOWN_CHARS
-from harness_pipelines.formats.keyed_batches import OPERATION
 from harness_pipelines.formats.refusals import DETAIL_CHARS
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec import predicate as p
 from harness_pipelines.spec.contract import Check, Severity, TextRule, written_checks

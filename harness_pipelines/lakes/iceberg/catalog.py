@@ -36,7 +36,6 @@ COORDINATE_FIELDS: tuple[Mapping[str, Any], ...] = (
     {"id": 1_000_005, "name": "_schema_version", "type": "int", "required": True},
 )
 PARTITION_ID, OFFSET_ID = 1_000_001, 1_000_002
-OFFSET = "_kafka_offset"
 BY_PARTITION = PartitionSpec(
     PartitionField(source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="_kafka_partition")
 )

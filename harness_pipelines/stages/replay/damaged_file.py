@@ -42,6 +42,7 @@ from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.ports.lake import LakeFile, LakeReads
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.coordinates import OFFSET, OPERATION, PARTITION, SCHEMA_VERSION
 from harness_pipelines.protocol.digest import as_first, row_digests, total_digest
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.versions import Version, ViewName
 
 log = structlog.get_logger(__name__)
-PARTITION, OFFSET, OPERATION, VERSION = "_kafka_partition", "_kafka_offset", "_op", "_schema_version"
 Offsets = NDArray[np.int64]
 
 
@@ -356,7 +356,7 @@ def _buffered(stores: Ports, table: TableRow, wanted: OffsetRange) -> pa.Table:
 
 def _from_kafka(stores: Ports, table: TableRow, wanted: OffsetRange) -> pa.Table:
     rows, schema = decoded_rows(stores, table, wanted), stored_schema(table)
-    constants = {OPERATION: pa.scalar(PUT), VERSION: pa.scalar(table.schema_version, pa.int32())}
+    constants = {OPERATION: pa.scalar(PUT), SCHEMA_VERSION: pa.scalar(table.schema_version, pa.int32())}
     for name, value in constants.items():
         if name not in rows.column_names:  # what a record of a keyed table does it says itself
             rows = rows.append_column(name, pa.repeat(value, rows.num_rows))

@@ -16,18 +16,17 @@ import structlog
 
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.formats.contract.checks import ContractJudge, RowRule, judge_of
-from harness_pipelines.formats.keyed_batches import OPERATION
 from harness_pipelines.ports.access import HasLake, HasLakeReads
 from harness_pipelines.ports.lake import judged, lake_schema
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.coordinates import OFFSET, OPERATION, PARTITION
 from harness_pipelines.protocol.moves import Move
 
 if TYPE_CHECKING:
     from harness_pipelines.ports.lake import Staged
 
 log = structlog.get_logger(__name__)
-_PARTITION, _OFFSET = "_kafka_partition", "_kafka_offset"
 
 
 class Ports(HasLake, HasLakeReads, Protocol):
@@ -73,7 +72,7 @@ def _staged(stores: Ports, table: TableRow, staged: Staged, *, columns: set[str]
     """*columns* of the staged files by the names of today, with the coordinates, a bounded batch at a time."""
     view = stores.lake_reads.view(stores.lake.pointer(table, table.effects[Stage.TIER].view))
     ids, names = view.field_ids(table), {first: name for name, first in table.first_names.items()}
-    wanted = columns | {_PARTITION, _OFFSET}
+    wanted = columns | {PARTITION, OFFSET}
     fields = [field for field in lake_schema(table) if names.get(field.name, field.name) in wanted]
     if table.spec.key:
         fields.append(pa.field(OPERATION, pa.string()))
@@ -86,7 +85,7 @@ def _staged(stores: Ports, table: TableRow, staged: Staged, *, columns: set[str]
 
 
 def _note(found: dict[tuple[int, str], _Found], rule: RowRule, broken: pa.Table) -> None:
-    at = zip(broken.column(_PARTITION).to_pylist(), broken.column(_OFFSET).to_pylist(), strict=True)
+    at = zip(broken.column(PARTITION).to_pylist(), broken.column(OFFSET).to_pylist(), strict=True)
     for partition, offset in at:
         one = found.setdefault((partition, rule.name), _Found(0, offset, offset))
         one.rows, one.first, one.last = one.rows + 1, min(one.first, offset), max(one.last, offset)

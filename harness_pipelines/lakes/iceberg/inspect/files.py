@@ -21,13 +21,12 @@ from pyiceberg.manifest import (
 )
 
 from harness_pipelines.drivers.files import listed, size_of
-from harness_pipelines.lakes.iceberg.catalog import OFFSET
 from harness_pipelines.lakes.iceberg.checked_io import KEPT, opened_io
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns
 from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, kept_columns
 from harness_pipelines.ports.files import GONE, FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen, Unreadable
-from harness_pipelines.protocol.coordinates import OPERATION
+from harness_pipelines.protocol.coordinates import OFFSET, OPERATION
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.spec.locations import folder_of, normal
 

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.drivers.files import directly_in, listed, size_of
-from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS, OFFSET, StagingCatalog
+from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS, StagingCatalog
 from harness_pipelines.lakes.iceberg.checked_io import fresh
 from harness_pipelines.lakes.iceberg.read.live_files import OPEN, live_files
 from harness_pipelines.lakes.iceberg.read.manifests import fresh_columns
@@ -24,6 +24,7 @@ from harness_pipelines.ports.errors import ForeignDeletes, LakeAway, LakeHistory
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import ByFile, LakeState
+from harness_pipelines.protocol.coordinates import OFFSET
 from harness_pipelines.protocol.lake.history import LiveRows, NamedMove, PastMove, parse_ranges
 from harness_pipelines.protocol.lake.properties import ATTEMPT, EVOLVED, MOVE, NONCE, RANGES, SCHEMA_VERSION
 from harness_pipelines.protocol.moves import move_of

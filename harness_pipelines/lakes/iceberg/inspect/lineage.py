@@ -11,11 +11,12 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from harness_pipelines.lakes.iceberg.catalog import OFFSET, read_metadata
+from harness_pipelines.lakes.iceberg.catalog import read_metadata
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.read.file_columns import FileColumns
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
 from harness_pipelines.ports.lake import FileEntry, SnapshotTold, reachable
+from harness_pipelines.protocol.coordinates import OFFSET
 from harness_pipelines.protocol.lake.lineage import FileAsked
 from harness_pipelines.protocol.lake.properties import MOVE
 

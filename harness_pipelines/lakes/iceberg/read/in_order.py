@@ -27,12 +27,11 @@ from harness_pipelines.lakes.iceberg.read.scan import (
 )
 from harness_pipelines.ports.errors import LakeFileBroken
 from harness_pipelines.ports.lake import LakeFile, OrderedRows
+from harness_pipelines.protocol.coordinates import OFFSET, TIMESTAMP
 from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
-from harness_pipelines.spec.predicate import OFFSET
 
 BATCH_ROWS = 65_536
 BATCHES_AHEAD = 2  #: decoded by Arrow's threads while the caller works on an earlier one
-TIMESTAMP = "_kafka_timestamp"
 
 
 class NotInOrder(HarnessError):

@@ -17,14 +17,13 @@ from harness_pipelines.lakes.iceberg.read.scan import located
 from harness_pipelines.layout.row_hash import row_hash, threshold
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.protocol.changes.corrections import AlreadyThere
+from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Positions
     from harness_pipelines.ports.ledger import TableRow
-
-PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"
 
 
 def check_free(table: TableRow, metadata: str, rows: pa.Table, *, hidden: Mapping[str, Positions]) -> None:

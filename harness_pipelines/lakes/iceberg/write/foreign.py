@@ -16,12 +16,12 @@ from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.private.tables import Changes
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.ports.lake import reachable
+from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, NONCE, RANGES, SCHEMA_VERSION
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import View
 
 ACCEPTED = "harness.accepted-rows"
-PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

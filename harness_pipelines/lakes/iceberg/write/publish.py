@@ -22,7 +22,7 @@ from pyiceberg.types import BooleanType, LongType
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
+from harness_pipelines.lakes.iceberg.catalog import StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files, note_files
 from harness_pipelines.lakes.iceberg.private.tables import Changes, apply
 from harness_pipelines.lakes.iceberg.read import deletes, regions
@@ -44,6 +44,7 @@ from harness_pipelines.ports.lake import NOTHING_STAGED, CatalogPointers, Staged
 from harness_pipelines.ports.lake_writes import Hidden, Replacement
 from harness_pipelines.ports.ledger import Swap, TableRow, view_names
 from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.coordinates import OFFSET
 from harness_pipelines.protocol.lake.overlays import Overlay, told
 from harness_pipelines.protocol.lake.properties import (
     ATTEMPT,

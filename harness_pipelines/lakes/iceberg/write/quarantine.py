@@ -24,17 +24,18 @@ from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.columns.times import kafka_times
 from harness_pipelines.formats.schema.wire import schema_id_of
-from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
+from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.private.tables import Changes
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write.commits import tidy
-from harness_pipelines.lakes.iceberg.write.corrections import PARTITION, written
+from harness_pipelines.lakes.iceberg.write.corrections import written
 from harness_pipelines.lakes.iceberg.write.publish import VIEW_PROPERTIES
 from harness_pipelines.ports.lake import QuarantineLedger, QuarantinePlace, reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import BytesMoved
 from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.formats import names_schema
 from harness_pipelines.spec.locations import normal
