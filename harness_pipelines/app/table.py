@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.requests import RecallRequest
     from harness_pipelines.protocol.changes.corrections import Wanted
     from harness_pipelines.protocol.lake.overlays import OverlayRequest
+    from harness_pipelines.protocol.reading.selection import Selection
     from harness_pipelines.protocol.schema.evolution import ColumnChanges
     from harness_pipelines.read.lease import Hold
     from harness_pipelines.read.point import HotRows
@@ -68,19 +69,11 @@ class Table:
         snapshot, or a time, which means the newest version at that time. Each of them always returns the same rows.
         Default: the newest rows. *tail* adds records only in Kafka. Raises: VersionGone, SnapshotUnknown, ...
         """
-        from harness_pipelines.read.tail import read_tail
-        from harness_pipelines.read.union import read_arrow
+        from harness_pipelines.protocol.reading.selection import Selection
 
         with self._leased(at=at, tail=tail) as (plan, hold):
-            return read_arrow(
-                plan,
-                self.harness.stores,
-                columns=columns,
-                where=where,
-                limit=limit,
-                check_lease=hold.finish,
-                tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
-            ).rows
+            wanted = Selection(columns=columns, where=where, limit=limit)
+            return self._arrow().read(plan, wanted, check_lease=hold.finish)
 
     def get(
         self, key: Any, *, columns: Sequence[str] | None = None, at: At | None = None, tail: bool = False
@@ -268,39 +261,20 @@ class Table:
         tail: bool = False,
     ) -> Iterator[pa.RecordBatchReader]:
         """Return the rows of `read` batch by batch in bounded memory; the lease lasts as long as the block."""
-        with self._reader(columns=columns, where=where, at=at, limit=limit, tail=tail) as batches:
+        from harness_pipelines.protocol.reading.selection import Selection
+
+        with self._reader(Selection(columns=columns, where=where, limit=limit), at=at, tail=tail) as batches:
             yield batches
 
     @contextmanager
-    def _reader(
-        self,
-        *,
-        columns: Sequence[str] | None,
-        where: str | None,
-        at: At | None,
-        limit: int | None = None,
-        tail: bool,
-        layer: bool = False,
-    ) -> Iterator[pa.RecordBatchReader]:
+    def _reader(self, wanted: Selection, *, at: At | None, tail: bool) -> Iterator[pa.RecordBatchReader]:
         import pyarrow as pa
 
-        from harness_pipelines.protocol.reading.selection import Selection, work_of
-        from harness_pipelines.read.tail import read_tail
-        from harness_pipelines.read.union import iter_batches
+        from harness_pipelines.protocol.reading.selection import work_of
 
         with self._leased(at=at, tail=tail) as (plan, hold):
-            batches = iter_batches(
-                plan,
-                self.harness.stores,
-                columns=columns,
-                where=where,
-                limit=limit,
-                layer=layer,
-                check_lease=hold.check,
-                tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
-            )
-            schema = work_of(plan, Selection(columns=columns, where=where, limit=limit)).schema
-            yield pa.RecordBatchReader.from_batches(schema, batches)
+            batches = self._arrow().batches(plan, wanted, check_lease=hold.check)
+            yield pa.RecordBatchReader.from_batches(work_of(plan, wanted).schema, batches)
 
     def sample(
         self,
@@ -320,12 +294,13 @@ class Table:
         Raises: UsageError, and as `read`.
         """
         from harness_pipelines.layout.row_hash import threshold
+        from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.sample import layer_suffices, sampled, shown_and_needed
 
         below = threshold(fraction)  # what is wrong is said before anything is read
         shown, needed = shown_and_needed(self.spec, columns)
-        layer = layer_suffices(self.spec, fraction)
-        with self._reader(columns=needed, where=where, at=at, tail=tail, layer=layer) as batches:
+        wanted = Selection(columns=needed, where=where, layer=layer_suffices(self.spec, fraction))
+        with self._reader(wanted, at=at, tail=tail) as batches:
             return sampled(batches, batches.schema, below=below, columns=shown, limit=limit)
 
     def sample_to_spark(

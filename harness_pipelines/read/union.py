@@ -220,20 +220,3 @@ def read_arrow(
     reader = ArrowReader.of(sources, tail_rows)
     stats = ReadStats()
     return ReadResult(rows=reader.read(plan, selection, check_lease=check_lease, stats=stats), stats=stats)
-
-
-def iter_batches(
-    plan: ReadPlan,
-    sources: ArrowSources,
-    *,
-    columns: Sequence[str] | None = None,
-    where: str | None = None,
-    limit: int | None = None,
-    layer: bool = False,
-    check_lease: Callable[[], None],
-    tail_rows: TailRows | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Read *plan* batch by batch in bounded memory."""
-    selection = Selection(columns=columns, where=where, limit=limit, layer=layer)
-    reader = ArrowReader.of(sources, tail_rows)
-    return reader.batches(plan, selection, check_lease=check_lease)

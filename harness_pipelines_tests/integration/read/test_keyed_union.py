@@ -17,7 +17,8 @@ from harness_pipelines.engines.spark import union as module
 from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
-from harness_pipelines.read.union import iter_batches, read_arrow
+from harness_pipelines.protocol.reading.selection import Selection
+from harness_pipelines.read.union import ArrowReader, read_arrow
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines_tests.integration.read.test_union_arrow import alive
@@ -134,7 +135,8 @@ WHERES = [
 @pytest.mark.parametrize("where", WHERES)
 def test_arrow_gives_what_a_dictionary_gives(keyed, where):
     found = read_arrow(keyed.plan, keyed.world, columns=SHOWN, where=where, check_lease=alive).rows
-    batches = list(iter_batches(keyed.plan, keyed.world, columns=SHOWN, where=where, check_lease=alive))
+    wanted = Selection(columns=SHOWN, where=where)
+    batches = list(ArrowReader.of(keyed.world).batches(keyed.plan, wanted, check_lease=alive))
 
     assert shown(found.to_pylist()) == shown(keyed.state(where))
     assert shown(pa.Table.from_batches(batches, found.schema).to_pylist()) == shown(keyed.state(where))
