@@ -47,7 +47,7 @@ def codec_with_schema(
     *policy*: what is made of the schemas that records name; none: what they lack is NULL, what they have more is left.
     Raises: SchemaUnusable when the spec's own schema (*given*) does not give the columns.
     """
-    make = _Codecs(format_, columns, unknown_fields, wrap)
+    make = _Codecs(columns, unknown_fields, wrap)
     if given is not None:
         try:
             return make(Readers(format_, schemas).given(given))
@@ -84,7 +84,6 @@ def codec_with_schema(
 class _Codecs:
     """Makes the codec of one schema's values."""
 
-    format_: str
     columns: Sequence[Column]
     unknown_fields: UnknownFields
     wrap: Wrap | None
