@@ -17,6 +17,7 @@ from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.drivers.postgres import SegmentMissing
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
+from harness_pipelines.ledgers.postgres.views.proof import Proof
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -155,7 +156,7 @@ def test_what_is_recalled_is_read_back_as_it_was(real: RealRig, overlays: Overla
     found = overlays.read(table, real.ledger.head(table).overlays)
     assert shown(total_digest(row_digests(found))) == shown(total_digest(row_digests(rows(table, 1, 2, 3, 6))))
     assert overlays.read(table, []).num_rows == 0
-    assert overlays.there(table) == {first.segment, second.segment}
+    assert Proof(real.database).overlay_tables(table) == {first.segment, second.segment}
 
 
 def test_older_versions_name_what_they_named(real: RealRig, overlays: Overlays, table: TableRow, claim: Claim):
@@ -219,7 +220,7 @@ def test_an_overlay_stays_while_a_readable_version_names_it_and_goes_in_a_later_
     real.pass_time(2 * MINUTE)
     assert expire(real, table) == ([], [made.segment])
     assert stored(real, table) == {made.segment}
-    assert overlays.there(table) == set(), "no version may name it any more"
+    assert Proof(real.database).overlay_tables(table) == set(), "no version may name it any more"
     claim = real.claim(table, Stage.EXPIRE)
     assert real.upkeep.trim(table, claim).overlays == (), "it retires once"
     real.ledger.release(claim)

@@ -85,12 +85,7 @@ def left_behind(stores: Ports, spec: TableSpec, stream_hi: Vector) -> View | Non
 def _overlays(stores: Ports, table: TableRow) -> str | None:
     """What the ledger says of recalled rows; None where a table of them is gone."""
     overlays = stores.tables.head(table).overlays
-    return told(overlays) if {one.segment for one in overlays} <= overlays_of(stores, table) else None
-
-
-def overlays_of(stores: Ports, table: TableRow) -> frozenset[str]:
-    """The tables of recalled rows that are there."""
-    return stores.proof.overlay_tables(table)
+    return told(overlays) if {one.segment for one in overlays} <= stores.proof.overlay_tables(table) else None
 
 
 def _is_whole(history: LakeHistory, pointer: str, reaches: Vector, *, overlays: str | None) -> bool:

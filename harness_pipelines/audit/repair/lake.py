@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from harness_pipelines.audit.repair.batch_view import BatchPlan, made, overlays_of, plan_batch
+from harness_pipelines.audit.repair.batch_view import BatchPlan, made, plan_batch
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import (
     HasBufferRows,
@@ -162,7 +162,7 @@ def plan_lake(stores: Ports, table: TableRow) -> LakePlan:
 def _without_recalled(stores: Ports, table: TableRow) -> LakePlan:
     """Rows that were recalled are in the stream view too: where their table is gone, the batch view is made from it."""
     head = stores.tables.head(table)
-    if not (gone := sorted({one.segment for one in head.overlays} - overlays_of(stores, table))):
+    if not (gone := sorted({one.segment for one in head.overlays} - stores.proof.overlay_tables(table))):
         return LakePlan(way=Way.NONE)
     batch_hi = {p: b.batch_hi for p, b in head.bounds.items()}
     return LakePlan(

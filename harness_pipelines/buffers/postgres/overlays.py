@@ -70,11 +70,6 @@ class Overlays:
         partitions = self._database.rows("ledger/ingest_positions", {"table_id": table.table_id})
         return rows_of(self._reader, table.spec, table.overlaid(overlays), [row["partition"] for row in partitions])
 
-    def there(self, table: TableRow) -> frozenset[str]:
-        """Names of those that a version of *table* may name."""
-        found = self._database.rows("overlays/there", {"table_id": table.table_id})
-        return frozenset(row["segment"] for row in found)
-
     def _copy(self, table: TableRow, name: str, rows: pa.Table, rest: Sequence[str]) -> None:
         with self._explained(table):
             connection = self._sessions.open(autocommit=True)
