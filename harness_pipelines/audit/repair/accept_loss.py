@@ -6,7 +6,7 @@ Nothing but the position changes: in one transaction under the stage's claim, an
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -123,14 +123,7 @@ def accept_loss(stores: Ports, table: TableRow, *, partition: int, to: int) -> L
         else:
             move_id = stores.losses.accept(table, claim, partition=partition, low=loss.low, high=loss.high)
     stores.ledger.stop_table(table, None)
-    return Loss(
-        table=loss.table,
-        partition=partition,
-        low=loss.low,
-        high=loss.high,
-        log_start=loss.log_start,
-        move_id=move_id,
-    )
+    return replace(loss, move_id=move_id)
 
 
 def _check_warehouse(stores: Ports, table: TableRow) -> None:

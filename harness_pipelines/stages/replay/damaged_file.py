@@ -11,7 +11,7 @@ bounds, and where ingest kept digests of the moves that brought them, those dige
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -37,7 +37,7 @@ from harness_pipelines.ports.access import (
     HasSegments,
     HasTables,
 )
-from harness_pipelines.ports.corrections import Correction
+from harness_pipelines.ports.corrections import BuildCorrection, Correction
 from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.ports.lake import LakeFile, LakeReads
 from harness_pipelines.ports.ledger import Swap, TableRow
@@ -151,10 +151,15 @@ def repair_file(stores: Ports, table: TableRow, path: str, *, dry_run: bool = Fa
             target.view: stores.lake_repairs.build_file(table, move_id, rows, target.file, view=target.view, base=base)
         }
 
-    nothing = Correction(changes={}, states={}, bytes=rows.nbytes, decoder=None, act="repair")
+    repaired = _published(stores, table, done, build, size=rows.nbytes)
+    log.info("repair.published", table=table.name, file=done.file, rows=done.rows, version=repaired.version)
+    return repaired
+
+
+def _published(stores: Ports, table: TableRow, done: Repaired, build: BuildCorrection, *, size: int) -> Repaired:
+    nothing = Correction(changes={}, states={}, bytes=size, decoder=None, act="repair")
     version = stores.corrections(table).publish(nothing, build, by=who(), run_id=None)
-    log.info("repair.published", table=table.name, file=done.file, rows=done.rows, version=version.version)
-    return Repaired(**{**done.to_json(), "version": version.version, "move": version.move_id})
+    return replace(done, version=version.version, move=version.move_id)
 
 
 # -- a metadata file ----------------------------------------------------------------------------------------
@@ -188,11 +193,7 @@ def _metadata_again(stores: Ports, table: TableRow, head: Version, view: ViewNam
         source="metadata files that can be read",
         checked="the digests of the manifests",
     )
-    if dry_run:
-        return done
-    nothing = Correction(changes={}, states={}, bytes=0, decoder=None, act="repair")
-    version = stores.corrections(table).publish(nothing, build, by=who(), run_id=None)
-    return Repaired(**{**done.to_json(), "version": version.version, "move": version.move_id})
+    return done if dry_run else _published(stores, table, done, build, size=0)
 
 
 # -- a data file --------------------------------------------------------------------------------------------
