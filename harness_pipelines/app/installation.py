@@ -91,7 +91,6 @@ _CLOSED = (
 _opening = threading.RLock()
 
 if TYPE_CHECKING:
-    #: Takes the number of rows and of refused records, and a function that finds one of the refused.
     once = cached_property
 else:
 
