@@ -13,14 +13,10 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-def fields_in(database: DuckDBPyConnection, sql: str) -> frozenset[str]:
-    """The names in *sql* that may be fields, in small letters."""
-    return frozenset(_names_in(_Parsed(database, sql).whole))
-
-
-def functions_in(database: DuckDBPyConnection, sql: str) -> frozenset[str]:
-    """The functions and operators in *sql*, in small letters."""
-    return frozenset(_functions(_Parsed(database, sql).whole))
+def names_in(database: DuckDBPyConnection, sql: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The names in *sql* that may be fields, and its functions and operators, in small letters."""
+    whole = _Parsed(database, sql).whole
+    return frozenset(_fields(whole)), frozenset(_functions(whole))
 
 
 def conditions_in(database: DuckDBPyConnection, sql: str) -> list[str]:
@@ -83,8 +79,8 @@ def _functions(node: Any) -> Iterator[str]:
         yield str(node["function_name"]).lower()
 
 
-def _names_in(node: Any) -> Iterator[str]:
+def _fields(node: Any) -> Iterator[str]:
     for value in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
-        yield from _names_in(value)
+        yield from _fields(value)
     if isinstance(node, dict) and node.get("class") == "COLUMN_REF":
         yield from (str(name).lower() for name in node["column_names"])

@@ -26,7 +26,7 @@ from harness_pipelines.formats.base import Decoded, Reason, Refused
 from harness_pipelines.formats.columns.storable import unstorable
 from harness_pipelines.formats.contract.checks import shown_value
 from harness_pipelines.formats.refusals import DETAIL_CHARS
-from harness_pipelines.formats.sql_parts import conditions_in, doubt_in, fields_in, functions_in
+from harness_pipelines.formats.sql_parts import conditions_in, doubt_in, names_in
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec.arrow import arrow_type, type_name
@@ -342,11 +342,11 @@ class Transformer:
             given, needed = type_name(found), type_name(wanted)
             raise self._unusable(name, sql, f"it gives {given}, which does not fit {needed} without loss; {way_on}")
         assert duck_type is not None
-        named = fields_in(self._database, sql)
+        named, functions = names_in(self._database, sql)
         reads = tuple(field for field in self._fields if field.lower() in named)
         whole = f"CAST(({sql}) AS {duck_type[0]})"
         doubt = doubt_in(self._database, whole)
-        is_alone = not functions_in(self._database, sql).isdisjoint(_OF_VECTORS)
+        is_alone = not functions.isdisjoint(_OF_VECTORS)
         return Compiled(
             name=name, written=sql, sql=whole, type=wanted, reads=reads, doubt=doubt, is_asked_alone=is_alone
         )
