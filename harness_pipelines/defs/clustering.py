@@ -29,7 +29,7 @@ from pydantic import Field
 from harness_pipelines.app.installation import Stores
 from harness_pipelines.defs.names import step_name, table_key, table_tag
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.work import TABLE_TAG, Shown, StageConfig, last_committed, table_asset, work
+from harness_pipelines.defs.work import TABLE_TAG, Shown, StageConfig, last_committed, pinned, table_asset, work
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
 from harness_pipelines.layout.requested import Request
 from harness_pipelines.ports.ledger import TableRow
@@ -175,12 +175,7 @@ def _layout_metadata(stores: Stores, table: TableRow) -> Mapping[str, Any]:
     """The state of the batch view as numbers that Dagster plots over time."""
     head = stores.tables.head(table)
     assert head.batch is not None
-    shown: dict[str, Any] = {
-        "version": head.version,
-        "snapshot": str(head.batch.snapshot),
-        "metadata": head.batch.metadata,
-        **last_committed(stores, table, Stage.OTREE),
-    }
+    shown = pinned(head, head.batch) | last_committed(stores, table, Stage.OTREE)
     try:
         seen = look(stores, table)
     except (NoLayout, HarnessError):

@@ -43,6 +43,7 @@ from harness_pipelines.defs.work import (
     Shown,
     StageConfig,
     last_committed,
+    pinned,
     table_asset,
     work,
 )
@@ -183,11 +184,7 @@ def _tier(spec: TableSpec, shown: Shown) -> AssetsDefinition:
             progress = work(context, opened.stores, table, Stage.TIER, config.for_s)
             head = opened.stores.ledger.head(table)
             last = last_committed(opened.stores, table, Stage.TIER)
-            about: dict[str, Any] = {
-                "version": head.version,
-                "snapshot": str(head.stream.snapshot),
-                "metadata": head.stream.metadata,
-            }
+            about = pinned(head, head.stream)
             yield MaterializeResult(asset_key=tiered, metadata=progress | last | about)
             yield MaterializeResult(
                 asset_key=logical,
@@ -223,13 +220,8 @@ def _compact(spec: TableSpec, shown: Shown) -> AssetsDefinition:
             table = opened.table(spec.table).row
             progress = work(context, opened.stores, table, Stage.COMPACT, config.for_s)
             head = opened.stores.ledger.head(table)
-            shown: dict[str, Any] = {
-                "version": head.version,
-                "snapshot": str(head.stream.snapshot),
-                "metadata": head.stream.metadata,
-            }
             last = last_committed(opened.stores, table, Stage.COMPACT)
-            yield MaterializeResult(asset_key=key, metadata=progress | last | shown)
+            yield MaterializeResult(asset_key=key, metadata=progress | last | pinned(head, head.stream))
 
     return rewrite
 

@@ -22,6 +22,7 @@ from harness_pipelines.defs.names import table_key, table_tag
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 
@@ -106,6 +107,11 @@ def work(context: AssetExecutionContext, stores: Stores, table: TableRow, stage:
         "commits": progress.commits,
         "moves": progress.moves,
     }
+
+
+def pinned(head: Version, view: View) -> dict[str, Any]:
+    """The version that a run leaves, and the state of *view* that it pins."""
+    return {"version": head.version, "snapshot": str(view.snapshot), "metadata": view.metadata}
 
 
 def last_committed(stores: Stores, table: TableRow, stage: Stage) -> dict[str, Any]:
