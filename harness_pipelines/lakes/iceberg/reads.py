@@ -11,7 +11,6 @@ from harness_pipelines.lakes.iceberg.inspect.survey import survey
 from harness_pipelines.lakes.iceberg.read.in_order import scan_in_order
 from harness_pipelines.lakes.iceberg.read.scan import (
     files_of,
-    forecast,
     located,
     paths_matching,
     pinned,
@@ -30,7 +29,6 @@ class IcebergReads:
     scan = staticmethod(scan)
     in_order = staticmethod(scan_in_order)
     located = staticmethod(located)
-    forecast = staticmethod(forecast)
     files_of = staticmethod(files_of)
     paths_matching = staticmethod(paths_matching)
     stored_in = staticmethod(stored_in)

@@ -20,7 +20,6 @@ from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, SegmentRef, TailPart
 from harness_pipelines.protocol.reading.queries import ReadStats
 from harness_pipelines.protocol.reading.selection import Selection, UnknownColumn
-from harness_pipelines.read.report.explain import analyzed, explain
 from harness_pipelines.read.union import ArrowReader, ReadResult, read_arrow
 from harness_pipelines_tests.integration.read.world import (
     COORDINATE_NAMES,
@@ -351,23 +350,20 @@ def test_an_empty_table_has_its_columns(world):
     assert found.schema.names == list(STANDARD)
 
 
-def test_explain_says_what_is_read_and_what_is_not(union):
-    plan = whole_plan(union)
+def test_the_figures_of_a_read_say_what_was_read_and_what_was_not(union):
+    stats = read_arrow(whole_plan(union), union, where="_kafka_offset < 50", check_lease=alive).stats
 
-    text = "\n".join(explain(plan, union.lake_reads, Selection(columns=["id"], where="_kafka_offset < 50")).lines())
-
-    assert f"{plan.table} at version 1, lease {plan.lease_id}" in text
-    assert "stream  150 of 900 offsets" in text
-    assert "3 of 9 files (3 cut by bounds, 6 skipped by ranges), at most 300 rows" in text
-    assert "buffer  not read: none of its 300 offsets can match" in text
-    assert "[" + "=" * 36 + "#" * 12 + ")" in text
+    assert stats.offsets == {"stream": (900, 150), "buffer": (300, 0)}
+    assert (stats.lake.files, stats.lake.files_opened, stats.lake.files_straddling) == (9, 3, 3)
+    assert (stats.lake.skipped, stats.lake.rows_in_opened) == ({"ranges": 6}, 300)
+    assert stats.buffer.segments == 0
 
 
-def test_explain_analyze_agrees_with_the_read(union):
+def test_the_figures_of_a_read_agree_with_its_rows(union):
     found = read_arrow(whole_plan(union), union, where="id < 100", check_lease=alive)
 
-    lines = list(analyzed(found.stats))
+    lake, buffer = found.stats.lake, found.stats.buffer
 
-    assert lines[0].startswith("lake    3 of 9 files opened, 30 of 300 rows taken")
-    assert lines[1] == "buffer  2 segments, 0 rows, 0 bytes"
-    assert lines[-1] == "result  30 rows"
+    assert (lake.files_opened, lake.files, lake.rows_read, lake.rows_in_opened) == (3, 9, 30, 300)
+    assert (buffer.segments, buffer.rows_read, buffer.bytes_read) == (2, 0, 0)
+    assert found.stats.rows == found.rows.num_rows == 30

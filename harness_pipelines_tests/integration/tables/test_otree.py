@@ -29,10 +29,10 @@ from harness_pipelines.layout.scores import Score
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
-from harness_pipelines.protocol.reading.selection import Selection
+from harness_pipelines.protocol.reading.queries import LakeStats
+from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.clustering import Clustering, layout_of
-from harness_pipelines.read.report.explain import explain
 from harness_pipelines.read.union import read_arrow
 from harness_pipelines.stages.otree import otree, recluster
 from harness_pipelines.stages.run.moving import FAILURES_MAX
@@ -133,10 +133,11 @@ def test_filters_reach_the_batch_view_and_leave_files_out(rig: TableRig):
     wanted = {at for at in rig.truth.elements() if at[2] % 100 < 3}
     found = rig.table.read(columns=["id"], where="n < 3")
     assert set(found.column("id").to_pylist()) == {at[2] for at in wanted}
-    explained = explain(rig.table.plan(), rig.stores.lake_reads, Selection(where="n < 3"))
-    batch = next(t for t in explained.tiers if t.tier == "batch")
-    assert batch.files == 8 + 1, "regions, and the sample layer"
-    assert batch.files_left <= batch.files / 2
+    work, stats = work_of(rig.table.plan(), Selection(where="n < 3")), LakeStats()
+    [batch] = [part for part in work.lake if part.view == "batch"]
+    assert list(rig.stores.lake_reads.scan(batch.metadata, work.query(batch), stats))
+    assert stats.files == 8 + 1, "regions, and the sample layer"
+    assert stats.files_opened <= stats.files / 2
 
 
 def test_offsets_narrow_a_read_of_the_batch_view_too(rig: TableRig):

@@ -187,18 +187,6 @@ def located(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[Locat
         yield Located(file, table.drop_columns([POSITION]), positions)
 
 
-def forecast(metadata: str, query: LakeQuery) -> LakeStats:
-    """What `scan` would open at most, from metadata alone. Raises: LakeFileMissing, LakeUnreadable."""
-    stats = LakeStats()
-    with named_errors(query, metadata):
-        view = pinned(metadata)
-    places = chosen_places(view, query, stats)
-    sizes = view.files.sizes(_leaf_ids(view, query), places)
-    for file, size in zip(view.files.many(places), sizes, strict=True):
-        _count_opened(stats, view, file, query, size=size)
-    return stats
-
-
 def files_of(metadata: str, query: LakeQuery) -> list[tuple[str, int]]:
     """Path and bytes of each file that `scan` would open at most. Raises: LakeFileMissing, LakeUnreadable."""
     with named_errors(query, metadata):
