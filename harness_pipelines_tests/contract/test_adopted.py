@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.lakes.iceberg.inspect.history import IcebergHistories
 from harness_pipelines.lakes.iceberg.write.commits import check_whole
 from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.views.proof import Proof
 from harness_pipelines.ports.ledger import PointerMoved, TableRow
 from harness_pipelines.ports.repair import AdoptedMove, Adoption, NewBatch
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.history import HistoryBroken, NamedMove
+from harness_pipelines.protocol.lake.history import HistoryBroken, NamedMove, continue_from
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_lake import moved
@@ -275,6 +276,30 @@ def test_a_revert_takes_back_each_move_of_a_version_that_took_several_over(
     assert undone(real, [*own, *adopted]) == [False] * (len(own) + 4)
     assert undone(real, [again.move_id]) == [True]
     assert Proof(real.database).seams(table) == []
+
+
+def test_neither_ledger_nor_lake_has_a_bound_of_the_pseudo_partition_where_rows_of_another_writer_were_accepted(
+    real: RealRig, table: TableRow, reconciler: Reconciler
+):
+    """So no read of an older version asks for one, nor does a ledger that takes the lake over."""
+    real.stage_files(table, "main", {0: [100, 101]}, move=None)
+    head, pointer = real.ledger.head(table), real.ledger.pointer(table, "stream")
+    found = real._lake.foreign_files(table, pointer=pointer, published=head.stream.metadata)
+    assert found is not None
+    move = AdoptedMove(move_id=None, stage="tier", rows=2, lo={FOREIGN_PARTITION: 0}, hi={FOREIGN_PARTITION: 2})
+    number = reconciler.reserve(table, move, on=head)
+    view = found.replaced(move_id=number, nonce=reconciler.nonce_of(number), first=0, schema_version=1)
+    made = reconciler.accept(table, pointer=pointer, stream=view, on=head, move=replace(move, move_id=number))
+
+    assert real.live(table, made.stream.metadata)[FOREIGN_PARTITION, 0, 1] == 1
+    assert made.bounds == head.bounds
+    for name in ("ingest_positions", "lake_positions"):
+        rows = real.ask(f"SELECT partition FROM harness.{name} WHERE table_id = %s", [table.table_id])
+        assert {row["partition"] for row in rows} == {0, 1}, name
+    histories = IcebergHistories(real.catalog, warehouse=real._warehouse)
+    state = histories.of(table, made.stream.metadata, view="stream").at(made.stream.metadata)
+    after = continue_from({0: 0, 1: 0}, state.moves, state.extents)
+    assert (set(state.extents), after.stream_hi) == ({0}, {0: 10, 1: 0})
 
 
 # -- what is over -------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from harness_pipelines.ports.ledger import NotInTime, TableRow, TableUnknown
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
+from harness_pipelines_tests.contract.test_lock_order import FOREIGN, stored_view
 from harness_pipelines_tests.contract.test_locks import waits
 
 HELD_BY = (
@@ -371,6 +372,43 @@ def test_a_version_serves_whose_buffered_rows_a_later_one_has(real: RealRig, sta
     )
     commit(held, table, {0: 15, 1: 1})
     assert pins(real, name)[1]["version"] == 2
+
+
+def accepted(real: RealRig, table: TableRow) -> None:
+    """The next version has rows of another writer."""
+    head, view = real.ledger.head(table), stored_view(real, table)
+    real.reconciler.accept(table, pointer=view.metadata, stream=view, on=head, move=FOREIGN)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_commit_and_its_readers_agree_on_the_version_that_answers_where_rows_of_another_writer_were_accepted(
+    real: RealRig, states: States, name: str, after: int
+):
+    """No version has bounds of the pseudo-partition, and neither asks for them: no later correction is shown."""
+    table, held = real.table(**KEYED), states.hold(name).take()
+    real.ask("UPDATE harness.ingest_positions SET buffer_hi = 15 WHERE table_id = %s", [table.table_id])
+    made = []
+    for number, (lo, hi) in enumerate(
+        [({0: 0, 1: 0}, {0: 10, 1: 10}), ({0: 10}, {0: 12}), ({0: 12}, {0: 15}), ({1: 10}, {1: 15})]
+    ):
+        made.append(real.move(table, lo, hi).version)
+        if number == after:
+            accepted(real, table)
+    _, second, answering, later = made
+    merged(real, table, {version: {"1": 10} for version in range(second, later + 1)})
+    trimmed(real, table)
+    real.ask(
+        'INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, move_id) '
+        "SELECT table_id, version, 0, 11, 'added', 'd', move_id FROM harness.versions "
+        "WHERE table_id = %s AND version = %s",
+        [table.table_id, later],
+    )
+
+    commit(held, table, {0: 15, 1: 1})
+    assert set(pins(real, name)[1]) == {"version", "0", "1"}
+    state = real.leases.look(table, holder="me", lease=HOUR, at=f"state:{name}")
+    real.leases.end(state.lease_id)
+    assert state.answered_by is not None and state.answered_by.version == answering
 
 
 # -- what is kept -------------------------------------------------------------------------------------------

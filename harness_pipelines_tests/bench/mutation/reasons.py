@@ -21,6 +21,10 @@ REASONS: Mapping[str, str] = {
     r"functions/shows_cut: compare .* v\.version > of_version AND .*": (
         "the version itself reaches the offsets only where nothing lies between, and that is answered before"
     ),
+    r"functions/shows_cut: where i\.partition >= 0": (
+        "no table has a position of the pseudo-partition and no version has bounds of it: rows of another writer are "
+        "accepted by a version with the bounds of the one before (contract/test_adopted.py)"
+    ),
     r"functions/lease_renew: where born .*": "a check of the table: no lease is alive a day after it was born",
     r"functions/history: if pg_is_in_recovery.*": "faults/test_promotion.py asks a stand-by, which fails without it",
     r"history/known: where move_id = ANY.*": "only the moves that were asked for are looked up in the answer",
