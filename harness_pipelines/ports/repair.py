@@ -87,8 +87,10 @@ class LakeState:
 
     head: View
     moves: tuple[PastMove, ...]  #: of main's kept snapshots, oldest first
-    extents: Mapping[int, LiveRows]  #: live rows by partition; of a batch view none, its files mix them
-    strangers: tuple[int, ...]  #: snapshots of main that brought rows without naming a move
+    extents: Mapping[int, LiveRows]  #: live rows by partition of the log; of a batch view none, its files mix them
+    accepted: tuple[PastMove, ...]  #: those by which rows of other writers were accepted, in the pseudo-partition
+    foreign_hi: int  #: where live rows of the pseudo-partition end; 0: there are none
+    strangers: tuple[int, ...]  #: snapshots of main that brought rows without naming a move, and were not accepted
     gone: tuple[str, ...]  #: live files, of data and of deletes, that are not there
     reached: Vector  #: the bound of a batch view; of a stream view none
     recalled: str  #: the tables in Postgres that have rows of a batch view; empty if it is whole
@@ -99,7 +101,7 @@ class LakeState:
 
     @property
     def is_sound(self) -> bool:
-        """All its files are there, and no other writer's rows."""
+        """All its files are there, and no other writer's rows that were not accepted."""
         return not self.gone and not self.strangers
 
 

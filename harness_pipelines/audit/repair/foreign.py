@@ -115,9 +115,14 @@ def accept_foreign(stores: Ports, table: TableRow, found: ForeignRows) -> Foreig
     return replace(found, move_id=move_id, version=published.version)
 
 
+def accepted_hi(stores: HasReconciler, table: TableRow) -> int:
+    """Where the rows end that were accepted so far, in the pseudo-partition."""
+    return max((row["high"] for row in stores.reconciler.accepted(table)), default=0)
+
+
 def _look(stores: Ports, table: TableRow, head: Version) -> tuple[ForeignRows, ForeignChange | None]:
     pointer = stores.tables.pointer(table, "stream")
-    low = max((row["high"] for row in stores.reconciler.accepted(table)), default=0)
+    low = accepted_hi(stores, table)
     nothing = ForeignRows(table=table.name, rows=0, files=0, low=low, pointer=pointer)
     back = f"`harness revert {table.name} --to {head.version} --yes` sets the view back to version {head.version}"
     _check_batch(stores, table, head, back=back)

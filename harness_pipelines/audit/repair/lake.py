@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from harness_pipelines.audit.repair.batch_view import BatchPlan, made, plan_batch
+from harness_pipelines.audit.repair.foreign import accepted_hi
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import (
     HasBufferRows,
@@ -33,8 +34,9 @@ from harness_pipelines.ports.repair import AdoptedMove, Adoption, LakeHistory, L
 from harness_pipelines.ports.source import Watermark, settled
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.history import Continued, NamedMove, check_not_shorter, continue_from
+from harness_pipelines.protocol.lake.history import Continued, NamedMove, PastMove, check_not_shorter, continue_from
 from harness_pipelines.protocol.segments import may_hold
+from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import Version, ViewName
 
 
@@ -124,6 +126,7 @@ class _Known:
     starts: Mapping[int, int]
     buffer_hi: Mapping[int, int]
     stream_hi: Mapping[int, int]
+    accepted_hi: int  #: where accepted rows of other writers end, in the pseudo-partition
     forgotten: tuple[NamedMove, ...]
     retained_from: int = field(default=0)
 
@@ -202,6 +205,7 @@ def _read(stores: Ports, table: TableRow, view: ViewName, pointer: str, forgotte
         starts={p: b.start for p, b in positions.items()},
         buffer_hi={p: b.buffer_hi for p, b in positions.items()},
         stream_hi={p: b.stream_hi for p, b in positions.items()},
+        accepted_hi=accepted_hi(stores, table),
         forgotten=forgotten,
         retained_from=max(gone, default=-1) + 1,
     )
@@ -224,6 +228,8 @@ def _against_kafka(table: TableRow, known: _Known) -> str | None:
     reached = state.reached if table.view_set.mixed else {p: e.high for p, e in state.extents.items()}
     if any(high > known.stream_hi.get(p, -1) for p, high in reached.items()):
         return "the catalog names metadata with rows above the ledger's positions"
+    if state.foreign_hi > known.accepted_hi:
+        return "the catalog names metadata with rows of another writer that the ledger does not know as accepted"
     return None
 
 
@@ -235,7 +241,7 @@ def _adopting(stores: Ports, table: TableRow, known: _Known, against: str) -> La
             "what is lost, or restore a newer backup"
         )
     state = known.history.newest()
-    if (later := max((m.schema_version for m in state.moves), default=1)) > table.schema_version:
+    if (later := max((m.schema_version for m in (*state.moves, *state.accepted)), default=1)) > table.schema_version:
         raise NothingToAdopt(
             f"{table.name}: {against}. The lake has rows of schema {later}, this ledger knows {table.schema_version}: "
             "the columns were changed after the backup was made, and the lake does not tell how records were decoded "
@@ -244,7 +250,7 @@ def _adopting(stores: Ports, table: TableRow, known: _Known, against: str) -> La
         )
     check_not_shorter(known.stream_hi, state.moves)
     after = continue_from(known.stream_hi, state.moves, state.extents)
-    if dict(after.stream_hi) == dict(known.stream_hi):
+    if dict(after.stream_hi) == dict(known.stream_hi) and state.foreign_hi <= known.accepted_hi:
         raise NothingToAdopt(
             f"{table.name}: {against}, and the lake has nothing newer than version {known.head.version}; nothing was "
             f"changed. `harness accept-loss {table.name}` continues after what is lost"
@@ -258,7 +264,7 @@ def _adopting(stores: Ports, table: TableRow, known: _Known, against: str) -> La
         starts=starts,
         stream_hi=after.stream_hi,
         buffer_hi=buffer_hi,
-        moves=tuple(_moves(stores, table, known, state, after)),
+        moves=(*_accepted(stores, known, state), *_moves(stores, table, known, state, after)),
     )
     return LakePlan(
         way=Way.ADOPT,
@@ -299,19 +305,7 @@ def _moves(stores: Ports, table: TableRow, known: _Known, state: LakeState, afte
         untold = sum(fresh.values()) - sum(m.rows for m in after.moves)
         lo, hi = {p: r[0] for p, r in after.unnamed.items()}, {p: r[1] for p, r in after.unnamed.items()}
         made.append(AdoptedMove(move_id=None, stage="tier", lo=lo, hi=hi, rows=untold))
-    made += [
-        AdoptedMove(
-            move_id=m.move_id,
-            stage="tier",
-            lo=m.lo,
-            hi=m.hi,
-            rows=m.rows,
-            bytes=m.bytes,
-            attempt=m.attempt,
-            nonce=m.nonce,
-        )
-        for m in after.moves
-    ]
+    made += map(_as_named, after.moves)
     if not table.intake.buffered:
         return made
     low = {p: known.buffer_hi.get(p, starts[p]) for p in after.stream_hi}
@@ -321,6 +315,33 @@ def _moves(stores: Ports, table: TableRow, known: _Known, state: LakeState, afte
         rows = sum(fresh.get(p, 0) - buffered.get(p, 0) for p in ahead)
         made.append(AdoptedMove(move_id=None, stage="ingest", lo={p: low[p] for p in ahead}, hi=ahead, rows=rows))
     return made
+
+
+def _as_named(move: PastMove) -> AdoptedMove:
+    return AdoptedMove(
+        move_id=move.move_id,
+        stage="tier",
+        lo=move.lo,
+        hi=move.hi,
+        rows=move.rows,
+        bytes=move.bytes,
+        attempt=move.attempt,
+        nonce=move.nonce,
+    )
+
+
+def _accepted(stores: Ports, known: _Known, state: LakeState) -> list[AdoptedMove]:
+    """The moves that the ledger lacks by which rows of other writers were accepted.
+
+    One move stands for those whose snapshots have expired: what lies below the first one that is left.
+    """
+    named = [m for m in state.accepted if m.hi[FOREIGN_PARTITION] > known.accepted_hi]
+    low, high = known.accepted_hi, min((m.lo[FOREIGN_PARTITION] for m in named), default=state.foreign_hi)
+    made = []
+    if high > low and (rows := stores.lake_reads.stored_in(state.head.metadata, {FOREIGN_PARTITION: (low, high)}).rows):
+        lo, hi = {FOREIGN_PARTITION: low}, {FOREIGN_PARTITION: high}
+        made.append(AdoptedMove(move_id=None, stage="tier", lo=lo, hi=hi, rows=rows))
+    return [*made, *map(_as_named, named)]
 
 
 def _buffered(stores: Ports, table: TableRow, wanted: Mapping[int, tuple[int, int]]) -> dict[int, int]:

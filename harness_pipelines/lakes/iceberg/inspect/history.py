@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from pyiceberg.schema import Schema
@@ -17,6 +18,7 @@ from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS, StagingCa
 from harness_pipelines.lakes.iceberg.checked_io import fresh
 from harness_pipelines.lakes.iceberg.read.live_files import OPEN, live_files
 from harness_pipelines.lakes.iceberg.read.manifests import fresh_columns
+from harness_pipelines.lakes.iceberg.write.foreign import ACCEPTED
 from harness_pipelines.lakes.iceberg.write.publish import no_bounds, reached_by, recalled_from
 from harness_pipelines.lakes.iceberg.write.revert import STREAM_HI
 from harness_pipelines.layout.tree import LAYER
@@ -24,10 +26,12 @@ from harness_pipelines.ports.errors import ForeignDeletes, LakeAway, LakeHistory
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import ByFile, LakeState
+from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.coordinates import OFFSET
 from harness_pipelines.protocol.lake.history import LiveRows, NamedMove, PastMove, parse_ranges
 from harness_pipelines.protocol.lake.properties import ATTEMPT, EVOLVED, MOVE, NONCE, RANGES, SCHEMA_VERSION
 from harness_pipelines.protocol.moves import move_of
+from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.locations import folder_of, normal
 
@@ -137,11 +141,15 @@ class IcebergHistory:
             raise MetadataMissing(f"{metadata} has no snapshot")
         line = list(_ancestry(view, head))
         live, deletes = _live(view, head)
+        extents = _extents(live)
+        foreign = extents.pop(FOREIGN_PARTITION, None)
         return LakeState(
             head=View(metadata=metadata, snapshot=head.snapshot_id),
             moves=tuple(_past_moves(reversed(line))),
-            extents=_extents(live),
-            strangers=tuple(s.snapshot_id for s in line if is_foreign(s)),
+            extents=extents,
+            accepted=tuple(_past_move(s, ranges) for s in reversed(line) if (ranges := _accepted_in(s))),
+            foreign_hi=foreign.high if foreign else 0,
+            strangers=_strangers(line),
             gone=tuple(p for p in (*(path for _, path, *_ in live), *deletes) if _is_gone(p, stored)),
             reached=reached_by(view),
             recalled=recalled_from(view),
@@ -204,6 +212,22 @@ def is_foreign(snapshot: Snapshot) -> bool:
     return summary[MOVE] is None and any(int(summary[name] or 0) for name in changed)
 
 
+def _strangers(line: Iterable[Snapshot]) -> tuple[int, ...]:
+    """The snapshots of other writers that were not accepted in *line*, which is newest first.
+
+    One that accepts rows puts files of its move in place of all that was added since the published version, and nothing
+    is published on rows that were not accepted. So no file of another writer is left below it.
+    """
+    later = takewhile(lambda snapshot: not _accepted_in(snapshot), line)
+    return tuple(snapshot.snapshot_id for snapshot in later if is_foreign(snapshot))
+
+
+def _accepted_in(snapshot: Snapshot) -> tuple[OffsetRange, ...]:
+    """The range of the pseudo-partition in which a snapshot accepted rows of other writers; none of another one."""
+    accepted = snapshot.summary[ACCEPTED] if snapshot.summary else None
+    return parse_ranges(f"{FOREIGN_PARTITION}:{accepted}") if accepted else ()
+
+
 def _named(view: Table) -> Iterator[NamedMove]:
     """The moves that a metadata file names: of its snapshots, of branches that hold none, of its columns."""
     for snapshot in view.metadata.snapshots:
@@ -235,19 +259,19 @@ def _past_moves(line: Iterable[Snapshot]) -> list[PastMove]:
         if (restored := summary[STREAM_HI]) is not None:
             high = {int(p): int(o) for p, _, o in (part.partition(":") for part in restored.split(",") if part)}
             found = [m for m in found if all(r.high <= high.get(r.partition, -1) for r in m.ranges)]
-        elif summary[RANGES]:  # accepted rows of another writer have none
-            found.append(_past_move(snapshot))
+        elif ranges := parse_ranges(summary[RANGES] or ""):  # accepted rows of another writer have none
+            found.append(_past_move(snapshot, ranges))
     return found
 
 
-def _past_move(snapshot: Snapshot) -> PastMove:
+def _past_move(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> PastMove:
     summary = snapshot.summary
     assert summary is not None
     return PastMove(
         move_id=int(summary[MOVE] or 0),
         attempt=int(summary[ATTEMPT] or 1),
         schema_version=int(summary[SCHEMA_VERSION] or 1),
-        ranges=parse_ranges(summary[RANGES] or ""),
+        ranges=ranges,
         rows=int(summary["added-records"] or 0),
         bytes=int(summary["added-files-size"] or 0),
         snapshot=snapshot.snapshot_id,
@@ -277,9 +301,10 @@ def _json(schema: Schema) -> list[Mapping[str, Any]]:
 
 
 def _extents(live: Sequence[LiveFile]) -> dict[int, LiveRows]:
+    """By partition; accepted rows of other writers are in the pseudo-partition."""
     found: dict[int, LiveRows] = {}
     for partition, _, rows, low, last in live:
-        if partition is None or partition < 0:  # accepted rows of another writer are no part of the log
+        if partition is None or partition < FOREIGN_PARTITION:
             continue
         seen = found.get(partition, LiveRows(rows=0, low=low, high=last + 1))
         found[partition] = LiveRows(rows=seen.rows + rows, low=min(seen.low, low), high=max(seen.high, last + 1))

@@ -21,7 +21,6 @@ from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.claims import LEASE_MAX, Claim, Stage
 from harness_pipelines.protocol.lake.history import HISTORY_LOST, HistoryBroken, NamedMove, floor_after, number_behind
 from harness_pipelines.protocol.schema.schemas import check_schema
-from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import Version, View, ViewName
 
 TRIGGER = "reconcile"
@@ -191,7 +190,7 @@ class Reconciler:
                 raise PointerMoved(
                     f"{table.name} is at version {head.version}, not {on.version}; nothing was written, look again"
                 )
-            given = self._insert_move(frame.connection, table, move, base=head.version)
+            given = self._insert_move(frame.connection, table, move, base=head.version, trigger=ACCEPT_FOREIGN)
             following = replace(
                 head, version=head.version + 1, stream=stream, move_id=given, revert_of=None, committed_at=frame.now()
             )
@@ -239,7 +238,9 @@ class Reconciler:
         frame.catalog.swap(frame.connection, table, table.views[view], old=old, new=new)
 
     @staticmethod
-    def _insert_move(connection: Connection, table: TableRow, move: AdoptedMove, *, base: int) -> int:
+    def _insert_move(
+        connection: Connection, table: TableRow, move: AdoptedMove, *, base: int, trigger: str = TRIGGER
+    ) -> int:
         number = move.move_id or _one(connection, "reconcile/next_move_id")["move_id"]
         made = connection.execute(
             sql("reconcile/adopt_move"),
@@ -252,7 +253,7 @@ class Reconciler:
                 "base_version": None if move.stage == "ingest" else base,
                 "schema_version": table.schema_version,
                 "attempt": move.attempt,
-                "trigger": ACCEPT_FOREIGN if FOREIGN_PARTITION in move.lo else TRIGGER,
+                "trigger": trigger,
                 "rows": move.rows,
                 "bytes": move.bytes,
                 "nonce": move.nonce or None,
@@ -260,7 +261,7 @@ class Reconciler:
         ).fetchone()
         if made is None and move.nonce and move.nonce != _nonce(connection, number):
             # The ledger gave the number again, to another move: the lake's gets a new one.
-            return Reconciler._insert_move(connection, table, replace(move, move_id=None), base=base)
+            return Reconciler._insert_move(connection, table, replace(move, move_id=None), base=base, trigger=trigger)
         if made is None:
             raise HistoryBroken(
                 f"{table.name}: the lake names move {number}, and the ledger has another move by that number: it was "

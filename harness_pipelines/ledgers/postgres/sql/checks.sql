@@ -15,7 +15,7 @@ ORDER BY o.stage, o.partition, o.low LIMIT 20
 -- name: moved_rows
 -- One statement, so that all of it is of one instant.
 SELECT coalesce(sum(rows) FILTER (WHERE stage = 'ingest'), 0)::bigint AS ingested,
-       coalesce(sum(rows) FILTER (WHERE stage = 'tier' AND trigger <> 'accept-foreign'), 0)::bigint AS tiered
+       coalesce(sum(rows) FILTER (WHERE stage = 'tier' AND NOT lo ? '-1'), 0)::bigint AS tiered
 FROM harness.moves WHERE table_id = %(table_id)s AND state = 'COMMITTED' AND undone_by IS NULL
 
 -- name: repeatable_read

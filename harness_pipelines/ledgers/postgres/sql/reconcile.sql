@@ -75,9 +75,10 @@ ON CONFLICT (table_id, partition) DO UPDATE
     SET buffer_hi = greatest(i.buffer_hi, excluded.buffer_hi), leader_epoch = NULL
 
 -- name: accepted
--- Rows of other writers that were taken over, as ranges of the pseudo-partition.
+-- Rows of other writers that were taken over, as ranges of the pseudo-partition; also by moves that the lake named.
 SELECT move_id, (lo ->> '-1')::bigint AS low, (hi ->> '-1')::bigint AS high, rows FROM harness.moves
-WHERE table_id = %(table_id)s AND trigger = 'accept-foreign' AND state = 'COMMITTED' ORDER BY low
+WHERE table_id = %(table_id)s AND trigger IN ('accept-foreign', 'reconcile') AND lo ? '-1' AND state = 'COMMITTED'
+ORDER BY low
 
 -- name: ledger_id
 SELECT l.ledger_id::text AS ledger_id, l.epoch::text AS epoch, current_database() AS database,
