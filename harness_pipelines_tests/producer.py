@@ -158,7 +158,7 @@ class KafkaRig:
         return offsets
 
     def begin(self, *, timeout_s: float = 600.0) -> KafkaTransaction:
-        """Open a transaction of a producer of its own, which the broker does not end before a busy test does."""
+        """Open a transaction with a new producer; the broker lets it stay open longer than a busy test needs."""
         transaction = KafkaTransaction(self, {**self._config, "transaction.timeout.ms": int(timeout_s * 1000)})
         self._open.append(transaction)
         return transaction

@@ -93,7 +93,7 @@ class _Look:
         try:
             why = self._why(value, around) or (_odd_name(value) if isinstance(value, Mapping) else None)
             inner = [] if why else _inside(value)
-        except Exception as error:  # a class of the caller's may raise anything; its value is refused, and why is said
+        except Exception as error:  # the caller's own `__repr__` or `__eq__` may raise anything: refused, naming it
             why = f"a value of the class {type(value).__name__!a} {_UNSEEN} (it raised {type(error).__name__!a})"
         if why is not None:
             return SpecProblem(line=None, field=dotted(place), message=why)

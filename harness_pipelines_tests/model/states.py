@@ -88,7 +88,7 @@ class States:
         return State(moved, none, (Published(moved, moved, 1, batch_hi=none, batch_snapshot=1),), 1, None, self.commits)
 
     def canonical(self, state: State) -> State:
-        """Versions that nobody reads again are one."""
+        """All versions that no step reads again count as the same one."""
         below = min(state.retained_from, state.pin.version if state.pin else state.retained_from) - 1
         return state._replace(versions=(self.first().versions * below + state.versions[below:]))
 

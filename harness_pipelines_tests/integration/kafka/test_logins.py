@@ -34,7 +34,7 @@ def login(user: str, password: str = READER_PASSWORD) -> dict[str, str]:
 
 
 def allow(rig: KafkaRig, user: str, topic: str, operation: AclOperation) -> None:
-    binding = AclBinding(
+    words = (
         ResourceType.TOPIC,
         topic,
         ResourcePatternType.LITERAL,
@@ -43,17 +43,9 @@ def allow(rig: KafkaRig, user: str, topic: str, operation: AclOperation) -> None
         operation,
         AclPermissionType.ALLOW,
     )
-    for done in rig.admin.create_acls([binding]).values():
+    for done in rig.admin.create_acls([AclBinding(*words)]).values():
         done.result()
-    found = AclBindingFilter(
-        ResourceType.TOPIC,
-        topic,
-        ResourcePatternType.LITERAL,
-        f"User:{user}",
-        "*",
-        operation,
-        AclPermissionType.ALLOW,
-    )  # the controller answers before the broker's authorizer has heard of it
+    found = AclBindingFilter(*words)  # the controller answers before the broker's authorizer has heard of it
     wait_until(lambda: bool(rig.admin.describe_acls(found).result()), f"{user} has the right")
 
 

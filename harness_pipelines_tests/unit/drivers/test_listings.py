@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -11,7 +11,6 @@ import obstore
 import pytest
 
 from harness_pipelines.drivers import files
-from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines.drivers.object_stores.bucket import abort_uploads, keeps_deleted
 from harness_pipelines.drivers.object_stores.clients import objects
 from harness_pipelines.drivers.object_stores.troubles import StoreRefused
@@ -20,26 +19,15 @@ from harness_pipelines.lakes.iceberg.inspect.history import IcebergHistories, Ic
 from harness_pipelines.ledgers.postgres.acts.drop import purge
 from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.lake import reachable
-from harness_pipelines_tests.store import moto_store
 from harness_pipelines_tests.store_proxy import Fault, StoreProxy
 
 NAMES = [f"{number:05}-{number}.metadata.json" for number in range(7)]
 PER_PAGE = 3
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[tuple[StoreProxy, str]]:
-    with moto_store() as (s3, warehouse), StoreProxy(s3) as proxy:
-        proxy.page_keys = PER_PAGE
-        BOUND.bind(warehouse, proxy.settings)
-        yield proxy, warehouse
-
-
-@pytest.fixture
-def proxy(started: tuple[StoreProxy, str]) -> Iterator[StoreProxy]:
-    started[0].forget()
-    yield started[0]
-    started[0].heal()
+@pytest.fixture(autouse=True)
+def _short_pages(started: tuple[StoreProxy, str]) -> None:
+    started[0].page_keys = PER_PAGE
 
 
 @pytest.fixture

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from harness_pipelines.drivers import files
-from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines.drivers.object_stores.clients import administration, bucket_of
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog, view_schema
 from harness_pipelines.ledgers.postgres.acts.drop import purge
 from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.lake.file_digests import Digest
-from harness_pipelines_tests.store import moto_store
 from harness_pipelines_tests.store_proxy import Fault, StoreProxy
 
 CONSTANT = Fault(status=200, headers={"ETag": '"0f343b0931126a20f133d67c2b018a3b"'})  #: to every PUT, and keeps nothing
@@ -33,20 +30,6 @@ class Notes:
 
     def ask(self, _: Any) -> dict[str, Digest]:
         return {}
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[tuple[StoreProxy, str]]:
-    with moto_store() as (s3, warehouse), StoreProxy(s3) as proxy:
-        BOUND.bind(warehouse, proxy.settings)
-        yield proxy, warehouse
-
-
-@pytest.fixture
-def proxy(started: tuple[StoreProxy, str]) -> Iterator[StoreProxy]:
-    started[0].forget()
-    yield started[0]
-    started[0].heal()
 
 
 @pytest.fixture
