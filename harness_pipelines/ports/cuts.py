@@ -1,0 +1,113 @@
+"""Cuts as values and ports: what the ledger keeps of them, and what the lake writes for them.
+
+A cut is what a read sees, written down as one snapshot of Iceberg, so that any engine reads it. See decision 0057.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from harness_pipelines.errors import Recovery, TryAgain
+from harness_pipelines.protocol.cuts import Chunk, CutBounds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.protocol.reading.narrowing import Ranges
+    from harness_pipelines.protocol.reading.plan import ReadPlan
+    from harness_pipelines.protocol.versions import Version
+
+
+class CutOvertaken(TryAgain):
+    """Another server published a cut of the table meanwhile; it is served instead."""
+
+    recovery = Recovery.REFRESH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPart:
+    """The manifests of one part of a cut, which the next cut names again as long as *key* is the same."""
+
+    key: str  #: what it was made of
+    manifests: str  #: JSON of the lake, which alone reads it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutDraft:
+    """A cut whose files are written, and that no ledger knows yet."""
+
+    snapshot_id: int
+    sequence: int
+    timestamp_ms: int  #: of its snapshot and its metadata
+    version: int
+    schema_version: int
+    bounds: CutBounds
+    metadata: str  #: location of its metadata JSON
+    chunks: tuple[Chunk, ...]
+    parts: Mapping[str, CutPart] = field(default_factory=dict)
+    files: tuple[str, ...] = ()  #: all that it names in the fresh folder, chunks too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(CutDraft):
+    """A cut that the ledger knows: its files stay until *until*."""
+
+    table_id: int
+    served_at: datetime
+    until: datetime
+
+
+class CutBook(Protocol):
+    """What the ledger knows of cuts. A reader's login may do all of it."""
+
+    def newest(self, table: TableRow) -> tuple[Cut | None, datetime]:
+        """The cut with the highest sequence whose time has not ended, and the ledger's clock."""
+        ...
+
+    def publish(
+        self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta
+    ) -> Cut:
+        """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
+
+        Raises: CutOvertaken, LeaseEnded.
+        """
+        ...
+
+    def serve(self, cut: Cut, *, keep: timedelta) -> None:
+        """Let the files of *cut* stay for *keep* from now; written at most once a second for each cut.
+
+        Raises: CutOvertaken where the cut is gone: make another one.
+        """
+        ...
+
+
+class CutFiles(Protocol):
+    """Writes cuts beside the views. Every method raises what the storage raises: LakeAway, StoreRefused."""
+
+    def write_chunk(
+        self, table: TableRow, version: Version, rows: pa.Table, *, ranges: Ranges, maker: str, sequence: int
+    ) -> Chunk:
+        """Write *rows*, in the plan's columns and all coordinates, as one file: the rows of *ranges*, in offset order."""
+        ...
+
+    def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
+        """The rows of a chunk as they were written. Raises: LakeFileMissing, LakeFileBroken."""
+        ...
+
+    def write_cut(
+        self,
+        table: TableRow,
+        version: Version,
+        plan: ReadPlan,
+        *,
+        chunks: Sequence[Chunk],
+        previous: CutDraft | None,
+        bounds: CutBounds,
+        now_ms: int,
+    ) -> CutDraft:
+        """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are."""
+        ...

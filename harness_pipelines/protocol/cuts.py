@@ -1,0 +1,28 @@
+"""Pure rules of cuts: identity, order, and which rows of the buffer go to which chunk.
+
+A cut is one version of the lake with the rows above it up to one vector of offsets, written as one snapshot of Iceberg.
+The rows that the lake does not have are in *chunks*, small immutable files that later cuts name again. That small chunks
+are put together while they are smaller than twice the next one is the rule of a log-structured merge (O'Neil et al.,
+"The Log-Structured Merge-Tree", 1996): each row is written about log2 times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: Per partition ``(start, batch_hi, stream_hi, high)``: `high` is `buffer_hi`, or the end of a decoded tail.
+CutBounds = Mapping[int, tuple[int, int, int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One file with the rows of *ranges* that the lake does not have."""
+
+    path: str
+    ranges: Mapping[int, tuple[int, int]]  #: half-open offsets by partition; all rows of these, none besides
+    rows: int
+    bytes: int
+    sequence: int  #: of the first cut that named it
+    maker: str  #: what its rows were made with: its columns, and for a tail the decoder; another maker starts new chunks
+    entry: str  #: JSON of the lake, which alone reads it: what the manifest says of the file
