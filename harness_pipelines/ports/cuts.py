@@ -107,6 +107,7 @@ class CutFiles(Protocol):
         chunks: Sequence[Chunk],
         previous: CutDraft | None,
         bounds: CutBounds,
+        snapshot_id: int,
         now_ms: int,
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are."""

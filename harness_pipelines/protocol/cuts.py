@@ -26,3 +26,20 @@ class Chunk:
     sequence: int  #: of the first cut that named it
     maker: str  #: what its rows were made with: its columns, and for a tail the decoder; another maker starts new chunks
     entry: str  #: JSON of the lake, which alone reads it: what the manifest says of the file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """A chunk that has to be written."""
+
+    ranges: Mapping[int, tuple[int, int]]
+    sources: tuple[Chunk, ...]  #: the chunks whose rows in *ranges* it takes over
+    read: Mapping[int, tuple[int, int]]  #: the ranges that have to be read from the tier itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPlan:
+    """Which chunks a cut has: together they have the wanted offsets, each once."""
+
+    kept: tuple[Chunk, ...]
+    written: tuple[Writing, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Protocol
@@ -39,10 +40,26 @@ def make_plan(
     Raises: VersionGone, and where there is a tail KafkaUnreachable, TopicMissing, TopicRecreated, ClusterChanged,
     PartitionsMissing, PartitionsGrown, LogTruncated.
     """
+    return look_plan(stores, table, at=at, tail=tail, holder=holder, lease=lease, lease_id=lease_id).plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """A leased read state, the table with the columns of its version, and the plan of a read."""
+
+    table: TableRow
+    state: ReadState
+    plan: ReadPlan
+
+
+def look_plan(
+    stores: Ports, table: TableRow, *, at: At | None, tail: bool, holder: str, lease: timedelta, lease_id: str
+) -> Looked:
+    """The same, with the state that the plan was made of."""
     with given_back(stores, lease_id):
         state = stores.leases.look(table, holder=holder, lease=lease, at=at, lease_id=lease_id)
         seen = with_schema(stores, table, state.version.schema_version)
-        return _plan(stores, seen, state, to_end=tail and at is None)
+        return Looked(table=seen, state=state, plan=_plan(stores, seen, state, to_end=tail and at is None))
 
 
 def glance_plan(stores: Ports, table: TableRow, state: ReadState) -> ReadPlan:
