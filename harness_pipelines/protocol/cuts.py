@@ -78,6 +78,15 @@ def bounds_text(bounds: CutBounds) -> str:
     return dumps({str(p): list(bounds[p]) for p in sorted(bounds)}, separators=(",", ":"))
 
 
+def etag(metadata: str) -> str:
+    """The ETag of an answer: the same answer names the same files.
+
+    The snapshot id does not do. A table that nobody moves has the same id again after its cut was forgotten, with other
+    files, and an engine that is answered that nothing has changed goes on with those that are gone.
+    """
+    return f'"{blake2b(metadata.encode(), digest_size=16, person=b"harness-etag").hexdigest()}"'
+
+
 def part_key(metadata: str, low: Vector) -> str:
     """The key of a view's part of a cut: what manifests of its files, and deletes of rows below *low*, are made of."""
     return dumps([metadata, sorted(low.items())], separators=(",", ":"))
