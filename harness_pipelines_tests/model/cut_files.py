@@ -2,9 +2,8 @@
 
 A cut is named by the file that was written for it, which stands for its chunk, manifests and metadata; it names the
 file of the cut before it too, whose chunk it keeps. A version is named by its number, and its files are those of the
-lake. Times are what has passed: a maker's lease (`late`), what a row promises together with the grace (`over`). A row
-may be over only when all that it promised is, and when each server that asked before it was published is late. Both
-follow from `MAKING_MAX`, which is shorter than any time for which files are promised.
+lake. Times are what has passed: a maker's lease (`late`), what a row promises (`over`). Nothing depends on how these
+two compare. Numbers of cuts go on where no row is left.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.cuts import check_newest, etag, may_condemn, may_forget
+from harness_pipelines.protocol.cuts import check_newest, etag, may_condemn, may_forget, next_sequence
 from harness_pipelines.protocol.versions import reached_versions
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import GRACE, NOW, Published
 from harness_pipelines_tests.model.explorer import Step
 
-IDLE, ASKED, LOOKED, WRITTEN = range(4)
+IDLE, ASKED, SERVING, LOOKED, WRITTEN = range(5)
 Names = tuple[int, ...]
 
 
@@ -38,12 +37,13 @@ class Cut(NamedTuple):
 
 class Row(NamedTuple):
     cut: Cut
-    over: bool = False  #: what it promised has ended, and the grace has passed
+    over: bool = False  #: what it promised has ended
 
 
 class Server(NamedTuple):
     pc: int = IDLE
-    base: Cut | tuple[()] = ()
+    base: Cut | tuple[()] = ()  #: the newest cut, if it was alive
+    last: int = 0  #: the highest sequence so far
     version: int = 0  #: that its lease names
     late: bool = False  #: its lease has ended
     draft: Cut | tuple[()] = ()
@@ -60,6 +60,7 @@ class State(NamedTuple):
     head: int
     lake: Names  #: versions whose files exist
     rows: tuple[Row, ...]
+    last: int  #: the highest sequence that was given
     files: Names  #: in the fresh folder
     wrote: int  #: how many were written
     servers: tuple[Server, ...]
@@ -100,7 +101,10 @@ class CutFiles:
                 bool(s.going) and any(one.late and one.draft and one.draft.number in s.going for one in s.servers)
             ),
             "a cut is made after one whose row is gone": lambda s: any(
-                one.pc != IDLE and bool(one.base) and all(row.cut != one.base for row in s.rows) for one in s.servers
+                one.pc == WRITTEN and bool(one.base) and all(row.cut != one.base for row in s.rows) for one in s.servers
+            ),
+            "the time of a cut ends while it is served": lambda s: any(
+                one.pc == SERVING and Row(one.base, over=True) in s.rows for one in s.servers if one.base
             ),
             "a file is kept by a newer cut alone": lambda s: any(
                 row.cut.kept and all(row.cut.kept != other.cut.number for other in s.rows) for row in s.rows
@@ -112,6 +116,7 @@ class CutFiles:
             head=1,
             lake=(1,),
             rows=(),
+            last=0,
             files=(),
             wrote=0,
             servers=(Server(),) * self.servers,
@@ -130,7 +135,7 @@ class CutFiles:
 
     def broken(self, s: State) -> str | None:
         for row in s.rows:
-            if lost := self._lost(s, row.cut):
+            if not row.over and (lost := self._lost(s, row.cut)):
                 return f"F3: cut {row.cut.sequence} is in the ledger, {lost} is gone"
         for query in s.queries:
             if lost := self._lost(s, query.cut):
@@ -173,28 +178,29 @@ class CutFiles:
     def _serve(self, s: State, at: int, one: Server) -> Iterator[Step[State]]:
         who = f"server{at + 1}"
         if one.pc == IDLE and s.loads:
-            base = s.rows[-1].cut if s.rows else ()
-            then = s._replace(loads=s.loads - 1)
-            yield Step(who, "load.ask", _with(then, at, Server(ASKED, base)))
+            newest = _newest(s)
+            asked = Server(ASKED, newest or (), s.last)
+            yield Step(who, "load.ask", _with(s._replace(loads=s.loads - 1), at, asked))
         if one.pc != IDLE and s.crashes:
             yield Step(who, "load.die", _with(s._replace(crashes=s.crashes - 1), at, Server()))
         if one.pc == ASKED:
             if one.base:
-                yield self._served(s, at, one.base)
+                alive = Row(one.base) in s.rows or "served_without_its_row" in self.bad
+                begun = one._replace(pc=SERVING) if alive else Server()
+                yield Step(who, "load.serve begins" if alive else "load.gone", _with(s, at, begun))
             yield Step(who, "load.look", _with(s, at, one._replace(pc=LOOKED, version=s.head)))
+        if one.pc == SERVING:
+            yield self._served(s, at, one.base)
         if one.pc == LOOKED:
             yield Step(who, "load.write", self._written(s, at, one))
         if one.pc == WRITTEN:
             yield self._published(s, at, one)
 
-    def _served(self, s: State, at: int, cut: Cut) -> Step[State]:
-        """The files stay longer, if the row is there."""
+    def _served(self, s: State, at: int, cut: Cut | tuple[()]) -> Step[State]:
+        """The statement that moves `until` ends: it had the row, which is locked as long."""
+        assert cut
         rows = tuple(row._replace(over=False) if row.cut == cut else row for row in s.rows)
-        if rows == s.rows and all(row.cut != cut for row in s.rows) and "served_without_its_row" not in self.bad:
-            return Step(f"server{at + 1}", "load.gone", _with(s, at, Server()))
-        if "until_not_moved" in self.bad:
-            rows = s.rows
-        then = _with(s._replace(rows=rows), at, Server())
+        then = _with(s if "until_not_moved" in self.bad else s._replace(rows=rows), at, Server())
         return Step(f"server{at + 1}", f"load.serve {cut.sequence}", self._answered(then, cut, is_first=False))
 
     def _answered(self, s: State, cut: Cut, *, is_first: bool) -> State:
@@ -212,27 +218,25 @@ class CutFiles:
 
     @staticmethod
     def _written(s: State, at: int, one: Server) -> State:
-        """Sequences begin again where no row is left."""
         number = s.wrote + 1
-        draft = Cut(
-            number,
-            one.base.sequence + 1 if one.base else 1,
-            one.version,
-            one.base.number if one.base else 0,
-        )
+        draft = Cut(number, next_sequence(one.last, ()), one.version, one.base.number if one.base else 0)
         then = s._replace(files=(*s.files, number), wrote=number)
         return _with(then, at, one._replace(pc=WRITTEN, draft=draft))
 
     def _published(self, s: State, at: int, one: Server) -> Step[State]:
         assert one.draft
-        newest = s.rows[-1].cut.sequence if s.rows else None
-        previous = one.base.sequence if one.base else None
+        alive = _newest(s)
+        newest, previous = alive and alive.sequence, one.base.sequence if one.base else None
         is_newest = build.verdict(lambda: check_newest("t", newest=newest, previous=previous)) is None
-        is_above = newest is None or one.draft.sequence > newest or "follows_unchecked" in self.bad
+        is_above = one.draft.sequence > s.last or "follows_unchecked" in self.bad
         may = (is_newest or "previous_unchecked" in self.bad) and is_above
         if not may or (one.late and "lease_unchecked" not in self.bad):
+            if "loser_answers" in self.bad:
+                then = self._answered(_with(s, at, Server()), one.draft, is_first=True)
+                return Step(f"server{at + 1}", "load.answer with what was not published", then)
             return Step(f"server{at + 1}", "load.overtaken", _with(s, at, Server()))
-        then = _with(s._replace(rows=(*s.rows, Row(one.draft))), at, Server())
+        rows = (*s.rows, Row(one.draft))
+        then = _with(s._replace(rows=rows, last=max(s.last, one.draft.sequence)), at, Server())
         then = self._answered(then, one.draft, is_first=True)
         return Step(f"server{at + 1}", f"load.publish {one.draft.sequence}", then)
 
@@ -243,7 +247,7 @@ class CutFiles:
             if one.pc in (LOOKED, WRITTEN) and not one.late:
                 yield Step("time", f"time.lease_ends of server{at + 1}", _with(s, at, one._replace(late=True)))
         for at, row in enumerate(s.rows):
-            if not row.over and not self._promises(s, row) and not self._being_made(s, row):
+            if not row.over and not self._promises(s, row):
                 rows = (*s.rows[:at], row._replace(over=True), *s.rows[at + 1 :])
                 yield Step("time", f"time.over for cut {row.cut.sequence}", s._replace(rows=rows))
 
@@ -253,17 +257,14 @@ class CutFiles:
         counted = [q for q in s.queries if q.is_first or "until_not_moved" not in self.bad]
         return any(query.cut == row.cut for query in counted)
 
-    @staticmethod
-    def _being_made(s: State, row: Row) -> bool:
-        """Is there a server in time that asked before the row was published?"""
-        return any(one.pc in (LOOKED, WRITTEN) and not one.late and one.base != row.cut for one in s.servers)
-
     # -- expire ---------------------------------------------------------------------------------------------
 
     def _expire(self, s: State) -> Iterator[Step[State]]:
-        kept = tuple(row for row in s.rows if not may_forget(_until(row), now=NOW, grace=GRACE))
+        served = [one.base for one in s.servers if one.pc == SERVING]  # their rows are locked
+        kept = tuple(r for r in s.rows if r.cut in served or not may_forget(_until(r), now=NOW, grace=GRACE))
         if kept != s.rows and not s.going:
-            yield Step("expire", "expire.forget", s._replace(rows=kept))
+            last = 0 if "numbers_begin_again" in self.bad and not kept else s.last
+            yield Step("expire", "expire.forget", s._replace(rows=kept, last=last))
         lake = _reached(s.head, self._leased(s))
         if lake != s.lake and {*lake} <= {*s.lake}:
             yield Step("expire", f"expire.trim to {list(lake)}", s._replace(lake=lake))
@@ -291,6 +292,11 @@ class CutFiles:
         if "version_unprotected" in self.bad:
             rows = ()
         return tuple(sorted({*leased, *(row.cut.version for row in rows)}))
+
+
+def _newest(s: State) -> Cut | None:
+    """The newest cut, if it is alive."""
+    return s.rows[-1].cut if s.rows and not s.rows[-1].over else None
 
 
 def _until(row: Row) -> datetime:

@@ -298,14 +298,18 @@ class Cuts:
 
     def broke(self, before: State, step: Step[State]) -> str | None:
         what, then = step.what.partition(" ")[0], step.then
+        if not step.who.startswith("server"):
+            return None
+        at = int(step.who.removeprefix("server")) - 1
+        was, now = before.loads[at], then.loads[at]
         if what == "load.write":
-            new = [b for a, b in zip(before.loads, then.loads, strict=True) if a != b]
-            return self._broke_write(then, new[0])
-        if what == "load.publish" and then.newest and then.newest != before.newest:
+            return self._broke_write(then, now)
+        if what == "load.publish" and then.newest:
             return self._broke_publish(before, then.newest)
-        if what in ("load.answer", "load.reuse"):
-            [was] = [a for a, b in zip(before.loads, then.loads, strict=True) if a != b]
-            return self._broke_answer(was.since if was.pc else before.answered, was.draft or was.base or was.known)
+        if what in ("load.answer", "load.reuse", "load.same"):
+            cut = was.draft or was.base or was.known
+            wrong = self._broke_same(before, cut) if what == "load.same" else None
+            return wrong or self._broke_answer(was.since if was.pc else before.answered, cut)
         return None
 
     def _broke_write(self, s: State, load: Load) -> str | None:
@@ -333,6 +337,16 @@ class Cuts:
             if number == cut.id and had != rows:
                 return f"F2: one snapshot id for the rows {list(had)} and {list(rows)}"
         return None
+
+    def _broke_same(self, s: State, cut: Cut | tuple[()]) -> str | None:
+        """The state is that of the newest cut, as its id says."""
+        assert cut
+        plans = [p for p in self._looks(s) if self._identity(s.versions[p.version - 1], p) == cut.id]
+        for plan in plans:
+            if _rows(cut) != (wanted := self._read(s, plan)):
+                return f"S2: the answer has {list(_rows(cut))}, a read has {list(wanted)}"
+        plan = plans[-1]
+        return None if cut.bound == plan.bound else f"F2: one snapshot id for the bounds {cut.bound} and {plan.bound}"
 
     def _broke_answer(self, since: tuple[int, int], cut: Cut | tuple[()]) -> str | None:
         assert cut
@@ -369,9 +383,9 @@ class Cuts:
         yield from self._recall(s)
         if s.left.forgets and s.newest:
             loads = tuple(one if one.pc == IDLE else one._replace(late=True) for one in s.loads)
-            seen = tuple((0, number, rows) for _, number, rows in s.seen)  # sequences begin again
+            last = 0 if "numbers_begin_again" in self.bad else s.last
             left = s.left._replace(forgets=s.left.forgets - 1)
-            then = s._replace(newest=(), last=0, seen=seen, loads=loads, left=left)
+            then = s._replace(newest=(), last=last, loads=loads, left=left)
             yield Step("expire", "expire.forget", then)
         for at, one in enumerate(s.loads):
             yield from self._load(s, at, one)
@@ -380,7 +394,7 @@ class Cuts:
         """The rows of the buffer, or what *decoder* makes of the log."""
         value = decoder if self.kind == "tail" else 0
         hidden = self.odd and not s.slipped
-        return tuple((o, value) for o in range(low, high) if not (hidden and o == ODD))
+        return tuple((o, value) for o in range(low, high) if o != ODD or not hidden)
 
     def _tier(self, s: State) -> Iterator[Step[State]]:
         head = s.head
@@ -442,7 +456,7 @@ class Cuts:
         """The record that was refused becomes a row of both views."""
         if s.held and "replayed_into_the_buffer" in self.bad and not s.slipped and s.head.stream_hi <= ODD:
             yield Step("person", "replay.publish into the buffer", s._replace(slipped=True))
-        if not s.held or ODD >= _settled(s.head):
+        if not s.held or _settled(s.head) <= ODD:
             return  # it waits
         head = s.head
         row = (ODD, 1)
@@ -511,7 +525,7 @@ class Cuts:
             yield Step(who, "load.reuse", self._answered(s, at, one.base))
         for plan in self._looks(s):
             if one.base and one.base.id == self._identity(s.versions[plan.version - 1], plan):
-                yield Step(who, "load.answer the same state", self._answered(s, at, one.base))
+                yield Step(who, "load.same", self._answered(s, at, one.base))
             else:
                 yield Step(who, f"load.look {plan.bound}", _with(s, at, one._replace(pc=LOOKED, plan=plan, late=False)))
 
@@ -579,12 +593,12 @@ class Cuts:
     def _stream_part(
         self, lake: Lake, plan: Plan, base: Cut | tuple[()], sequence: int
     ) -> tuple[str, tuple[File, ...], tuple[tuple[int, File, int], ...]]:
-        """Files that reach above `batch_hi`, and deletes of their rows below: again those of the last cut, if it can."""
+        """Files that reach above `batch_hi`, and deletes of their rows below; those of the last cut, if they still fit."""
         if self.kind == "keyed":
             return "", (), ()
         batch_hi = plan.bound[1]
         low = {} if "part_without_batch_hi" in self.bad else {0: batch_hi}
-        key = part_key(f"{plan.version if 'part_per_version' in self.bad else lake.wrote}.json", low)
+        key = part_key(f"{lake.wrote}.json", low)
         if base and base.key == key:
             return key, base.files, base.hidden
         files = tuple(file for file in lake.stream if file.high > batch_hi)
@@ -637,8 +651,6 @@ class Cuts:
             seen = (*s.seen, (draft.sequence, draft.id, _rows(draft)))
             then = s._replace(newest=draft, last=draft.sequence, seen=seen)
             yield Step(who, f"load.publish {draft.sequence}", _with(then, at, Load(PUBLISHED, one.since, draft=draft)))
-        elif "loser_answers" in self.bad:
-            yield Step(who, "load.answer with what was not published", self._answered(s, at, draft))
         else:
             again = Load(ASKED, one.since, s.newest, s.last, known=one.known)
             yield Step(who, "load.overtaken", _with(s, at, again))
@@ -646,9 +658,14 @@ class Cuts:
     def _may(self, s: State, one: Load, draft: Cut) -> bool:
         if one.late and "lease_unchecked" not in self.bad:
             return False
-        newest, last, previous = s.newest, s.last or None, one.last or None
-        is_newest = build.verdict(lambda: check_newest("t", newest=last, previous=previous)) is None
-        if not is_newest and "previous_unchecked" not in self.bad:
+        newest, last = s.newest, s.last
+        previous = one.base.sequence if one.base else None
+        is_newest = build.verdict(
+            lambda: check_newest("t", newest=newest.sequence if newest else None, previous=previous)
+        )
+        if is_newest is not None and "previous_unchecked" not in self.bad:
+            return False
+        if draft.sequence <= last and "follows_unchecked" not in self.bad:
             return False
         if not newest or "follows_unchecked" in self.bad:
             return True
