@@ -268,7 +268,7 @@ class CutFiles:
         lake = _reached(s.head, self._leased(s))
         if lake != s.lake and {*lake} <= {*s.lake}:
             yield Step("expire", f"expire.trim to {list(lake)}", s._replace(lake=lake))
-        named = {name for row in (kept if "same_run" in self.bad else s.rows) for name in row.cut.names}
+        named = {name for row in s.rows if not (row.over and "same_run" in self.bad) for name in row.cut.names}
         going = tuple(name for name in s.files if name not in named and self._is_orphan(s, name))
         if going and not s.going:
             yield Step("expire", f"expire.look {list(going)}", s._replace(going=going))

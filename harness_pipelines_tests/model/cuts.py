@@ -54,7 +54,6 @@ from harness_pipelines_tests.model.explorer import Step
 
 ODD = 0  #: the offset of the record that is refused, where one is
 IDLE, ASKED, LOOKED, WRITTEN, PUBLISHED = range(5)
-KEYS = 2
 Rows = tuple[tuple[int, int], ...]  #: offset and value
 
 
@@ -239,6 +238,7 @@ class Cuts:
     records: int = 2
     servers: int = 1
     kind: str = "append"
+    keys: int = 1
     odd: bool = False  #: ingest refuses the first record, and a replay puts it back
     bad: frozenset[str] = frozenset()
     name: str = "cuts"
@@ -417,14 +417,13 @@ class Cuts:
         then = self._published(s, made)._replace(left=left._replace(merges=left.merges - 1))
         yield Step("otree", f"otree.publish to {high}", then)
 
-    @staticmethod
-    def _folded(s: State, made: Lake, row: tuple[int, int]) -> Lake:
+    def _folded(self, s: State, made: Lake, row: tuple[int, int]) -> Lake:
         """The newest row of a key takes the place of the older one, in the lake or in the next generation."""
-        key, old = row[0] % KEYS, s.head
-        if any(offset % KEYS == key for offset, _ in old.recalled):
-            rows = (*(one for one in old.recalled if one[0] % KEYS != key), row)
+        key, old = row[0] % self.keys, s.head
+        if any(offset % self.keys == key for offset, _ in old.recalled):
+            rows = (*(one for one in old.recalled if one[0] % self.keys != key), row)
             return made._replace(batch=old.batch, generation=len(s.versions) + 1, recalled=tuple(sorted(rows)))
-        batch = (*(one for one in old.batch if one[0] % KEYS != key), row)
+        batch = (*(one for one in old.batch if one[0] % self.keys != key), row)
         return made._replace(batch=tuple(sorted(batch)))
 
     def _others(self, s: State) -> Iterator[Step[State]]:
@@ -593,7 +592,7 @@ class Cuts:
     def _stream_part(
         self, lake: Lake, plan: Plan, base: Cut | tuple[()], sequence: int
     ) -> tuple[str, tuple[File, ...], tuple[tuple[int, File, int], ...]]:
-        """Files that reach above `batch_hi`, and deletes of their rows below; those of the last cut, if they still fit."""
+        """Files that reach above `batch_hi`, and deletes of rows below; those of the last cut, if they still fit."""
         if self.kind == "keyed":
             return "", (), ()
         batch_hi = plan.bound[1]

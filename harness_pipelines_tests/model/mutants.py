@@ -490,12 +490,12 @@ MUTANTS: Mapping[str, Mutant] = {
     "a chunk begins one offset too low": Mutant(None, ("chunk_off_by_one",), CUTS_REVERT, "F1"),
     "a chunk is kept that the lake has a part of": Mutant(None, ("straddling_chunk_kept",), CUTS_REVERT, "F1"),
     "a chunk is kept over a change of columns": Mutant(None, ("chunk_over_makers",), CUTS_EVOLVE, "S21"),
-    "a chunk is kept over a change of the decoder": Mutant(None, ("chunk_over_makers",), CUTS_TAIL, "S2"),
+    "a chunk is kept over a change of the decoder": Mutant(None, ("chunk_over_makers",), CUTS_TAIL, "S21"),
     "what a revert gives back to the buffer is not read": Mutant(None, ("revert_ends_no_chunk",), CUTS_REVERT, "F1"),
     "a record is put back into the buffer": Mutant(REPLAY, ("replayed_into_the_buffer",), CUTS_CORRECTED, "S2"),
     "recalled rows of another generation are kept": Mutant(None, ("recalled_without_generation",), CUTS_KEYED, "S2"),
     "recalled rows are kept after they went back": Mutant(
-        None, ("recalled_kept_after_revert",), CUTS_KEYED_REVERT, "S2"
+        None, ("recalled_kept_after_revert",), CUTS_KEYED_REVERT, "F1"
     ),
     "a merged state calls itself fresh": Mutant(None, ("merged_is_fresh",), CUTS_KEYED, "F9"),
     "the files of a cut may go when it is answered": Mutant(None, ("lease_ends_at_the_answer",), CUT_FILES, "S11"),
@@ -503,13 +503,12 @@ MUTANTS: Mapping[str, Mutant] = {
     "a cut is served whose row is gone": Mutant(None, ("served_without_its_row",), CUT_FILES, "S11"),
     "a maker that lost answers with its own cut": Mutant(None, ("loser_answers",), CUT_FILES, "S11"),
     "a cut names files that were unreachable for a while": Mutant(None, ("lease_unchecked",), CUT_FILES, "F3"),
-    "a cut takes over files of one that is not the newest": Mutant(
-        None, ("previous_unchecked", "follows_unchecked"), CUT_FILES, "F3"
-    ),
+    "a cut takes over files of one that is not the newest": Mutant(None, ("previous_unchecked",), CUT_FILES, "F3"),
+    "a cut has the number of one before it": Mutant(None, ("follows_unchecked",), CUT_FILES, "F3"),
     "a number of a cut is given to another one": Mutant(EXPIRE, ("numbers_begin_again",), CUT_FILES, "F3"),
     "a cut does not keep its version": Mutant(EXPIRE, ("version_unprotected",), CUT_FILES, "F3"),
     "expire judges cuts by the clock": Mutant(EXPIRE, ("cuts_by_the_clock",), CUT_FILES, "F3"),
-    "files go in the run that forgets their cut": Mutant(EXPIRE, ("same_run",), CUT_FILES, "S11"),
+    "files go in the run that forgets their cut": Mutant(EXPIRE, ("same_run",), CUT_FILES, "F3"),
     "files of a cut that is being made are orphans": Mutant(EXPIRE, ("horizon_too_short",), CUT_FILES, "F3"),
     "the ETag of an answer is that of the state": Mutant(None, ("etag_of_the_state",), CUT_FILES_CACHED, "S11"),
 }
