@@ -10,6 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+import orjson
+
+BEHIND_MS = 10_000  #: a cut's time before the server's clock: engines read as of the start of their transaction
 
 #: Per partition ``(start, batch_hi, stream_hi, high)``: `high` is `buffer_hi`, or the end of a decoded tail.
 CutBounds = Mapping[int, tuple[int, int, int, int]]
@@ -43,3 +49,29 @@ class ChunkPlan:
 
     kept: tuple[Chunk, ...]
     written: tuple[Writing, ...]
+
+
+def table_uuid(warehouse: str, table_id: int) -> UUID:
+    """The id that all cuts of a table have: the same in all servers."""
+    return uuid5(NAMESPACE_URL, f"{warehouse.rstrip('/')}#{table_id}")
+
+
+def snapshot_id(table_id: int, version: int, bounds: CutBounds) -> int:
+    """The id of a cut's snapshot, positive and of 63 bits."""
+    told = f"{table_id}/{version}/{bounds_text(bounds)}".encode()
+    return int.from_bytes(blake2b(told, digest_size=8).digest()) >> 1 or 1
+
+
+def bounds_text(bounds: CutBounds) -> str:
+    """*bounds* as JSON, by partition: the same text for the same bounds."""
+    return orjson.dumps({str(p): list(bounds[p]) for p in sorted(bounds)}).decode()
+
+
+def timestamp_ms(now_ms: int, last_ms: int | None) -> int:
+    """The time of a cut that is made at *now_ms*, after one of *last_ms*."""
+    return max(now_ms - BEHIND_MS, 0 if last_ms is None else last_ms + 1)
+
+
+def fresh_folder(warehouse: str, *, namespace: str, name: str, uuid: UUID) -> str:
+    """Where the files of a table's cuts lie: beside its views."""
+    return f"{warehouse.rstrip('/')}/{namespace}/{name}__fresh-{uuid.hex[:8]}"
