@@ -74,9 +74,7 @@ class CutBook(Protocol):
         """The cut with the highest sequence whose time has not ended, and the ledger's clock."""
         ...
 
-    def publish(
-        self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta
-    ) -> Cut:
+    def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
 
         Raises: CutOvertaken, LeaseEnded.
@@ -97,7 +95,10 @@ class CutFiles(Protocol):
     def write_chunk(
         self, table: TableRow, version: Version, rows: pa.Table, *, ranges: Ranges, maker: str, sequence: int
     ) -> Chunk:
-        """Write *rows*, in the plan's columns and all coordinates, as one file: the rows of *ranges*, in offset order."""
+        """Write *rows*, in the plan's columns and all coordinates, as one file: all rows of *ranges*, in offset order.
+
+        Raises, besides: CutImpossible for a row elsewhere; LakeFileMissing, LakeFileBroken, LakeUnreadable.
+        """
         ...
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:

@@ -1,8 +1,8 @@
 """Pure rules of cuts: identity, order, and which rows of the buffer go to which chunk.
 
 A cut is one version of the lake with the rows above it up to one vector of offsets, written as one snapshot of Iceberg.
-The rows that the lake does not have are in *chunks*, small immutable files that later cuts name again. That small chunks
-are put together while they are smaller than twice the next one is the rule of a log-structured merge (O'Neil et al.,
+The rows that the lake does not have are in *chunks*, small immutable files that later cuts name again. That small
+chunks are put together while they are smaller than twice the next one is the rule of a log-structured merge (O'Neil et al.,
 "The Log-Structured Merge-Tree", 1996): each row is written about log2 times.
 """
 
@@ -30,7 +30,8 @@ class Chunk:
     rows: int
     bytes: int
     sequence: int  #: of the first cut that named it
-    maker: str  #: what its rows were made with: its columns, and for a tail the decoder; another maker starts new chunks
+    #: What its rows were made with: its columns, and for a tail the decoder. Another maker starts new chunks.
+    maker: str
     entry: str  #: JSON of the lake, which alone reads it: what the manifest says of the file
 
 
