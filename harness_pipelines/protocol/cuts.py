@@ -2,8 +2,8 @@
 
 A cut is one version of the lake with the rows above it up to one vector of offsets, written as one snapshot of Iceberg.
 The rows that the lake does not have are in *chunks*, small immutable files that later cuts name again. That small
-chunks are put together while they are smaller than twice the next one is the rule of a log-structured merge (O'Neil et al.,
-"The Log-Structured Merge-Tree", 1996): each row is written about log2 times.
+chunks are put together while they are smaller than twice the next one is the rule of a log-structured merge (O'Neil et
+al., "The Log-Structured Merge-Tree", 1996): each row is written about log2 times.
 """
 
 from __future__ import annotations

@@ -107,8 +107,12 @@ def container(schema: bytes, metadata: Mapping[str, str], records: Iterable[byte
 
 @lru_cache(64)
 def entry_schema(partition: StructType) -> bytes:
-    """The schema of the entries of a manifest whose files are partitioned by *partition*."""
-    file = data_file_with_partition(partition_type=partition, format_version=FORMAT)
+    """The schema of the entries of a manifest whose files are partitioned by *partition*.
+
+    Iceberg in Java has all values of partitions optional, PyIceberg those of required columns not; readers take both.
+    """
+    optional = StructType(*(field.model_copy(update={"required": False}) for field in partition.fields))
+    file = data_file_with_partition(partition_type=optional, format_version=FORMAT)
     return _avro_of(manifest_entry_schema_with_data_file(format_version=FORMAT, data_file=file), "manifest_entry")
 
 

@@ -80,7 +80,9 @@ class IcebergCuts:
         place, seen = self._place(table), table.at_schema(version.schema_version)
         location = version.stream.metadata
         query = LakeQuery(table=table.name, version=version.version, ranges={}, columns=())
-        shape = shape_of(metadata_at(location, query, place), None, names=(location, None))
+        shape = shape_of(
+            metadata_at(location, query, place), None, names=(location, None), schema_version=version.schema_version
+        )
         with reachable(table.name, "writing a chunk of a cut"):
             return chunk_files.write_chunk(seen, place, shape, rows, ranges=ranges, maker=maker, sequence=sequence)
 
@@ -148,7 +150,12 @@ class IcebergCuts:
         locations = [view.metadata for view in version.views.values()]
         metadata = {location: metadata_at(location, query, place) for location in locations}
         names = (base.metadata if base else version.stream.metadata, other.metadata if other else None)
-        shape = shape_of(metadata[names[0]], metadata[names[1]] if names[1] else None, names=names)
+        shape = shape_of(
+            metadata[names[0]],
+            metadata[names[1]] if names[1] else None,
+            names=names,
+            schema_version=version.schema_version,
+        )
         return _Views(base=base, other=other, metadata=metadata, shape=shape)
 
 

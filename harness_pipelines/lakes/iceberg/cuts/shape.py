@@ -13,12 +13,15 @@ from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_map
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import NestedField
 
 from harness_pipelines.lakes.iceberg.checked_io import KEPT
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.cuts import CutImpossible
 
 _SHAPE_BYTES = 64 * 2**10  #: about what one takes
+#: Added to the table's number of a schema: manifests of the views tell schemas with low ids, which a cut's is not.
+SCHEMA_IDS = 1_000_000
 FIRST_PARTITION_ID = 999  #: Iceberg's last one of a table that is not partitioned
 
 
@@ -89,22 +92,26 @@ class CutShape:
         return parquet_path_to_id_mapping(self.stored)
 
 
-def shape_of(base: TableMetadata, other: TableMetadata | None, *, names: tuple[str, str | None]) -> CutShape:
+def shape_of(
+    base: TableMetadata, other: TableMetadata | None, *, names: tuple[str, str | None], schema_version: int
+) -> CutShape:
     """The shape of cuts over the view *base*, and rows of *other*; *names* are the locations of their metadata.
 
     Raises: CutImpossible where a column has two ids: a reader would find it in the files of one view alone.
     """
-    return KEPT.get(
-        "\n".join(filter(None, names)), lambda: _made(base, other, names), kind="cut", weigh=lambda _: _SHAPE_BYTES
-    )
+    key = "\n".join([str(schema_version), *filter(None, names)])
+
+    def make() -> CutShape:
+        return _made(base, other, names, _served(base.schema(), schema_version))
+
+    return KEPT.get(key, make, kind="cut", weigh=lambda _: _SHAPE_BYTES)
 
 
-def _made(base: TableMetadata, other: TableMetadata | None, names: tuple[str, str | None]) -> CutShape:
-    schema = _served(base.schema())
+def _made(base: TableMetadata, other: TableMetadata | None, names: tuple[str, str | None], schema: Schema) -> CutShape:
     specs = list(base.partition_specs)
     moved: dict[int, int] = {}
     if other is not None:
-        _check_same(schema, _served(other.schema()), names)
+        _check_same(schema, other.schema(), names)
         for spec in other.partition_specs:
             moved[spec.spec_id] = _id_in(specs, spec)
     plain = _id_in(specs, PartitionSpec())
@@ -119,14 +126,18 @@ def _made(base: TableMetadata, other: TableMetadata | None, names: tuple[str, st
     )
 
 
-def _served(schema: Schema) -> Schema:
-    """*schema* without the column of the sample layer."""
-    fields = [field for field in schema.fields if field.name != LAYER.name]
-    return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
+def _served(schema: Schema, schema_version: int) -> Schema:
+    """*schema* without the column of the sample layer, under an id that no schema of a view has."""
+    ids = schema.identifier_field_ids
+    return Schema(*_columns(schema), schema_id=SCHEMA_IDS + schema_version, identifier_field_ids=ids)
+
+
+def _columns(schema: Schema) -> list[NestedField]:
+    return [field for field in schema.fields if field.name != LAYER.name]
 
 
 def _check_same(base: Schema, other: Schema, names: tuple[str, str | None]) -> None:
-    first, second = ({field.field_id: field for field in schema.fields} for schema in (base, other))
+    first, second = ({field.field_id: field for field in _columns(schema)} for schema in (base, other))
     if first != second:
         one = next(i for i in sorted({*first, *second}) if first.get(i) != second.get(i))
         raise CutImpossible(
