@@ -1,4 +1,4 @@
-"""A table whose views are files in a folder, without a ledger: rows go where a test puts them, and cuts are made of it."""
+"""A table whose views are files in a folder, without a ledger: a test puts rows where it wants, and makes cuts of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
-from harness_pipelines.protocol.cuts import Chunk
+from harness_pipelines.protocol.cuts import Chunk, snapshot_id
 from harness_pipelines.protocol.lake.properties import BATCH_HI, STARTS, vector_text
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeColumn, LakeQuery, LakeStats
@@ -231,7 +231,14 @@ class CutRig:
             chunks = [] if part is None else [self.chunk({p: (low, part.high[p]) for p, low in part.low.items()})]
         told = {p: (b.start, b.batch_hi, b.stream_hi, b.buffer_hi) for p, b in self.bounds.items()}
         return self.cuts.write_cut(
-            self.table, self.version(), plan, chunks=chunks, previous=previous, bounds=told, now_ms=NOW_MS
+            self.table,
+            self.version(),
+            plan,
+            chunks=chunks,
+            previous=previous,
+            bounds=told,
+            snapshot_id=snapshot_id(7, plan.version, told),
+            now_ms=NOW_MS,
         )
 
 

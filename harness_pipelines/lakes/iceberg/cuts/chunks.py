@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntryStatus
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
@@ -171,11 +172,11 @@ def _entry(chunk: Chunk, stamp: Stamp) -> Entry:
     )
 
 
-def read_chunk(place: Place, plan: ReadPlan, chunk: Chunk) -> pa.Table:
+def read_chunk(io: FileIO, plan: ReadPlan, chunk: Chunk) -> pa.Table:
     """The rows of a chunk in the plan's columns and types. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
     columns = table_columns(plan)
-    with _named_errors(plan, chunk.path), damage_named(place.io, chunk.path):
-        source = place.io.new_input(chunk.path)
+    with _named_errors(plan, chunk.path), damage_named(io, chunk.path):
+        source = io.new_input(chunk.path)
         with source.open() as stream:
             rows = parquet_file(stream).read()
             size = len(source)

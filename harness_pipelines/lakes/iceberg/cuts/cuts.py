@@ -27,7 +27,7 @@ from harness_pipelines.lakes.iceberg.cuts.shape import CutShape, shape_of
 from harness_pipelines.ports.cuts import CutDraft, CutImpossible, CutPart
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, snapshot_id, timestamp_ms
+from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
 from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.protocol.versions import Version
@@ -51,8 +51,8 @@ class _Views:
     shape: CutShape
 
     @property
-    def last_sequence(self) -> int:
-        return max(_last_sequence(metadata) for metadata in self.metadata.values())
+    def sequences(self) -> list[int]:
+        return [_last_sequence(metadata) for metadata in self.metadata.values()]
 
     @property
     def folders(self) -> list[str]:
@@ -77,7 +77,7 @@ class IcebergCuts:
 
         Raises: CutImpossible, LakeAway, StoreRefused; LakeFileMissing, LakeFileBroken, LakeUnreadable.
         """
-        place, seen = self._place(table), table.at_schema(version.schema_version)
+        place, seen = self._place(table, version), table.at_schema(version.schema_version)
         location = version.stream.metadata
         query = LakeQuery(table=table.name, version=version.version, ranges={}, columns=())
         shape = shape_of(
@@ -88,7 +88,7 @@ class IcebergCuts:
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
         """The rows of a chunk as they were written. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
-        return chunk_files.read_chunk(self._place(table), plan, chunk)
+        return chunk_files.read_chunk(opened_io(), plan, chunk)
 
     def write_cut(
         self,
@@ -99,13 +99,14 @@ class IcebergCuts:
         chunks: Sequence[Chunk],
         previous: CutDraft | None,
         bounds: CutBounds,
+        snapshot_id: int,
         now_ms: int,
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are. Raises: as the port."""
-        place, views = self._place(table), self._views(table, version, plan)
-        last = max(views.last_sequence, previous.sequence if previous else 0)
-        stamp = Stamp(snapshot=snapshot_id(table.table_id, version.version, bounds), sequence=last + 1)
-        at_ms = timestamp_ms(now_ms, previous.timestamp_ms if previous else None)
+        place, views = self._place(table, version), self._views(table, version, plan)
+        sequence = next_sequence(previous and previous.sequence, views.sequences)
+        stamp = Stamp(snapshot=snapshot_id, sequence=sequence)
+        at_ms = next_timestamp(previous and previous.timestamp_ms, now_ms)
         writing = Writing(place=place, shape=views.shape, stamp=stamp, plan=plan)
         parts, manifests, own = _view_manifests(writing, views, previous.parts if previous else {})
         named = chunk_files.named_by(chunks, stamp)
@@ -136,8 +137,8 @@ class IcebergCuts:
             files=(metadata, manifest_list, *own, *(chunk.path for chunk in named)),
         )
 
-    def _place(self, table: TableRow) -> Place:
-        return Place.of(table, warehouse=self._warehouse, io=opened_io())
+    def _place(self, table: TableRow, version: Version) -> Place:
+        return Place.of(table, version, warehouse=self._warehouse, io=opened_io())
 
     def _views(self, table: TableRow, version: Version, plan: ReadPlan) -> _Views:
         """The views that *plan* reads: the batch view is the base if it is one of them. Raises: CutImpossible."""
@@ -146,7 +147,7 @@ class IcebergCuts:
         base = parts.get("batch") or parts.get("stream")
         other = parts.get("stream") if "batch" in parts else None
         query = LakeQuery(table=table.name, version=version.version, ranges={}, columns=())
-        place = self._place(table)
+        place = self._place(table, version)
         locations = [view.metadata for view in version.views.values()]
         metadata = {location: metadata_at(location, query, place) for location in locations}
         names = (base.metadata if base else version.stream.metadata, other.metadata if other else None)
@@ -199,9 +200,9 @@ def _view_manifests(
 
 
 def _summary(plan: ReadPlan, bounds: CutBounds) -> dict[str, str]:
-    """What the snapshot says of the cut. That of a keyed table is its state at `batch_hi`, and behind by the rest."""
-    found = {"harness.version": str(plan.version), "harness.bounds": bounds_text(bounds)}
-    if not plan.key:
-        return {**found, "harness.freshness": "fresh"}
-    behind = sum(high - batch_hi for _, batch_hi, _, high in bounds.values())
-    return {**found, "harness.freshness": "merged", "harness.behind": str(behind)}
+    """What the snapshot says of the cut. That of a keyed table is its merged state."""
+    return {
+        "harness.version": str(plan.version),
+        "harness.bounds": bounds_text(bounds),
+        "harness.freshness": "merged" if plan.key else "fresh",
+    }

@@ -11,7 +11,8 @@ from pyiceberg.io import FileIO
 from harness_pipelines.drivers.object_stores.marks import create_mark, read_mark
 from harness_pipelines.ports.cuts import CutImpossible
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.protocol.cuts import fresh_folder, table_uuid
+from harness_pipelines.protocol.cuts import cut_folder, table_uuid
+from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.locations import normal
 
 
@@ -19,15 +20,14 @@ from harness_pipelines.spec.locations import normal
 class Place:
     """The fresh folder of one table."""
 
-    folder: str  #: in its normal form
+    folder: str
     uuid: UUID  #: that all cuts of the table have
     io: FileIO  #: reads the files of any place
 
     @classmethod
-    def of(cls, table: TableRow, *, warehouse: str, io: FileIO) -> Place:
-        uuid = table_uuid(warehouse, table.table_id)
-        folder = fresh_folder(warehouse, namespace=table.spec.namespace, name=table.spec.name, uuid=uuid)
-        return cls(folder=folder, uuid=uuid, io=io)
+    def of(cls, table: TableRow, version: Version, *, warehouse: str, io: FileIO) -> Place:
+        folder = cut_folder(table.spec.name, version.stream.metadata)
+        return cls(folder=folder, uuid=table_uuid(warehouse, table.table_id), io=io)
 
     @property
     def refused(self) -> str:
