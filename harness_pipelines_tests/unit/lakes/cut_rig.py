@@ -1,4 +1,4 @@
-"""A table whose views are files in a folder, without a ledger: a test puts rows where it wants, and makes cuts of it."""
+"""A table whose views are files in a folder, without a ledger: tests put rows where they want, and make cuts of it."""
 
 from __future__ import annotations
 
