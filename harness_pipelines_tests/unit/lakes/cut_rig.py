@@ -18,6 +18,7 @@ from harness_pipelines.lakes.iceberg.cuts.cuts import IcebergCuts
 from harness_pipelines.lakes.iceberg.private.tables import Changes
 from harness_pipelines.lakes.iceberg.read.scan import located
 from harness_pipelines.lakes.iceberg.reads import IcebergReads
+from harness_pipelines.lakes.iceberg.write.corrections import written
 from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.lakes.iceberg.write.replace import replace_files
 from harness_pipelines.lakes.iceberg.write.schema import IcebergSchemas
@@ -112,14 +113,16 @@ class CutRig:
         if LAYER.name in schema.names:
             rows = rows.append_column(LAYER.name, pc.equal(pc.bit_wise_and(rows[OFFSET], 1), 0))
         told = {} if view == "stream" else {BATCH_HI: vector_text(self.reached(reaches))}
-        with Changes(current) as changes:
-            changes.append(conformed(rows.select(schema.names), schema), snapshot_properties=told)
+        files = written(current, conformed(rows.select(schema.names), schema))
+        with Changes(current) as changes, changes.update_snapshot(snapshot_properties=told).merge_append() as append:
+            for file in files:
+                append.append_data_file(file)
         self._moved(view, current)
 
     def reached(self, reaches: Mapping[int, int] | None) -> dict[int, int]:
         return {p: b.batch_hi for p, b in self.bounds.items()} | dict(reaches or {})
 
-    def hide(self, view: ViewName, ranges: Ranges) -> None:
+    def hide(self, view: ViewName, ranges: Ranges, *, reaches: Mapping[int, int] | None = None) -> None:
         """Hide the rows of *ranges* by position deletes, as a merge does."""
         metadata = self.pointers.at[view]
         query = LakeQuery(
@@ -135,7 +138,7 @@ class CutRig:
             return
         current = self.lake.load(self.table, metadata, view=view)
         hidden = self.lake.hide(self.table, metadata, positions, view=view)
-        told = {} if view == "stream" else {BATCH_HI: vector_text(self.reached(None))}
+        told = {} if view == "stream" else {BATCH_HI: vector_text(self.reached(reaches))}
         with Changes(current) as changes:
             replace_files(changes, Replacement(removed={}, hidden=hidden, added=(), same_rows=False), properties=told)
         self._moved(view, current)

@@ -169,7 +169,7 @@ EVOLVED = {
     "n": "int",
     "gone": "double",
     "place": "struct<city: string, pos: struct<lat: double>>",
-    "tags": "list<struct<a b: int>>",
+    "tags": "list<struct<`a b`: int>>",
 }
 
 
@@ -178,7 +178,7 @@ def of_schema(names: Mapping[str, Any], places: Places) -> pa.Table:
 
 
 def test_columns_that_were_added_renamed_widened_and_dropped(tmp_path: Path):
-    rig = CutRig(tmp_path, EVOLVED, layout={"sample": 0.5})
+    rig = CutRig(tmp_path, EVOLVED, layout={"sample": 0.5, "columns": ["id"]})
     common = {
         "id": lambda at: pa.array([o for _, o in at], pa.int64()),
         "place": lambda at: pa.array(
@@ -295,9 +295,8 @@ def test_rows_of_the_base_view_beyond_the_plan_are_hidden(tmp_path: Path, hidden
     rig.append("batch", rows(run(0, 5, 9) + run(1, 0, 3)), reaches={1: 3})
     rig.append("batch", rows(run(0, 9, 12)), reaches={1: 3})
     if hidden:
-        rig.hide("batch", {0: (1, 2)})
-        rig.hide("batch", {0: (6, 7)})
-        rig.append("batch", rows([]), reaches={1: 3})
+        rig.hide("batch", {0: (1, 2)}, reaches={1: 3})
+        rig.hide("batch", {0: (6, 7)}, reaches={1: 3})
     rig.at(0, 0, 7, 7, 7)
     draft = rig.cut()
     assert_same(rig, draft)
@@ -410,14 +409,14 @@ def test_what_a_cut_says_of_itself(rig: CutRig):
         "harness.version": str(draft.version),
         "harness.bounds": orjson.dumps({"0": [0, 15, 30, 40], "1": [0, 10, 20, 25]}).decode(),
         "harness.freshness": "fresh",
-        "total-records": "75",
+        "total-records": "70",
         "total-data-files": "6",
         "total-delete-files": "3",
         "total-position-deletes": "10",
         "total-equality-deletes": "0",
     }
     data = entries(draft, ManifestContent.DATA)
-    assert sum(entry.data_file.record_count for entry in data) == 75
+    assert sum(entry.data_file.record_count for entry in data) == 70
     assert told.sort_orders[0].is_unsorted
 
 
@@ -431,8 +430,6 @@ def test_a_chunk_tells_what_pyiceberg_would_tell_of_its_file(rig: CutRig, tmp_pa
         "partition_specs": [replace_spec() for _ in metadata.partition_specs], "location": (tmp_path / "x").as_uri(),
     })  # fmt: skip
     schema = metadata.schema().as_arrow()
-    assert rig.buffer is not None
-    kept = in_order(rig.buffer).slice(10)
     kept = rig.cuts.read_chunk(rig.table, rig.plan(), chunk)
     [other] = data_files(elsewhere, conformed(kept.select(schema.names), schema), opened_io())
     found = data_file_of(chunk.entry)
