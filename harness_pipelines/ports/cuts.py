@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from harness_pipelines.errors import Recovery, TryAgain
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.cuts import Chunk, CutBounds
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ class CutOvertaken(TryAgain):
     """Another server published a cut of the table meanwhile; it is served instead."""
 
     recovery = Recovery.REFRESH
+
+
+class CutImpossible(HarnessError):
+    """The state of the table cannot be written down as one snapshot of Iceberg."""
+
+    way_on = "read it by `Table.read`, `harness sql` or Spark, which read each tier by itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,10 @@ class CutFiles(Protocol):
     def write_chunk(
         self, table: TableRow, version: Version, rows: pa.Table, *, ranges: Ranges, maker: str, sequence: int
     ) -> Chunk:
-        """Write *rows*, in the plan's columns and all coordinates, as one file: the rows of *ranges*, in offset order."""
+        """Write *rows*, in the plan's columns and all coordinates, as one file: all rows of *ranges*, in offset order.
+
+        Raises, besides: CutImpossible for a row elsewhere; LakeFileMissing, LakeFileBroken, LakeUnreadable.
+        """
         ...
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
@@ -108,5 +117,10 @@ class CutFiles(Protocol):
         snapshot_id: int,
         now_ms: int,
     ) -> CutDraft:
-        """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are."""
+        """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are.
+
+        *now_ms* is the server's clock. The draft's chunks are *chunks*, those that are new with the cut's sequence and
+        snapshot: they are what the next cut is given.
+        Raises, besides: CutImpossible; LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
+        """
         ...
