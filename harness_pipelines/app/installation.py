@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.acts.corrections import Corrections
     from harness_pipelines.ledgers.postgres.acts.evolve import Evolutions
     from harness_pipelines.ledgers.postgres.acts.reconcile import Losses, Reconciler
+    from harness_pipelines.ledgers.postgres.cuts import Cuts
     from harness_pipelines.ledgers.postgres.events import Outbox
     from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
     from harness_pipelines.ledgers.postgres.notify import News
@@ -190,6 +191,12 @@ class Stores:
         from harness_pipelines.ledgers.postgres.events import Outbox
 
         return Outbox(self.readers, self.news)
+
+    @once
+    def cuts(self) -> Cuts:
+        from harness_pipelines.ledgers.postgres.cuts import Cuts
+
+        return Cuts(self.readers)
 
     @once
     def snapshots(self) -> Snapshots:

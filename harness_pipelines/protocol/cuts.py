@@ -8,8 +8,10 @@ are put together while they are smaller than twice the next one is the rule of a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 
 #: Per partition ``(start, batch_hi, stream_hi, high)``: `high` is `buffer_hi`, or the end of a decoded tail.
 CutBounds = Mapping[int, tuple[int, int, int, int]]
@@ -43,3 +45,14 @@ class ChunkPlan:
 
     kept: tuple[Chunk, ...]
     written: tuple[Writing, ...]
+
+
+def cut_folder(name: str, metadata: str) -> str:
+    """The folder of the cuts of the table *name*, whose tiered view has the metadata file *metadata* (`stream_metadata`).
+
+    It lies beside the folder of that view, and is named after it: that folder's name is only this table's. The ledger
+    works it out by itself (`harness.cut_folder`), since expire lists it, and since a cut may name no other files.
+    Below it are `data` and `metadata`, as in the folder of a view.
+    """
+    view = re.sub(r"/metadata/[^/]*\Z", "", metadata)
+    return f"{view.rpartition('/')[0]}/{name}__fresh-{sha256(view.encode()).hexdigest()[:8]}"

@@ -86,7 +86,7 @@ class Upkeep:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
             positions = connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id}).fetchall()
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
-            connection.execute(sql("upkeep/delete_expired_leases"), {"table_id": table.table_id})
+            connection.execute(sql("upkeep/delete_ended"), {"table_id": table.table_id})
             starts = {row["partition"]: row["start"] for row in positions}
             decision = self._decide(connection, _in_force(connection, table), starts)
             if dry_run:
