@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.retention import Upkeep
     from harness_pipelines.ledgers.postgres.states import States
     from harness_pipelines.ledgers.postgres.table_state import TableStates
+    from harness_pipelines.ledgers.postgres.tokens import Tokens
     from harness_pipelines.ledgers.postgres.views.audits import SignOffs
     from harness_pipelines.ledgers.postgres.views.lineage import Lineage
     from harness_pipelines.ledgers.postgres.views.mirrors import Mirrors
@@ -209,6 +210,12 @@ class Stores:
         from harness_pipelines.ledgers.postgres.states import States
 
         return States(self.database)
+
+    @once
+    def tokens(self) -> Tokens:
+        from harness_pipelines.ledgers.postgres.tokens import Tokens
+
+        return Tokens(lambda: self.readers, lambda: self.database)
 
     @once
     def buffer_reader(self) -> BufferReader:

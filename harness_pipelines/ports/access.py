@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from harness_pipelines.ports.requests import RecallRequests, ReclusterRequests
     from harness_pipelines.ports.source import Log
+    from harness_pipelines.ports.tokens import TokenBook
     from harness_pipelines.ports.upkeep import Expiry, LogNotes, QuarantineMover, StallNotes
     from harness_pipelines.protocol.bounds import OffsetRange
     from harness_pipelines.protocol.changes.corrections import Wanted
@@ -276,6 +277,13 @@ class HasTables(Protocol):
     @property
     def tables(self) -> Ledger:
         """The ledger as a reader may use it."""
+        ...
+
+
+class HasTokens(Protocol):
+    @property
+    def tokens(self) -> TokenBook:
+        """See `TokenBook`."""
         ...
 
 

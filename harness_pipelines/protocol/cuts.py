@@ -26,7 +26,9 @@ class Chunk:
     rows: int
     bytes: int
     sequence: int  #: of the first cut that named it
-    maker: str  #: what its rows were made with: its columns, and for a tail the decoder; another maker starts new chunks
+    maker: (
+        str  #: what its rows were made with: its columns, and for a tail the decoder; another maker starts new chunks
+    )
     entry: str  #: JSON of the lake, which alone reads it: what the manifest says of the file
 
 
@@ -56,3 +58,8 @@ def cut_folder(name: str, metadata: str) -> str:
     """
     view = re.sub(r"/metadata/[^/]*\Z", "", metadata)
     return f"{view.rpartition('/')[0]}/{name}__fresh-{sha256(view.encode()).hexdigest()[:8]}"
+
+
+def is_cut_folder(folder: str) -> bool:
+    """Return whether a folder is named as those of cuts are."""
+    return re.search(r"/[a-z0-9_]+__fresh-[0-9a-f]{8}\Z", folder) is not None

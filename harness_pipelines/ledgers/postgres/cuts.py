@@ -1,7 +1,7 @@
 """The ledger's side of cuts: which one is the newest, and until when the files of each stay.
 
-The rules are in the ledger's functions (migration 0046): a reader's login has no other way to write a cut. Here they are
-called, and what they refuse gets its name.
+The rules are in the functions of the ledger (migration 0046): a login of a reader has no other way to write a cut. Here they
+are called, and what they refuse gets its name.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ class Cuts:
                 connection.execute(sql("cuts/prepare"), {"table_id": table.table_id})
         return None if row["sequence"] is None else _cut(row), row["now"]
 
-    def publish(
-        self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta
-    ) -> Cut:
+    def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
 
         Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull; OutcomeUnknown when the answer was lost: the newest
@@ -83,7 +81,9 @@ class Cuts:
                 cursor = connection.execute(sql("cuts/serve"), key)
             row = cursor.fetchone()
         if row is None or not row["alive"]:
-            raise CutOvertaken(f"the time of cut {cut.snapshot_id} has ended: its files may be gone; load the table again")
+            raise CutOvertaken(
+                f"the time of cut {cut.snapshot_id} has ended: its files may be gone; load the table again"
+            )
 
 
 def _refusal(error: psycopg.Error, table: TableRow) -> Exception:
