@@ -74,7 +74,7 @@ class Cut(CutDraft):
 
     @property
     def is_over(self) -> bool:
-        """Its files may be gone. It has numbers alone, for the next cut to go on from: no snapshot, chunk, part or file.
+        """Its files may be gone. It has numbers alone, from which the next cut goes on: no snapshot, chunk, part, file.
 
         Its sequence is above its own, and at least the ledger's clock in ms: no number is given twice, even by a ledger
         that was restored from a backup.

@@ -103,8 +103,8 @@ def check_globs(globs: Sequence[str]) -> tuple[str, ...]:
     for glob in found:
         if len(glob) > _GLOB_CHARS_MAX or not _GLOB.fullmatch(glob) or ("." not in glob and "*" not in glob):
             raise UsageError(
-                f"{glob!r} is no pattern of tables; write `namespace.name` of a-z, 0-9 and `_`, with `*` for any text and "
-                "`?` for one character, such as `shop.*`; or `*`"
+                f"{glob!r} is no pattern of tables; write `namespace.name` of a-z, 0-9 and `_`, with `*` for any text "
+                "and `?` for one character, such as `shop.*`; or `*`"
             )
     return found
 

@@ -50,7 +50,7 @@ class ChunkPlan:
 
 
 def cut_folder(name: str, metadata: str) -> str:
-    """The folder of the cuts of the table *name*, whose tiered view has the metadata file *metadata* (`stream_metadata`).
+    """The folder of the cuts of the table *name*, whose tiered view has the metadata file *metadata*.
 
     It lies beside the folder of that view, and is named after it: that folder's name is only this table's. The ledger
     works it out by itself (`harness.cut_folder`), since expire lists it, and since a cut may name no other files.

@@ -302,9 +302,10 @@ def test_only_the_last_cut_keeps_what_the_next_one_names_again(server: Server, r
 def test_no_more_than_ten_thousand_cuts_are_alive(server: Server, real: RealRig):
     server.cut()
     fill = (
-        "INSERT INTO harness.cuts (table_id, sequence, snapshot_id, timestamp_ms, version, schema_version, bounds, metadata,"
-        " chunks, parts, files, number, served_at, until) SELECT table_id, sequence + n, snapshot_id + n, timestamp_ms + n,"
-        " version, 1, bounds, metadata, '[]', '{}', files, number + n, served_at, until - n * %(apart)s::interval"
+        "INSERT INTO harness.cuts (table_id, sequence, snapshot_id, timestamp_ms, version, schema_version, bounds,"
+        " metadata, chunks, parts, files, number, served_at, until)"
+        " SELECT table_id, sequence + n, snapshot_id + n, timestamp_ms + n, version, 1, bounds,"
+        " metadata, '[]', '{}', files, number + n, served_at, until - n * %(apart)s::interval"
         " FROM harness.cuts, generate_series(1, 9999) n WHERE table_id = %(table_id)s"
     )
     key = {"table_id": server.table.table_id}

@@ -1,7 +1,7 @@
 """The ledger's side of cuts: which one is the newest, and until when the files of each stay.
 
-The rules are in the functions of the ledger (migration 0046): a login of a reader has no other way to write a cut. Here they
-are called, and what they refuse gets its name.
+The rules are in the ledger's functions (migration 0046), since a reader's login has no other way to write a cut. They
+are called here, and what they refuse gets its name.
 """
 
 from __future__ import annotations

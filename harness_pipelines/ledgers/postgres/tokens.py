@@ -1,6 +1,6 @@
 """The access tokens of one ledger. No secret is stored: a token is found by the digest of its secret.
 
-A secret is 32 random bytes, which nobody guesses, so that a plain SHA-256 is enough, and a look-up by it gives no time away.
+A secret is 32 random bytes, which cannot be guessed. So a plain SHA-256 is enough, and a look-up by it is safe to time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Tokens:
     def create(self, name: str, globs: Sequence[str], *, lasts: timedelta | None) -> MadeToken:
         """Make a token for the tables of *globs*; its secret is in the answer alone.
 
-        Raises: UsageError, TokenExists, TokensFull; OutcomeUnknown when the answer was lost: revoke it, and make another.
+        Raises: UsageError, TokenExists, TokensFull; OutcomeUnknown when the answer was lost: revoke it.
         """
         check_token(name, lasts)
         random = token_bytes(BYTES)
