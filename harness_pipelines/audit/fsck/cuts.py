@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from harness_pipelines.audit.fsck.rule import CutFilesSeen, Look, Objection, rule
 from harness_pipelines.drivers.files import SameFile
-from harness_pipelines.ports.files import FileStore
+from harness_pipelines.ports.files import FileStore, Unreadable
 from harness_pipelines.ports.table_state import SHOWN_MAX, Books, CutRow
 from harness_pipelines.spec.locations import is_below, normal
 
@@ -101,8 +101,8 @@ def views_name_no_cuts(look: Look) -> Iterator[Objection]:
     if not folders:
         return
     for view in look.views.values():
-        lists = [one for one in view.survey.lists.values() if isinstance(one, tuple)]
-        manifests = [one for one in view.survey.manifests.values() if isinstance(one, tuple)]
+        lists = [one for one in view.survey.lists.values() if not isinstance(one, Unreadable)]
+        manifests = [one for one in view.survey.manifests.values() if not isinstance(one, Unreadable)]
         named = {manifest.path for found in lists for manifest in found} | {*view.survey.metadata, *view.survey.lists}
         named |= {file.path for found in manifests for file in found}
         for path in sorted(named):
