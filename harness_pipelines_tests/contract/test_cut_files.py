@@ -1,10 +1,11 @@
-"""Expire keeps the files of cuts while their time lasts, and removes them in two runs; other tables it costs nothing."""
+"""Expire keeps the files of cuts while their time lasts, and removes them in two runs. Other tables pay nothing."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,7 @@ def test_a_cut_that_names_what_is_not_there_holds_nothing_up(real: RealRig, serv
     (folder / "orphan.avro").write_bytes(b"x")
     aged([(folder / "orphan.avro").as_uri()])
     draft = server.look().draft()
-    server.publish(server.draft(files=(*draft.files, draft.metadata, f"{server.folder}/metadata/orphan.avro")))
+    server.publish(replace(draft, files=(*draft.files, f"{server.folder}/metadata/orphan.avro")))
     assert expire(real, server.table).condemned == [(folder / "orphan.avro").as_uri()]
 
 

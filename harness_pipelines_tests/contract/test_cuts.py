@@ -448,7 +448,7 @@ def test_the_folder_is_known_before_a_file_is_in_it(server: Server, real: RealRi
     assert [row["folder"] for row in found] == [server.folder]
     assert is_cut_folder(server.folder)
     server.look()
-    assert len(real.ask("SELECT FROM harness.cut_folders WHERE table_id = %s", [server.table.table_id])) == 1
+    assert len(real.ask("SELECT * FROM harness.cut_folders WHERE table_id = %s", [server.table.table_id])) == 1
 
 
 @pytest.mark.parametrize(
