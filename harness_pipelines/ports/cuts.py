@@ -34,6 +34,18 @@ class CutImpossible(HarnessError):
     way_on = "read it by `Table.read`, `harness sql` or Spark, which read each tier by itself"
 
 
+class CutsFull(TryAgain):
+    """As many cuts of the table are alive as there may be."""
+
+    way_on = "serve with a shorter `--keep` or a longer `--every`, and let a worker run expire"
+
+
+class CutRejected(HarnessError):
+    """A cut has values that no server of the harness writes."""
+
+    way_on = "compare the clocks of the server and of Postgres; else report it with this message"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPart:
     """The manifests of one part of a cut, which the next cut names again as long as *key* is the same."""
@@ -66,18 +78,30 @@ class Cut(CutDraft):
     served_at: datetime
     until: datetime
 
+    @property
+    def is_over(self) -> bool:
+        """Its files may be gone. It has numbers alone, from which the next cut goes on: no snapshot, chunk, part, file.
+
+        Its sequence is above its own, and at least the ledger's clock in ms: no number is given twice, even by a ledger
+        that was restored from a backup.
+        """
+        return not self.snapshot_id
+
 
 class CutBook(Protocol):
     """What the ledger knows of cuts. A reader's login may do all of it."""
 
     def newest(self, table: TableRow) -> tuple[Cut | None, datetime]:
-        """The cut with the highest sequence whose time has not ended, and the ledger's clock."""
+        """The last cut, and the ledger's clock; of one whose time has ended the numbers alone (`Cut.is_over`).
+
+        With it the ledger knows the folder that the next cut's files are to be written in.
+        """
         ...
 
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
 
-        Raises: CutOvertaken, LeaseEnded.
+        Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull.
         """
         ...
 
