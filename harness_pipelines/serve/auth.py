@@ -56,6 +56,30 @@ class RunToken:
         return self._principal if hmac.compare_digest(_digest(self.secret), _digest(secret)) else None
 
 
+class Token(Protocol):
+    """What the ledger knows of a token (`ports/tokens.py`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def globs(self) -> tuple[str, ...]: ...
+
+    @property
+    def expires_at(self) -> datetime | None: ...
+
+
+class LedgerTokens:
+    """The tokens of the ledger: *check* is its look-up by a secret."""
+
+    def __init__(self, check: Callable[[str], Token | None]) -> None:
+        self._check = check
+
+    def check(self, secret: str) -> Principal | None:
+        found = self._check(secret)
+        return None if found is None else Principal(name=found.name, globs=found.globs, expires=found.expires_at)
+
+
 class AnyOf:
     """Asks several in order; the first that knows the token answers."""
 

@@ -9,6 +9,7 @@ import asyncio
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import structlog
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from harness_pipelines.errors import HarnessError, UsageError
 
+log = structlog.get_logger(__name__)
 GRACE_S = 8  #: for running loads after a signal; the command ends itself by force ten seconds after SIGTERM
 PATIENCE_S = 30.0  #: for a client to send the head of a request, and to take a part of an answer
 IDLE_S = 75  #: a connection stays open between two requests, longer than balancers keep theirs
@@ -63,9 +66,40 @@ class Tls:
                 f"{error.strerror or error}. Both are PEM files that belong together, the key without a password"
             ) from error
 
-    def state(self) -> tuple[float, ...]:
-        """Changes when one of the files does. Raises: OSError."""
-        return tuple(path.stat().st_mtime for path in (self.certificate, self.key))
+
+class CertificateFiles:
+    """Looks whether the files of a certificate were renewed."""
+
+    def __init__(self, tls: Tls, *, every_s: float) -> None:
+        self._tls, self._every_s = tls, every_s
+        self._looked, self._seen = time.monotonic(), self._state()
+
+    def look(self) -> None:
+        """Take new files, at most once in `every_s`. What is wrong with them is logged; the old ones stay in use."""
+        if time.monotonic() - self._looked < self._every_s:
+            return
+        self._looked, state = time.monotonic(), self._state()
+        if state == self._seen:
+            return
+        try:
+            self._tls.load()
+        except UsageError as error:
+            log.warning("serve.certificate_refused", table=None, why=str(error))
+        else:
+            log.info("serve.certificate_renewed", table=None)
+        self._seen = state
+
+    def _state(self) -> tuple[tuple[int, int] | None, ...]:
+        """When each file was written, and its bytes; None where it is away for a moment."""
+        return tuple(_written(path) for path in (self._tls.certificate, self._tls.key))
+
+
+def _written(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -137,6 +171,11 @@ class Serving:
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._server.server_state.connections)
 
     def check(self) -> None:
         """Raises: ServerEnded."""
