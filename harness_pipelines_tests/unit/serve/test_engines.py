@@ -192,8 +192,7 @@ def test_duckdb_is_refused_a_write_and_shows_why(lake: Lake, duck: duckdb.DuckDB
             query(write)
         refused.append(str(raised.value))
     assert lake.own.load_table("shop.orders").scan().count() == 3
-    assert all("Traceback" not in one for one in refused)
-    assert any("written by its topic" in one or "not support" in one for one in refused), refused
+    assert [one for one in refused if "written by its topic" not in one] == []
 
 
 def test_duckdb_sees_what_its_token_allows(lake: Lake, duck: duckdb.DuckDBPyConnection):
