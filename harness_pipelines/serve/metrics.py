@@ -15,7 +15,8 @@ class ServeMetrics:
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "harness_serve_requests_total",
-            "Requests to the catalog by route and HTTP status; route `other` is a path that does not exist.",
+            "Requests to the catalog by route and HTTP status; route `other` is a path that does not exist, or "
+            "a refused request.",
             ("route", "status"),
             registry=self.registry,
         )

@@ -108,7 +108,7 @@ def rig(globs: Sequence[str] = ("*",)) -> Rig:
         read.append(location)
         return location.encode()
 
-    made = FreshCatalog(ledger, ledger, lambda: loads, refused=NoCut, read=bytes_of, keep=KEEP, globs=globs)
+    made = FreshCatalog(ledger, ledger, lambda: loads, refused=(NoCut,), read=bytes_of, keep=KEEP, globs=globs)
     return Rig(ledger, loads, read, made)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -421,6 +423,18 @@ def test_metrics_count_requests_by_route_and_name_no_table(client: TestClient):
     assert 'harness_serve_requests_total{route="other",status="404"} 1.0' in shown
     assert "harness_serve_load_seconds_count 2.0" in shown
     assert "orders" not in shown
+
+
+def test_the_page_on_metrics_names_those_of_the_catalog(client: TestClient):
+    client.get(ORDERS)
+    page = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
+    documented = re.findall(r"^\| `(harness_serve_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", page, re.MULTILINE)
+    shown = client.get("/metrics").text
+    kinds = [one for one in re.findall(r"^# TYPE (\S+) (\S+)$", shown, re.MULTILINE) if not one[0].endswith("_created")]
+    assert [(name, kind) for name, kind, _, _ in documented] == kinds
+    for name, _, labels, meaning in documented:
+        assert f"# HELP {name} {meaning}" in shown
+        assert all(f"{label}=" in shown for label in re.findall(r"`(\w+)`", labels))
 
 
 def test_health_says_why_only_to_clients_with_a_token(catalog: MemoryCatalog):
