@@ -122,6 +122,7 @@ CUTS_TWO_REVERT = Cuts(CutsLeft(loads=3, reverts=1), records=1, servers=2, name=
 CUTS_SLOW = Cuts(CutsLeft(loads=3, crashes=1, forgets=1), records=1, servers=2, name="cuts: slow servers")
 CUTS_LOG = Cuts(CutsLeft(loads=3, lags=1), records=1, servers=2, kind="tail", name="cuts: two ends of one log")
 CUTS_VIEWS = Cuts(CutsLeft(loads=2, merges=2, compactions=1), name="cuts: both views")
+CUTS_VIEWS_REVERT = Cuts(CutsLeft(loads=2, merges=2, reverts=1), name="cuts: both views, reverts")
 CUTS_EVOLVE = Cuts(CutsLeft(loads=3, evolutions=1), name="cuts: schemas")
 CUTS_REVERT = Cuts(CutsLeft(loads=3, reverts=1), name="cuts: reverts")
 CUTS_CORRECTED = Cuts(CutsLeft(loads=2, merges=1), odd=True, name="cuts: corrections")
@@ -162,7 +163,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(RESTORES, RESTORES_LONG),
     DROPS,
     *(SPECS, HISTORY, STREAMS, MIRRORS, MIRRORS_BACKUP, MIRRORS_DROP),
-    *(CUTS, CUTS_TWO_REVERT, CUTS_SLOW, CUTS_LOG, CUTS_VIEWS, CUTS_EVOLVE, CUTS_REVERT),
+    *(CUTS, CUTS_TWO_REVERT, CUTS_SLOW, CUTS_LOG, CUTS_VIEWS, CUTS_VIEWS_REVERT, CUTS_EVOLVE, CUTS_REVERT),
     *(CUTS_CORRECTED, CUTS_CORRECTED_REVERT, CUTS_TAIL, CUTS_KEYED, CUTS_KEYED_REVERT),
     *(CUT_FILES, CUT_FILES_CRASH, CUT_FILES_CACHED),
 )
