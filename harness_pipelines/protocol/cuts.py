@@ -8,10 +8,11 @@ al., "The Log-Structured Merge-Tree", 1996): each row is written about log2 time
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from itertools import pairwise
 from json import dumps
 from typing import Protocol
@@ -90,6 +91,17 @@ def etag(metadata: str) -> str:
 def part_key(metadata: str, low: Vector) -> str:
     """The key of a view's part of a cut: what manifests of its files, and deletes of rows below *low*, are made of."""
     return dumps([metadata, sorted(low.items())], separators=(",", ":"))
+
+
+def cut_folder(name: str, metadata: str) -> str:
+    """The folder of the cuts of the table *name*, whose tiered view has the metadata file *metadata*.
+
+    It lies beside the folder of that view, and is named after it: that folder's name is only this table's. The ledger
+    works it out by itself (`harness.cut_folder`), since expire lists it, and since a cut may name no other files.
+    Below it are `data` and `metadata`, as in the folder of a view.
+    """
+    view = re.sub(r"/metadata/[^/]*\Z", "", metadata)
+    return f"{view.rpartition('/')[0]}/{name}__fresh-{sha256(view.encode()).hexdigest()[:8]}"
 
 
 # -- order ------------------------------------------------------------------------------------------------------
