@@ -14,7 +14,7 @@ from harness_pipelines_tests.model.acts import Acts
 from harness_pipelines_tests.model.corrections import Corrections
 from harness_pipelines_tests.model.cut_files import CutFiles
 from harness_pipelines_tests.model.cuts import Cuts
-from harness_pipelines_tests.model.cuts import Left as CutsLeft
+from harness_pipelines_tests.model.cuts_state import Left as CutsLeft
 from harness_pipelines_tests.model.files import Files
 from harness_pipelines_tests.model.history import History
 from harness_pipelines_tests.model.ingest import Ingest
