@@ -14,6 +14,7 @@ from harness_pipelines.lakes.iceberg.cuts.folder import Place, common_folder
 from harness_pipelines.lakes.iceberg.cuts.manifests import Listed, Stamp, write_list, write_manifest
 from harness_pipelines.lakes.iceberg.cuts.metadata import snapshot, write_metadata
 from harness_pipelines.lakes.iceberg.cuts.parts import (
+    Part,
     Writing,
     base_part,
     kept,
@@ -189,11 +190,12 @@ def _view_manifests(
             continue
         key = key_of(part, views.shape)
         metadata = views.metadata[part.metadata]
-        found = kept(known, name, key) or make(writing, part, metadata)
+        same = kept(known, name, key)
+        found = Part.from_json(same.manifests) if same else make(writing, part, metadata)
         if name == BASE:
             own = listed_by(metadata, writing.query({}), writing.place)
             manifests += [one for one in own if one.path not in found.left_out]
-        parts[name] = CutPart(key=key, manifests=found.to_json())
+        parts[name] = same or CutPart(key=key, manifests=found.to_json())
         manifests += found.written
         files += found.files
     return parts, manifests, files
