@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import StaticTable
+from pyiceberg.table.metadata import TableMetadataV1
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.files import listed
@@ -87,7 +88,7 @@ def entries(draft: CutDraft, content: ManifestContent) -> list[ManifestEntry]:
     return [entry for one in found for entry in one.fetch_manifest_entry(opened_io())]
 
 
-def full(folder: Path, **words: Any) -> CutRig:
+def full(folder: Path | str, **words: Any) -> CutRig:
     """Two views, several files in each, deletes in both, a file that straddles, and a buffer."""
     rig = CutRig(folder, COLUMNS, **words)
     rig.at(0, 0, 15, 30, 40)
@@ -413,10 +414,11 @@ def test_times_sequences_and_the_uuid_of_cuts(rig: CutRig):
     assert (later.timestamp_ms, later.sequence) == (NOW_MS + 6, 10**13 + 1)
     told = [StaticTable.from_metadata(draft.metadata).metadata for draft in (first, second, later)]
     assert len({one.table_uuid for one in told}) == 1
-    views = [pinned(at).metadata.last_sequence_number for at in rig.pointers.at.values()]
-    assert first.sequence > max(views)
+    heads = [pinned(at).metadata.current_snapshot() for at in rig.pointers.at.values()]
+    assert first.sequence > max(head.sequence_number or 0 for head in heads if head)
     for draft, one in zip((first, second, later), told, strict=True):
         [snapshot] = one.snapshots
+        assert not isinstance(one, TableMetadataV1)
         assert one.last_sequence_number == snapshot.sequence_number == draft.sequence
         assert one.last_updated_ms == snapshot.timestamp_ms == draft.timestamp_ms
         assert (one.metadata_log, one.snapshot_log, snapshot.parent_snapshot_id) == ([], [], None)
