@@ -371,6 +371,14 @@ def test_another_version_of_a_view_or_another_bound_is_another_part(rig: CutRig)
     assert_same(rig, second)
 
 
+def test_the_same_views_with_other_bounds_are_another_part(rig: CutRig):
+    first = rig.cut()
+    rig.at(0, 0, 15, 26, 26)
+    second = rig.cut(previous=first)
+    assert second.parts["other"] != first.parts["other"]
+    assert_same(rig, second)
+
+
 def test_chunks_are_added_once_then_kept_with_their_sequence_then_dropped(rig: CutRig):
     one, two = rig.chunk({0: (30, 35)}), rig.chunk({0: (35, 40), 1: (20, 25)})
     rig.at(0, 0, 15, 30, 35)
