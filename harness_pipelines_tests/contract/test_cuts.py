@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -16,8 +17,10 @@ import pytest
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
 from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ledgers.postgres import migrations
 from harness_pipelines.ledgers.postgres.acts.drop import drop_table
 from harness_pipelines.ledgers.postgres.cuts import Cuts
+from harness_pipelines.ledgers.postgres.migrations import ledger_database, migrate
 from harness_pipelines.ports.cuts import Cut, CutDraft, CutOvertaken, CutRejected, CutsFull
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow, TableUnknown
 from harness_pipelines.protocol.claims import Stage
@@ -25,6 +28,7 @@ from harness_pipelines.protocol.cuts import cut_folder, is_cut_folder
 from harness_pipelines_tests.contract.cuts_rig import KEEP, Server, server_of
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_locks import waits
+from harness_pipelines_tests.contract.test_postgres import OLD_TABLE, migrate_before
 
 DAY = timedelta(hours=24)
 
@@ -475,6 +479,28 @@ def test_chunks_in_a_folder_from_before_the_view_moved_are_named_again(server: S
     draft = server.look().draft()
     assert draft.metadata.startswith("file:///elsewhere/")
     server.publish(replace(draft, files=(*draft.files, first.chunks[0].path)))
+
+
+def test_a_table_of_an_earlier_harness_is_served_as_any(make_database: Callable[[], str]):
+    dsn = make_database()
+    migrate_before(46, dsn)
+    old = (
+        "INSERT INTO harness.versions (table_id, version, stream_metadata, stream_snapshot, schema_version, bounds, "
+        "committed_at) SELECT table_id, 1, 'file:///lake/old/orders__stream-0123abcd/metadata/1.metadata.json', 1, 1, "
+        "'{}', now() FROM harness.tables"
+    )
+    with psycopg.connect(dsn) as owner:
+        owner.execute(OLD_TABLE, ["orders", "{}"])
+        owner.execute(old)
+    assert migrate(dsn) == [name for number, name, _ in migrations.migrations() if number >= 46]
+    readers = ledger_database(dsn, role=READER, size=1)
+    try:
+        known: Any = SimpleNamespace(table_id=1, name="old.orders")
+        assert Cuts(readers).newest(known)[0] is None
+        [row] = readers.rows("quarantine/place", {"table_id": 1})
+    finally:
+        readers.close()
+    assert row["fresh"] == [cut_folder("orders", "file:///lake/old/orders__stream-0123abcd/metadata/1.metadata.json")]
 
 
 # -- dropping -----------------------------------------------------------------------------------------------
