@@ -40,6 +40,12 @@ class CutRejected(HarnessError):
     way_on = "compare the clocks of the server and of Postgres; else report it with this message"
 
 
+class CutImpossible(HarnessError):
+    """The state of the table cannot be written down as one snapshot of Iceberg."""
+
+    way_on = "read it by `Table.read`, `harness sql` or Spark, which read each tier by itself"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPart:
     """The manifests of one part of a cut, which the next cut names again as long as *key* is the same."""
@@ -88,7 +94,8 @@ class CutBook(Protocol):
     def newest(self, table: TableRow) -> tuple[Cut | None, datetime]:
         """The last cut, and the ledger's clock; of one whose time has ended the numbers alone (`Cut.is_over`).
 
-        With it the ledger knows the folder that the next cut's files are to be written in.
+        Where there was none, the ledger may give a number to go on from in the same way, or None. From then on it knows
+        the folder that the next cut's files are to be written in.
         """
         ...
 
@@ -113,7 +120,10 @@ class CutFiles(Protocol):
     def write_chunk(
         self, table: TableRow, version: Version, rows: pa.Table, *, ranges: Ranges, maker: str, sequence: int
     ) -> Chunk:
-        """Write *rows*, in the plan's columns and all coordinates, as one file: the rows of *ranges*, in offset order."""
+        """Write *rows*, in the plan's columns and all coordinates, as one file: all rows of *ranges*, in offset order.
+
+        Raises, besides: CutImpossible for a row elsewhere; LakeFileMissing, LakeFileBroken, LakeUnreadable.
+        """
         ...
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
@@ -132,5 +142,10 @@ class CutFiles(Protocol):
         snapshot_id: int,
         now_ms: int,
     ) -> CutDraft:
-        """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are."""
+        """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are.
+
+        *now_ms* is the server's clock. The draft's chunks are *chunks*, those that are new with the cut's sequence and
+        snapshot: they are what the next cut is given.
+        Raises, besides: CutImpossible; LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
+        """
         ...
