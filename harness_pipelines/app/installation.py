@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from harness_pipelines.engines.spark.sessions import SparkSessions
     from harness_pipelines.formats.schema.registry import Schemas, SchemaSource
     from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+    from harness_pipelines.lakes.iceberg.cuts.cuts import IcebergCuts
     from harness_pipelines.lakes.iceberg.inspect.history import IcebergHistories
     from harness_pipelines.lakes.iceberg.write.publish import Lake
     from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
@@ -198,6 +199,12 @@ class Stores:
         from harness_pipelines.ledgers.postgres.cuts import Cuts
 
         return Cuts(self.readers)
+
+    @once
+    def cut_files(self) -> IcebergCuts:
+        from harness_pipelines.lakes.iceberg.cuts.cuts import IcebergCuts
+
+        return IcebergCuts(warehouse=self.warehouse)
 
     @once
     def snapshots(self) -> Snapshots:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness_pipelines.formats.schema.registry import Schemas
     from harness_pipelines.ports.buffer import BufferReads, BufferWriter, Newest, OverlayTables, SizedSegments
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
-    from harness_pipelines.ports.cuts import CutBook
+    from harness_pipelines.ports.cuts import CutBook, CutFiles
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.lake import LakeReads, MirrorBook, MirrorOpener
@@ -55,6 +55,13 @@ class HasCuts(Protocol):
     @property
     def cuts(self) -> CutBook:
         """See `CutBook`."""
+        ...
+
+
+class HasCutFiles(Protocol):
+    @property
+    def cut_files(self) -> CutFiles:
+        """See `CutFiles`."""
         ...
 
 
