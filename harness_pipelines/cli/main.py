@@ -53,6 +53,7 @@ COMMANDS: dict[str, str] = {
     "replay": "harness_pipelines.cli.tables.replay:replay",
     "revert": "harness_pipelines.cli.tables.revert:revert",
     "run": "harness_pipelines.cli.operate.run:run",
+    "serve": "harness_pipelines.cli.operate.serve:serve",
     "services": "harness_pipelines.cli.operate.services:services",
     "snapshot": "harness_pipelines.cli.tables.snapshot:snapshot",
     "sql": "harness_pipelines.cli.reads.sql:sql",

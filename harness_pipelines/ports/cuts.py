@@ -28,6 +28,12 @@ class CutOvertaken(TryAgain):
     recovery = Recovery.REFRESH
 
 
+class CutImpossible(HarnessError):
+    """The state of the table cannot be written down as one snapshot of Iceberg."""
+
+    way_on = "read it by `Table.read`, `harness sql` or Spark, which read each tier by itself"
+
+
 class CutsFull(TryAgain):
     """As many cuts of the table are alive as there may be."""
 
@@ -38,12 +44,6 @@ class CutRejected(HarnessError):
     """A cut has values that no server of the harness writes."""
 
     way_on = "compare the clocks of the server and of Postgres; else report it with this message"
-
-
-class CutImpossible(HarnessError):
-    """The state of the table cannot be written down as one snapshot of Iceberg."""
-
-    way_on = "read it by `Table.read`, `harness sql` or Spark, which read each tier by itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import harness_pipelines
 
 PACKAGE = Path(harness_pipelines.__file__).parent
 #: How many imports each contract still lets pass. `lint-imports` refuses an entry that no import needs any more.
-EXCEPTIONS = {"layers": 0, "flows": 0, "spark": 0, "iceberg": 0, "kafka": 1, "postgres": 2}
+EXCEPTIONS = {"layers": 0, "flows": 0, "spark": 0, "iceberg": 0, "kafka": 1, "postgres": 2, "web": 0}
 MODULES_MAX, LINES_MIN, LINES_MAX = 20, 40, 600
 #: Modules below the limit, and why each is opened on its own. The list only shrinks.
 CRUMBS = {

@@ -158,12 +158,16 @@ class PostgresLedger:
                 sick.append(SickTable(name=f"{row['namespace']}.{row['name']}", why=str(error)))
         return found, sick
 
+    def names(self) -> list[str]:
+        """Of all tables, also of those whose row cannot be understood."""
+        return [str(row["name"]) for row in self.database.rows("ledger/table_names")]
+
     def table(self, name: str) -> TableRow:
         """The table called ``namespace.name``. Raises: TableUnknown, with the most similar names, TableDamaged."""
         with self.database.reading() as connection:
             found = self._find(name, connection)
         if found is None:
-            known = [str(row["name"]) for row in self.database.rows("ledger/table_names")]
+            known = self.names()
             shown = ", ".join(get_close_matches(name, known, n=NAMES_SHOWN_MAX, cutoff=0.0)) or "none yet"
             more = f" and {len(known) - NAMES_SHOWN_MAX:,} more" if len(known) > NAMES_SHOWN_MAX else ""
             raise TableUnknown(f"no table {name!r}; tables: {shown}{more}. `harness table apply FILE` creates one")

@@ -1,0 +1,116 @@
+"""The application: who may ask, the routes, and an answer in the protocol's form to whatever goes wrong."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.serve import answers, audit_log, oauth
+from harness_pipelines.serve.answers import Refused
+from harness_pipelines.serve.auth import KnownTokens, Principal, TokenCheck, bearer
+from harness_pipelines.serve.metrics import ServeMetrics
+from harness_pipelines.serve.requests import LOADS_MAX, LOOKS_MAX, Asked, Threads, is_local, parts_of
+from harness_pipelines.serve.routes import READS, Routes
+from harness_pipelines.serve.values import Catalog
+
+log = structlog.get_logger(__name__)
+OTHER = "other"
+Health = Callable[[], Mapping[str, Any]]  #: `ok`, and more for clients with a token; it may block for some seconds
+
+
+class Application:
+    """One catalog over HTTP (ASGI).
+
+    *local_only*: the server listens on the loopback only, so a request must name this machine as its host.
+    """
+
+    def __init__(self, catalog: Catalog, tokens: TokenCheck, *, local_only: bool, health: Health | None = None) -> None:
+        self.metrics = ServeMetrics()
+        self._catalog, self._routes = catalog, Routes(catalog)
+        self._tokens = tokens if isinstance(tokens, KnownTokens) else KnownTokens(tokens)
+        self._local_only, self._health = local_only, health or (lambda: {"ok": True})
+        # Logins wait for no load: a load may take seconds.
+        self._loads, self._looks = Threads(LOADS_MAX), Threads(LOOKS_MAX)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request, began = Request(scope, receive), time.perf_counter()
+        request.state.route = OTHER
+        found = await self._answered(request)
+        self.metrics.answered(request.state.route, found.status_code, time.perf_counter() - began)
+        await found(scope, receive, send)
+
+    async def _answered(self, request: Request) -> Response:
+        """Raises nothing: a client never gets a trace."""
+        try:
+            return await self._answer(request)
+        except Refused as refused:
+            return refused.answer()
+        except HarnessError as error:
+            return answers.of_error(error).answer()
+        except ClientDisconnect:
+            return Response(status_code=400)  # goes nowhere
+        except Exception:
+            number = secrets.token_hex(8)
+            log.exception("serve.broken", table=None, id=number, route=request.state.route)
+            said = f"an unexpected error; the server's log has more under the id {number}"
+            return answers.error(500, "InternalServerError", said)
+
+    async def _answer(self, request: Request) -> Response:
+        if self._local_only and not is_local(request.headers.get("host", "")):
+            raise Refused(403, "ForbiddenException", "ask for this server as 127.0.0.1 or localhost")
+        parts, method = parts_of(request), request.method
+        if parts == ["health"] and method in READS:
+            request.state.route = "health"
+            return await self._healthy(request)
+        if parts == ["metrics"] and method in READS:
+            request.state.route = "metrics"
+            return self.metrics.answer()
+        if parts == ["v1", "oauth", "tokens"] and method == "POST":
+            request.state.route = "token"
+            return await oauth.token(request, self._tokens, self._looks)
+        principal = await self._principal(request)
+        if parts[0] != "v1":
+            raise self._elsewhere(method, parts)
+        request.state.route, warehouse, handler = self._routes.find(method, parts[1:])
+        return await handler(Asked(request=request, principal=principal, warehouse=warehouse, threads=self._loads))
+
+    def _elsewhere(self, method: str, parts: list[str]) -> Refused:
+        if method in READS:
+            return Refused(404, "NotFoundException", f"no such path: /{answers.shown('/'.join(parts))}")
+        return answers.read_only()
+
+    async def _principal(self, request: Request) -> Principal:
+        """Raises: Refused with 401, in the form of RFC 6750."""
+        secret = bearer(request.headers.get("authorization"))
+        if secret is None:
+            audit_log.unknown_token(request, said="no token")
+            said = "a bearer token is needed: `harness serve token create` makes one"
+            raise Refused(401, "NotAuthorizedException", said, {"www-authenticate": 'Bearer realm="harness"'})
+        found = await self._known(secret)
+        if found is None:
+            audit_log.unknown_token(request, said="a token that is wrong, expired or revoked")
+            challenge = 'Bearer realm="harness", error="invalid_token"'
+            said = "the token is wrong, expired or revoked"
+            raise Refused(401, "NotAuthorizedException", said, {"www-authenticate": challenge})
+        return found
+
+    async def _known(self, secret: str) -> Principal | None:
+        is_known, found = self._tokens.known(secret)
+        return found if is_known else await self._looks.run(self._tokens.check, secret)
+
+    async def _healthy(self, request: Request) -> Response:
+        """Balancers ask without a token, and see only whether the server is well; why not may name other servers."""
+        found = await self._looks.run(self._health)
+        secret = bearer(request.headers.get("authorization"))
+        is_known = secret is not None and await self._known(secret) is not None
+        return answers.answer(found if is_known else {"ok": found["ok"]}, 200 if found["ok"] else 503)

@@ -1,0 +1,48 @@
+"""Who read what: one event for each load of a table, in the log of the server."""
+
+from __future__ import annotations
+
+import structlog
+from starlette.requests import Request
+
+from harness_pipelines.serve.answers import shown
+from harness_pipelines.serve.auth import Principal
+from harness_pipelines.serve.values import CutAnswer, Warehouse
+
+log = structlog.get_logger(__name__)
+
+
+def loaded(
+    request: Request, principal: Principal, *, table: str, warehouse: Warehouse, cut: CutAnswer, unchanged: bool
+) -> None:
+    """A client got a cut, or was told that the one that it has is still the newest."""
+    log.info(
+        "serve.loaded",
+        table=table,
+        reader=principal.name,
+        snapshot=cut.snapshot_id,
+        unchanged=unchanged,
+        state=warehouse.prefix or warehouse.kind,
+        **place_of(request),
+    )
+
+
+def refused(request: Request, principal: Principal, *, table: str, why: str) -> None:
+    """A client wanted a table that does not exist, that it may not see, or that could not be given."""
+    log.info("serve.refused", table=table, reader=principal.name, why=shown(why), **place_of(request))
+
+
+def unknown_token(request: Request, *, said: str) -> None:
+    """A client came without a token, or with one that is wrong, expired or revoked."""
+    log.info("serve.unknown", table=None, why=said, path=shown(request.url.path), **place_of(request))
+
+
+def place_of(request: Request) -> dict[str, str]:
+    """Where a request came from: what a proxy says of it is said by whoever reached the port, so both are shown."""
+    found = {
+        "address": request.client.host if request.client else "unknown",
+        "agent": shown(request.headers.get("user-agent", "")),
+    }
+    if forwarded := request.headers.get("x-forwarded-for"):
+        found["forwarded_for"] = shown(forwarded)
+    return found

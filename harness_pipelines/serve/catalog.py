@@ -1,0 +1,197 @@
+"""The tables of one installation as a catalog: each load gets the newest cut, made by one thread for each table."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.ports.cuts import Cut, CutBook, CutOvertaken
+from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
+from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.serve.values import CutAnswer, TableNotServed, Warehouse, WarehouseRefused
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+log = structlog.get_logger(__name__)
+METADATA_BYTES_MAX = 64 * 1024 * 1024  #: of metadata files that are kept in memory
+CUTS_MAX = 64  #: cuts of a table whose readers may still report
+WAIT_S = 30.0  #: for the thread that makes a cut of the same table
+
+
+class TableBusy(TryAgain):
+    """A cut of the table is being made, and takes longer than a client may be expected to wait."""
+
+    way_on = "nothing: the next load waits for it again, or gets it"
+
+
+class Tables(Protocol):
+    """What the ledger says of tables, to a reader."""
+
+    def names(self) -> Sequence[str]: ...
+
+    def table(self, name: str) -> TableRow:
+        """Raises: TableUnknown."""
+        ...
+
+
+class ServedCut(Protocol):
+    """What a load found, or made."""
+
+    @property
+    def cut(self) -> Cut: ...
+
+
+class Loads(Protocol):
+    """Makes the cuts of one table; one thread at a time."""
+
+    def load(self, table: TableRow) -> ServedCut: ...
+
+
+class _Table:
+    """What the server knows of one table."""
+
+    def __init__(self, loads: Loads) -> None:
+        self.loads, self.lock = loads, threading.Lock()
+        self.given: OrderedDict[int, Cut] = OrderedDict()  #: by snapshot id, the newest last
+
+
+class FreshCatalog:
+    """A `Catalog` over cuts.
+
+    *refused* is what `Loads` raises for a table that has none. *globs* limit what the server shows, to any token.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        cuts: CutBook,
+        loads: Callable[[], Loads],
+        *,
+        refused: tuple[type[HarnessError], ...],
+        read: Callable[[str], bytes],
+        keep: timedelta,
+        globs: Sequence[str] = ("*",),
+    ) -> None:
+        self._ledger, self._cuts, self._loads, self._refused = tables, cuts, loads, refused
+        self._keep, self._globs = keep, globs
+        self._metadata = Texts(read)
+        self._lock = threading.Lock()
+        self._tables: dict[int, _Table] = {}
+
+    def check(self, warehouse: Warehouse) -> None:
+        if warehouse.kind != "fresh":
+            said = f"warehouse {warehouse.prefix!r}: this server offers only the newest state; leave `warehouse` empty"
+            raise WarehouseRefused(said)
+
+    def names(self, warehouse: Warehouse) -> Sequence[str]:
+        self.check(warehouse)
+        return [name for name in self._ledger.names() if self._shows(name)]
+
+    def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
+        self.check(warehouse)
+        row = self._row(name)
+        known = self._known(row)
+        if not known.lock.acquire(timeout=WAIT_S):
+            raise TableBusy(f"{name}: a cut has been made for more than {WAIT_S:g} s; load it again")
+        try:
+            cut = known.loads.load(row).cut
+            known.given[cut.snapshot_id] = cut
+            known.given.move_to_end(cut.snapshot_id)
+            while len(known.given) > CUTS_MAX:
+                known.given.popitem(last=False)
+        except self._refused as why:
+            raise TableNotServed(str(why)) from why
+        finally:
+            known.lock.release()
+        metadata = self._metadata.of(cut.metadata)
+        return CutAnswer(snapshot_id=cut.snapshot_id, metadata_location=cut.metadata, metadata=metadata)
+
+    def reported(self, name: str, warehouse: Warehouse, report: Mapping[str, Any]) -> None:
+        """Let the files of the cut that was read stay: a query may be followed by another one over the same cut."""
+        self.check(warehouse)
+        known, snapshot_id = self._known(self._row(name)), report.get("snapshot-id")
+        cut = known.given.get(snapshot_id) if isinstance(snapshot_id, int) else None
+        if cut is None:
+            return  # of another server, or long ago
+        try:
+            self._cuts.serve(cut, keep=self._keep)
+        except CutOvertaken:
+            log.info("serve.reported_late", table=name, snapshot=snapshot_id)
+
+    def _shows(self, name: str) -> bool:
+        return any(fnmatchcase(name, glob) for glob in self._globs)
+
+    def _row(self, name: str) -> TableRow:
+        if not self._shows(name):
+            raise TableUnknown(f"no table {name!r} is served")
+        return self._ledger.table(name)
+
+    def _known(self, row: TableRow) -> _Table:
+        with self._lock:
+            if row.table_id not in self._tables:
+                self._tables[row.table_id] = _Table(self._loads())
+            return self._tables[row.table_id]
+
+
+class Texts:
+    """Metadata files by location, which never change: the newest read ones stay in memory."""
+
+    def __init__(self, read: Callable[[str], bytes], *, bytes_max: int = METADATA_BYTES_MAX) -> None:
+        self._read, self._bytes_max = read, bytes_max
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, location: str) -> bytes:
+        with self._lock:
+            if (found := self._kept.get(location)) is not None:
+                self._kept.move_to_end(location)
+                return found
+        found = self._read(location)
+        with self._lock:
+            if location not in self._kept:
+                self._kept[location] = found
+                self._bytes += len(found)
+            while self._bytes > self._bytes_max and len(self._kept) > 1:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+        return found
+
+
+def read_file(location: str) -> bytes:
+    """The bytes of one file of the lake. Raises: LakeFileMissing, LakeAway, StoreRefused."""
+    from harness_pipelines.drivers.files import opened  # and Arrow
+
+    try:
+        system, path = opened(location)
+        with system.open_input_stream(path) as stream:
+            return bytes(stream.read())
+    except FileNotFoundError as missing:
+        raise LakeFileMissing(f"the metadata of a cut is missing: {location}") from missing
+    except OSError as error:
+        raise LakeAway(f"the metadata of a cut cannot be read: {location}: {error}") from error
+
+
+def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: Sequence[str]) -> FreshCatalog:
+    """The tables of *stores*. A cut is given again for *every*, and its files stay for *keep* after it was given."""
+    from harness_pipelines.read.cut import CutRefused, Cutter
+
+    holder = f"serve {socket.gethostname()} {os.getpid()}"
+    return FreshCatalog(
+        stores.tables,
+        stores.cuts,
+        lambda: Cutter(stores, holder=holder, keep=keep, every=every),
+        refused=(CutRefused,),
+        read=read_file,
+        keep=keep,
+        globs=globs,
+    )

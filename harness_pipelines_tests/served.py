@@ -1,0 +1,96 @@
+"""A catalog for tests of the server: tables in memory, tokens that the test gives, and the application over both."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from harness_pipelines.ports.ledger import TableUnknown
+from harness_pipelines.serve.app import Application
+from harness_pipelines.serve.auth import KnownTokens, Principal
+from harness_pipelines.serve.values import CutAnswer, Warehouse, WarehouseRefused
+
+ALL, SHOP = "token-of-all", "token-of-the-shop"
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def cut_of(name: str, snapshot_id: int = 7, **config: str) -> CutAnswer:
+    metadata = json.dumps({"format-version": 2, "of": name, "current-snapshot-id": snapshot_id}).encode()
+    location = f"file:///lake/{name}/{snapshot_id}.metadata.json"
+    return CutAnswer(snapshot_id=snapshot_id, metadata_location=location, metadata=metadata, config=config)
+
+
+class MemoryCatalog:
+    """Answers from `cuts`; an exception among them is raised. *offers*: states besides the newest one."""
+
+    def __init__(self, cuts: Mapping[str, CutAnswer | Exception], *, offers: Sequence[str] = ()) -> None:
+        self.cuts, self._offers = dict(cuts), offers
+        self.asked: list[tuple[str, str]] = []  #: names and prefixes of loads
+        self.reports: list[tuple[str, Mapping[str, Any]]] = []
+        self.trouble: Exception | None = None  #: of every call
+        self.go_on = threading.Event()  #: loads wait for it
+        self.go_on.set()
+        self.arrived = threading.Semaphore(0)  #: released by each load
+
+    def check(self, warehouse: Warehouse) -> None:
+        if warehouse.prefix and warehouse.kind not in self._offers:
+            raise WarehouseRefused(f"warehouse {warehouse.prefix!r} is not offered")
+
+    def names(self, warehouse: Warehouse) -> Sequence[str]:
+        self.check(warehouse)
+        if self.trouble:
+            raise self.trouble
+        return list(self.cuts)
+
+    def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
+        self.check(warehouse)
+        self.asked.append((name, warehouse.prefix))
+        self.arrived.release()
+        assert self.go_on.wait(60)
+        if self.trouble:
+            raise self.trouble
+        found = self.cuts.get(name, TableUnknown(f"no table {name!r}; tables: {', '.join(self.cuts)}"))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def reported(self, name: str, warehouse: Warehouse, report: Mapping[str, Any]) -> None:
+        self.check(warehouse)
+        if name not in self.cuts:
+            raise TableUnknown(f"no table {name!r}")
+        self.reports.append((name, report))
+
+
+class MemoryTokens:
+    """Knows the tokens of *principals*; counts how often it is asked."""
+
+    def __init__(self, principals: Mapping[str, Principal] | None = None) -> None:
+        self.principals = dict(principals or {ALL: everything(), SHOP: of_shop()})
+        self.asked = 0
+        self.trouble: Exception | None = None
+
+    def check(self, secret: str) -> Principal | None:
+        self.asked += 1
+        if self.trouble:
+            raise self.trouble
+        return self.principals.get(secret)
+
+
+def everything() -> Principal:
+    return Principal(name="everything", globs=("*",))
+
+
+def of_shop() -> Principal:
+    return Principal(name="shop", globs=("shop.*",))
+
+
+def application(catalog: MemoryCatalog, tokens: MemoryTokens | None = None, **options: Any) -> Application:
+    checked = KnownTokens(tokens or MemoryTokens())
+    return Application(catalog, checked, **{"local_only": True, **options})
+
+
+def login(secret: str = ALL) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
