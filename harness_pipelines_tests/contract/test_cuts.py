@@ -82,7 +82,9 @@ def trim(real: RealRig, table: TableRow) -> None:
 def test_a_cut_comes_back_as_it_was_published(server: Server):
     none, now = server.cuts.newest(server.table)
     assert none is not None and none.is_over and (none.version, none.bounds, none.chunks) == (0, {}, ())
-    assert abs(none.sequence - int(now.timestamp() * 1000)) < MILLISECONDS, "a ledger that was lost may have given lower ones"
+    assert abs(none.sequence - int(now.timestamp() * 1000)) < MILLISECONDS, (
+        "a ledger that was lost may have given lower ones"
+    )
     draft = server.look().draft()
 
     cut = server.publish(draft)
