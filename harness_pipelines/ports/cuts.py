@@ -94,7 +94,8 @@ class CutBook(Protocol):
     def newest(self, table: TableRow) -> tuple[Cut | None, datetime]:
         """The last cut, and the ledger's clock; of one whose time has ended the numbers alone (`Cut.is_over`).
 
-        With it the ledger knows the folder that the next cut's files are to be written in.
+        Where there was none, the ledger may give a number to go on from in the same way, or None. From then on it knows
+        the folder that the next cut's files are to be written in.
         """
         ...
 

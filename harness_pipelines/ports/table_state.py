@@ -170,6 +170,7 @@ class CutRow:
     timestamp_ms: int
     version: int
     high: Mapping[int, int]  #: by partition; -1 where the row has none
+    merged: frozenset[int]  #: partitions that end at `batch_hi`
     files: tuple[str, ...]
     history: str  #: of the ledger, that it was published in
     alive: bool  #: its time has not ended

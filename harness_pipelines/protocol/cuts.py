@@ -109,6 +109,11 @@ def cut_folder(name: str, metadata: str) -> str:
     return f"{view.rpartition('/')[0]}/{name}__fresh-{sha256(view.encode()).hexdigest()[:8]}"
 
 
+def is_cut_folder(folder: str) -> bool:
+    """Return whether a folder is named as those of cuts are."""
+    return re.search(r"/[a-z0-9_]+__fresh-[0-9a-f]{8}\Z", folder) is not None
+
+
 # -- order ------------------------------------------------------------------------------------------------------
 
 

@@ -49,7 +49,7 @@ class Server:
         found = CutDraft(
             snapshot_id=made.int >> 66,
             sequence=last.sequence + 1 if last else 1,
-            timestamp_ms=last.timestamp_ms + 1 if last else 1_700_000_000_000,
+            timestamp_ms=last.timestamp_ms + 1 if last and last.timestamp_ms else 1_700_000_000_000,
             version=self.state.version.version,
             schema_version=1,
             bounds=bounds,

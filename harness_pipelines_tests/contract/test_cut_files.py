@@ -13,9 +13,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from harness_pipelines.audit.fsck import cuts
+from harness_pipelines.audit.fsck.rule import RULES, Look
+from harness_pipelines.drivers import files
 from harness_pipelines.drivers.files import ListedFile
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ledgers.postgres import retention
+from harness_pipelines.ledgers.postgres.acts import drop
+from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports.cuts import CutOvertaken
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
@@ -268,7 +273,8 @@ def test_nine_thousand_live_cuts_cost_as_many_statements_as_one(
         "INSERT INTO harness.cuts (table_id, sequence, snapshot_id, timestamp_ms, version, schema_version, bounds,"
         " metadata, chunks, parts, files, number, served_at, until)"
         " SELECT table_id, sequence + n, snapshot_id + n, timestamp_ms + n, version, 1, bounds, metadata, '[]', '{}',"
-        " ARRAY(SELECT split_part(metadata, '/metadata/', 1) || '/data/' || n || '-' || m FROM generate_series(1, 3) m),"
+        " ARRAY(SELECT split_part(metadata, '/metadata/', 1) || '/data/' || n || '-' || m"
+        " FROM generate_series(1, 3) m),"
         " number + n, served_at, until FROM harness.cuts, generate_series(1, 9000) n WHERE table_id = %s"
     )
     real.ask(fill, [server.table.table_id])
@@ -312,12 +318,48 @@ def test_nine_thousand_live_cuts_cost_as_many_statements_as_one(
     assert max(times.values()) < 60, times
 
 
+# -- what fsck sees -----------------------------------------------------------------------------------------
+
+
+def found_by_fsck(real: RealRig, table: TableRow) -> dict[str, list[str]]:
+    books = TableStates(real.database, CATALOG).books(table.name)
+    look = Look(books=books, surveys=None, log=None, cut_files=cuts.seen_in(books, files))
+    named = [rule for rule in RULES if rule.invariant.startswith("F") and not rule.missing(look)]
+    return {rule.invariant: found for rule in named if (found := [one.detail for one in rule.check(look)])}
+
+
+def test_fsck_finds_cuts_that_were_changed_by_hand_and_files_that_are_gone(real: RealRig, server: Server):
+    for _ in range(3):
+        server.look().publish(server.written(), keep=HOUR)
+    assert found_by_fsck(real, server.table) == {}
+    newest, _ = server.cuts.newest(server.table)
+    assert newest is not None
+    path(newest.files[1]).unlink()
+    key = [server.table.table_id, newest.sequence]
+    for change in ("timestamp_ms = 1", "bounds = '{\"0\": [0, 0, 5, 6]}'", "version = 99", "bounds = '{\"0\": 7}'"):
+        real.ask(f"UPDATE harness.cuts SET {change} WHERE table_id = %s AND sequence = %s", key)
+    found = found_by_fsck(real, server.table)
+    assert sorted(found) == ["F2", "F3", "F5"]
+    assert found["F3"] == [
+        f"cut {newest.sequence} is of version 99, which is gone",
+        f"{newest.files[1]} is not there; a cut names it, of which queries fail",
+    ]
+    over(real, server.table)
+    assert "F3" not in found_by_fsck(real, server.table), "its time has ended"
+
+
+def test_fsck_asks_for_nothing_more_where_no_server_served(real: RealRig, server: Server):
+    books = TableStates(real.database, CATALOG).books(server.table.name)
+    assert (books.cuts, books.cut_folders, books.buffered_bytes) == ((), (), 0)
+    server.look()
+    books = TableStates(real.database, CATALOG).books(server.table.name)
+    assert [*books.cut_folders] == [server.folder] and books.buffered_bytes > 0
+
+
 # -- the end of a table -------------------------------------------------------------------------------------
 
 
 def test_a_purge_takes_the_folder_of_cuts_too(real: RealRig, server: Server):
-    from harness_pipelines.ledgers.postgres.acts import drop
-
     draft = server.look().written()
     refused = f"{server.folder}/refused/x.parquet"
     path(refused).parent.mkdir(parents=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -16,8 +17,10 @@ import pytest
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
 from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ledgers.postgres import migrations
 from harness_pipelines.ledgers.postgres.acts.drop import drop_table
 from harness_pipelines.ledgers.postgres.cuts import Cuts
+from harness_pipelines.ledgers.postgres.migrations import ledger_database, migrate
 from harness_pipelines.ports.cuts import Cut, CutDraft, CutOvertaken, CutRejected, CutsFull
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow, TableUnknown
 from harness_pipelines.protocol.claims import Stage
@@ -25,8 +28,10 @@ from harness_pipelines.protocol.cuts import cut_folder, is_cut_folder
 from harness_pipelines_tests.contract.cuts_rig import KEEP, Server, server_of
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_locks import waits
+from harness_pipelines_tests.contract.test_postgres import OLD_TABLE, migrate_before
 
 DAY = timedelta(hours=24)
+MILLISECONDS = 10_000  #: for which one statement may stand still
 
 
 @pytest.fixture
@@ -75,7 +80,11 @@ def trim(real: RealRig, table: TableRow) -> None:
 
 
 def test_a_cut_comes_back_as_it_was_published(server: Server):
-    assert server.cuts.newest(server.table)[0] is None
+    none, now = server.cuts.newest(server.table)
+    assert none is not None and none.is_over and (none.version, none.bounds, none.chunks) == (0, {}, ())
+    assert abs(none.sequence - int(now.timestamp() * 1000)) < MILLISECONDS, (
+        "a ledger that was lost may have given lower ones"
+    )
     draft = server.look().draft()
 
     cut = server.publish(draft)
@@ -168,15 +177,16 @@ def test_no_version_is_older_than_that_of_the_last_cut(server: Server, other: Se
         other.publish()
 
 
-def test_what_is_merged_may_fall_where_a_revert_lies_between(server: Server, real: RealRig):
-    """A keyed table is served as merged: a revert lowers that."""
+def test_what_is_merged_may_fall_with_a_new_version(server: Server, real: RealRig):
+    """A keyed table is served as merged, which a revert lowers."""
     server.look()
     server.publish(server.draft(bounds={0: (0, 9, 9, 9)}))
     fallen = {0: (0, 5, 5, 5)}
-    real.move(server.table, {0: 5}, {0: 9})
     with pytest.raises(CutOvertaken, match="ends at offset 5"):
         server.look().publish(server.draft(bounds=fallen))
-    real.ask("UPDATE harness.versions SET revert_of = 1 WHERE table_id = %s AND version = 3", [server.table.table_id])
+    real.move(server.table, {0: 5}, {0: 9})
+    with pytest.raises(CutOvertaken, match="ends at offset 8"):
+        server.look().publish(server.draft(bounds={0: (0, 5, 5, 8)}))
     assert server.look().publish(server.draft(bounds=fallen)).bounds == fallen
 
 
@@ -247,7 +257,7 @@ def test_the_cut_after_one_that_is_over_goes_on_from_its_numbers_and_nothing_els
     over, now = server.cuts.newest(server.table)
     assert over is not None and over.is_over
     assert (over.chunks, over.parts, over.files, over.metadata) == ((), {}, (), "")
-    assert over.sequence > first.sequence and over.sequence >= int(now.timestamp() * 1000) - 1
+    assert over.sequence > first.sequence and over.sequence >= int(now.timestamp() * 1000) - MILLISECONDS
     assert (over.timestamp_ms, over.version, over.bounds) == (first.timestamp_ms, first.version, first.bounds)
 
     server.look()
@@ -286,7 +296,7 @@ def test_a_ledger_of_another_history_counts_on_from_the_clock(server: Server, re
     with pytest.raises(CutOvertaken):
         server.cuts.serve(cut, keep=HOUR)
     newest, now = server.cuts.newest(server.table)
-    assert newest is not None and newest.is_over and newest.sequence >= int(now.timestamp() * 1000) - 1
+    assert newest is not None and newest.is_over and newest.sequence >= int(now.timestamp() * 1000) - MILLISECONDS
     made = server.look().publish(server.draft(snapshot_id=cut.snapshot_id, bounds={0: (0, 0, 5, 8)}))
     assert made.sequence > newest.sequence, "of what the table had then nothing is asked"
 
@@ -389,7 +399,7 @@ def test_a_cut_names_no_file_of_the_cuts_of_another_table(server: Server, real: 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"sequence": 0}, None),
+        ({"sequence": 0}, "do not follow"),
         ({"sequence": 2**62}, "do not follow"),
         ({"timestamp_ms": 2**53}, "do not follow"),
         ({"timestamp_ms": -1}, None),
@@ -475,6 +485,29 @@ def test_chunks_in_a_folder_from_before_the_view_moved_are_named_again(server: S
     draft = server.look().draft()
     assert draft.metadata.startswith("file:///elsewhere/")
     server.publish(replace(draft, files=(*draft.files, first.chunks[0].path)))
+
+
+def test_a_table_of_an_earlier_harness_is_served_as_any(make_database: Callable[[], str]):
+    dsn = make_database()
+    migrate_before(46, dsn)
+    old = (
+        "INSERT INTO harness.versions (table_id, version, stream_metadata, stream_snapshot, schema_version, bounds, "
+        "committed_at) SELECT table_id, 1, 'file:///lake/old/orders__stream-0123abcd/metadata/1.metadata.json', 1, 1, "
+        "'{}', now() FROM harness.tables"
+    )
+    with psycopg.connect(dsn) as owner:
+        owner.execute(OLD_TABLE, ["orders", "{}"])
+        owner.execute(old)
+    assert migrate(dsn) == [name for number, name, _ in migrations.migrations() if number >= 46]
+    readers = ledger_database(dsn, role=READER, size=1)
+    try:
+        known: Any = SimpleNamespace(table_id=1, name="old.orders")
+        newest, _ = Cuts(readers).newest(known)
+        assert newest is not None and newest.is_over
+        [row] = readers.rows("quarantine/place", {"table_id": 1})
+    finally:
+        readers.close()
+    assert row["fresh"] == [cut_folder("orders", "file:///lake/old/orders__stream-0123abcd/metadata/1.metadata.json")]
 
 
 # -- dropping -----------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class Cuts:
     def newest(self, table: TableRow) -> tuple[Cut | None, datetime]:
         """The last cut, and the ledger's clock. Of one that is over the numbers alone: see `Cut.is_over`.
 
+        Where there was none, numbers that are the clock's: a ledger that was lost may have given lower ones.
         The folder of the next cut's files is in the ledger when this returns. Raises: TableUnknown.
         """
         found = self.database.rows("cuts/newest", {"table_id": table.table_id})
@@ -46,7 +47,7 @@ class Cuts:
         if not row["is_noted"]:
             with self.database.transaction() as connection:
                 connection.execute(sql("cuts/prepare"), {"table_id": table.table_id})
-        return None if row["sequence"] is None else _cut(row), row["now"]
+        return _cut(row) if row["sequence"] is not None else _none_yet(row), row["now"]
 
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
@@ -125,6 +126,23 @@ def _cut(row: Mapping[str, Any]) -> Cut:
         files=tuple(row["files"]) if alive else (),
         served_at=row["served_at"],
         until=row["until"],
+    )
+
+
+def _none_yet(row: Mapping[str, Any]) -> Cut:
+    """What the first cut of a table goes on from."""
+    return Cut(
+        table_id=row["of_table"],
+        snapshot_id=0,
+        sequence=row["following"],
+        timestamp_ms=0,
+        version=0,
+        schema_version=0,
+        bounds={},
+        metadata="",
+        chunks=(),
+        served_at=row["now"],
+        until=row["now"],
     )
 
 

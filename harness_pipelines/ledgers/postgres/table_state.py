@@ -242,8 +242,10 @@ def _cuts(connection: Connection, folders: Sequence[str], key: Mapping[str, Any]
 
 
 def _cut(row: Mapping[str, Any]) -> CutRow:
-    high = {int(p): cut[3] if isinstance(cut, list) and len(cut) == 4 else -1 for p, cut in row["bounds"].items()}
-    return CutRow(**{**{w: v for w, v in row.items() if w != "bounds"}, "high": high, "files": tuple(row["files"])})
+    told = {int(p): cut if isinstance(cut, list) and len(cut) == 4 else [-1] * 4 for p, cut in row["bounds"].items()}
+    merged = frozenset(p for p, cut in told.items() if cut[3] == cut[1])
+    known = {word: value for word, value in row.items() if word not in ("bounds", "files")}
+    return CutRow(**known, high={p: cut[3] for p, cut in told.items()}, merged=merged, files=tuple(row["files"]))
 
 
 def _version(row: Mapping[str, Any]) -> VersionRow:

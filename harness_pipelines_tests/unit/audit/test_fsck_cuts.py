@@ -28,6 +28,7 @@ def cut(sequence: int, high: int = 20, **changes: Any) -> CutRow:
         timestamp_ms=sequence,
         version=3,
         high={0: high},
+        merged=frozenset(),
         files=(f"{FOLDER}/data/{sequence}.parquet",),
         history="h",
         alive=True,
@@ -80,11 +81,12 @@ def test_a_cut_that_shows_less_than_the_one_before_is_found():
     assert objections(served(cut(1), cut(2, version=2)), "F5") == ["cut 2 is of version 2, cut 1 was of 3"]
 
 
-def test_a_revert_and_another_history_may_show_less():
-    reverted = replace(version(4, 10, move_id=13), revert_of=2)
-    sound = served(cut(1, 20), cut(2, 10, version=4))
-    assert objections(sound, "F5") != []
-    assert objections(replace(sound, versions=[*sound.versions, reverted]), "F5") == []
+def test_what_is_merged_and_another_history_may_show_less():
+    keyed = [cut(1, 20, merged=frozenset({0})), cut(2, 10, version=4, merged=frozenset({0}))]
+    assert objections(served(*keyed), "F5") == []
+    for change in ({"version": 3}, {"merged": frozenset()}):
+        assert objections(served(keyed[0], replace(keyed[1], **change)), "F5") != []
+    assert objections(served(replace(keyed[0], merged=frozenset()), keyed[1]), "F5") != []
     assert objections(served(cut(1, 20), cut(2, 10, version=2, history="i")), "F5") == []
 
 

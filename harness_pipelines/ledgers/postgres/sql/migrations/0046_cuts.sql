@@ -84,22 +84,22 @@ BEGIN
         RETURN format('partition %s: %s are no bounds, or end above what is ingested (%s)', wrong.partition, wrong.cut,
             coalesce(wrong.buffer_hi::text, 'nothing'));
     END IF;
-    -- A revert lowers what is merged, and so does a history that ended before the last cut.
-    IF last.history <> harness.history() OR EXISTS (
-        SELECT FROM harness.versions WHERE table_id = of_table AND version > last.version AND version <= of_version
-        AND revert_of IS NOT NULL
-    ) THEN
+    IF last.history <> harness.history() THEN -- of what the table had before a restore nothing is asked
         RETURN NULL;
     END IF;
+    -- The merged state of a keyed table ends at batch_hi, which a revert or a batch view that is begun again lowers.
     SELECT o.key AS partition, o.value ->> 3 AS was, its_bounds -> o.key ->> 3 AS high INTO wrong FROM jsonb_each(last.bounds) o
-    WHERE coalesce((its_bounds -> o.key ->> 3)::bigint, -1) < (o.value ->> 3)::bigint LIMIT 1;
+    WHERE coalesce((its_bounds -> o.key ->> 3)::bigint, -1) < (o.value ->> 3)::bigint
+      AND NOT coalesce(of_version > last.version AND o.value -> 3 = o.value -> 1
+                       AND its_bounds -> o.key -> 3 = its_bounds -> o.key -> 1, false)
+    LIMIT 1;
     RETURN CASE WHEN FOUND THEN format('partition %s ends at offset %s, that of the last cut at %s', wrong.partition,
         coalesce(wrong.high, 'none'), wrong.was) END;
 END;
 $$;
 
 -- Publish a cut whose files are written, as the one after the cut with the sequence *after*. A cut that is over is
--- followed by one with any larger number, since `cuts/newest` counts on from it by the clock. HP001: the lease of the
+-- followed by one that was made after any larger number, since `cuts/newest` counts on from it by the clock. HP001: the lease of the
 -- maker is over, or was taken more than two minutes ago: expire may take its files for orphans. HP016: another cut came
 -- first, or the version is gone. HP017: a value that no server of the harness writes. HP018: too many cuts are alive.
 CREATE FUNCTION harness.cut_publish(
@@ -133,8 +133,9 @@ BEGIN
 
     SELECT * INTO last FROM harness.cuts c WHERE c.table_id = of_table ORDER BY c.sequence DESC LIMIT 1;
     is_alive := coalesce(last.until > clock_timestamp() AND last.history = harness.history(), false);
-    IF ("after" IS NULL) <> (last.sequence IS NULL) OR is_alive AND "after" <> last.sequence
-       OR NOT is_alive AND "after" <= last.sequence THEN
+    IF last.sequence IS NOT NULL AND (
+        "after" IS NULL OR is_alive AND "after" <> last.sequence OR NOT is_alive AND "after" <= last.sequence
+    ) THEN
         RAISE EXCEPTION 'the newest cut is %, this one was made after %', coalesce(last.sequence::text, 'none'),
             coalesce("after"::text, 'none') USING ERRCODE = 'HP016';
     ELSIF of_version < last.version THEN
