@@ -119,8 +119,8 @@ def with_chdb(metadata: str, where: str) -> pa.Table:
     """ClickHouse has no NULL list, map or struct: they are empty, or a struct of NULLs. Bytes are shown as hex."""
     import chdb
 
-    folder, _, name = _plain(metadata).rpartition("/metadata/")
-    which = f"SETTINGS iceberg_metadata_file_path = 'metadata/{name}'"
+    folder = _plain(static(metadata).location())  # of a cut it is above its metadata
+    which = f"SETTINGS iceberg_metadata_file_path = '{_plain(metadata).removeprefix(f'{folder}/')}'"
     if (s3 := store_of(metadata)) is not None:
         place = folder.replace("s3://", f"{s3.endpoint}/")
         relation = f"icebergS3('{place}/', '{s3.access_key}', '{s3.secret_key}', {which})"

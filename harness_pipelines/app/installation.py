@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.acts.corrections import Corrections
     from harness_pipelines.ledgers.postgres.acts.evolve import Evolutions
     from harness_pipelines.ledgers.postgres.acts.reconcile import Losses, Reconciler
+    from harness_pipelines.ledgers.postgres.cuts import Cuts
     from harness_pipelines.ledgers.postgres.events import Outbox
     from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
     from harness_pipelines.ledgers.postgres.notify import News
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.retention import Upkeep
     from harness_pipelines.ledgers.postgres.states import States
     from harness_pipelines.ledgers.postgres.table_state import TableStates
+    from harness_pipelines.ledgers.postgres.tokens import Tokens
     from harness_pipelines.ledgers.postgres.views.audits import SignOffs
     from harness_pipelines.ledgers.postgres.views.lineage import Lineage
     from harness_pipelines.ledgers.postgres.views.mirrors import Mirrors
@@ -192,6 +194,12 @@ class Stores:
         return Outbox(self.readers, self.news)
 
     @once
+    def cuts(self) -> Cuts:
+        from harness_pipelines.ledgers.postgres.cuts import Cuts
+
+        return Cuts(self.readers)
+
+    @once
     def snapshots(self) -> Snapshots:
         from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 
@@ -202,6 +210,12 @@ class Stores:
         from harness_pipelines.ledgers.postgres.states import States
 
         return States(self.database)
+
+    @once
+    def tokens(self) -> Tokens:
+        from harness_pipelines.ledgers.postgres.tokens import Tokens
+
+        return Tokens(lambda: self.readers, lambda: self.database)
 
     @once
     def buffer_reader(self) -> BufferReader:

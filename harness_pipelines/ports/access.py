@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness_pipelines.formats.schema.registry import Schemas
     from harness_pipelines.ports.buffer import BufferReads, BufferWriter, Newest, OverlayTables, SizedSegments
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
+    from harness_pipelines.ports.cuts import CutBook
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.lake import LakeReads, MirrorBook, MirrorOpener
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     )
     from harness_pipelines.ports.requests import RecallRequests, ReclusterRequests
     from harness_pipelines.ports.source import Log
+    from harness_pipelines.ports.tokens import TokenBook
     from harness_pipelines.ports.upkeep import Expiry, LogNotes, QuarantineMover, StallNotes
     from harness_pipelines.protocol.bounds import OffsetRange
     from harness_pipelines.protocol.changes.corrections import Wanted
@@ -46,6 +48,13 @@ class HasBufferReader(Protocol):
     @property
     def buffer_reader(self) -> BufferReads:
         """Reads segments in this process."""
+        ...
+
+
+class HasCuts(Protocol):
+    @property
+    def cuts(self) -> CutBook:
+        """See `CutBook`."""
         ...
 
 
@@ -268,6 +277,13 @@ class HasTables(Protocol):
     @property
     def tables(self) -> Ledger:
         """The ledger as a reader may use it."""
+        ...
+
+
+class HasTokens(Protocol):
+    @property
+    def tokens(self) -> TokenBook:
+        """See `TokenBook`."""
         ...
 
 

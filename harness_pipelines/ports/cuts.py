@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from harness_pipelines.errors import Recovery, TryAgain
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.cuts import Chunk, CutBounds
 
 if TYPE_CHECKING:
@@ -26,6 +26,24 @@ class CutOvertaken(TryAgain):
     """Another server published a cut of the table meanwhile; it is served instead."""
 
     recovery = Recovery.REFRESH
+
+
+class CutImpossible(HarnessError):
+    """The state of the table cannot be written down as one snapshot of Iceberg."""
+
+    way_on = "read it by `Table.read`, `harness sql` or Spark, which read each tier by itself"
+
+
+class CutsFull(TryAgain):
+    """As many cuts of the table are alive as there may be."""
+
+    way_on = "serve with a shorter `--keep` or a longer `--every`, and let a worker run expire"
+
+
+class CutRejected(HarnessError):
+    """A cut has values that no server of the harness writes."""
+
+    way_on = "compare the clocks of the server and of Postgres; else report it with this message"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +78,30 @@ class Cut(CutDraft):
     served_at: datetime
     until: datetime
 
+    @property
+    def is_over(self) -> bool:
+        """Its files may be gone. It has numbers alone, from which the next cut goes on: no snapshot, chunk, part, file.
+
+        Its sequence is above its own, and at least the ledger's clock in ms: no number is given twice, even by a ledger
+        that was restored from a backup.
+        """
+        return not self.snapshot_id
+
 
 class CutBook(Protocol):
     """What the ledger knows of cuts. A reader's login may do all of it."""
 
     def newest(self, table: TableRow) -> tuple[Cut | None, datetime]:
-        """The cut with the highest sequence whose time has not ended, and the ledger's clock."""
+        """The last cut, and the ledger's clock; of one whose time has ended the numbers alone (`Cut.is_over`).
+
+        With it the ledger knows the folder that the next cut's files are to be written in.
+        """
         ...
 
-    def publish(
-        self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta
-    ) -> Cut:
+    def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
 
-        Raises: CutOvertaken, LeaseEnded.
+        Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull.
         """
         ...
 
@@ -91,7 +119,10 @@ class CutFiles(Protocol):
     def write_chunk(
         self, table: TableRow, version: Version, rows: pa.Table, *, ranges: Ranges, maker: str, sequence: int
     ) -> Chunk:
-        """Write *rows*, in the plan's columns and all coordinates, as one file: the rows of *ranges*, in offset order."""
+        """Write *rows*, in the plan's columns and all coordinates, as one file: all rows of *ranges*, in offset order.
+
+        Raises, besides: CutImpossible for a row elsewhere; LakeFileMissing, LakeFileBroken, LakeUnreadable.
+        """
         ...
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
@@ -110,5 +141,10 @@ class CutFiles(Protocol):
         snapshot_id: int,
         now_ms: int,
     ) -> CutDraft:
-        """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are."""
+        """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are.
+
+        *now_ms* is the server's clock. The draft's chunks are *chunks*, those that are new with the cut's sequence and
+        snapshot: they are what the next cut is given.
+        Raises, besides: CutImpossible; LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
+        """
         ...

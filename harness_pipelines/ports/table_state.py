@@ -161,6 +161,21 @@ class QuarantineInLake:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutRow:
+    """A cut that servers show or showed; of one that is over, the files may be forgotten."""
+
+    sequence: int
+    number: int  #: how many there were, with this one
+    snapshot_id: int
+    timestamp_ms: int
+    version: int
+    high: Mapping[int, int]  #: by partition; -1 where the row has none
+    files: tuple[str, ...]
+    history: str  #: of the ledger, that it was published in
+    alive: bool  #: its time has not ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
     """All ledger rows of one table."""
 
@@ -201,6 +216,9 @@ class Books:
     pins_changed: Sequence[tuple[str, int]] = ()  #: snapshots that are not as they were made, with the version
     begun: Mapping[int, int] = field(default_factory=dict)  #: versions that begin a history -> first number left out
     mirrored: frozenset[int] = frozenset()  #: versions that foreign catalogs may show
+    cuts: Sequence[CutRow] = ()  #: by sequence
+    cut_folders: Sequence[str] = ()  #: where servers put files for cuts; none of a table that no server served
+    buffered_bytes: int = 0  #: of its segments, where a server served it
 
     @property
     def retained(self) -> list[VersionRow]:

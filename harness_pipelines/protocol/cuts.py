@@ -1,18 +1,43 @@
-"""Pure rules of cuts: identity, order, and which rows of the buffer go to which chunk.
+"""Pure rules of cuts: identity, order, times, and which rows of the buffer go to which chunk.
 
 A cut is one version of the lake with the rows above it up to one vector of offsets, written as one snapshot of Iceberg.
-The rows that the lake does not have are in *chunks*, small immutable files that later cuts name again. That small chunks
-are put together while they are smaller than twice the next one is the rule of a log-structured merge (O'Neil et al.,
-"The Log-Structured Merge-Tree", 1996): each row is written about log2 times.
+The rows that the lake does not have are in *chunks*, small immutable files that later cuts name again. That small
+chunks are put together while they are smaller than twice the next one is the rule of a log-structured merge (O'Neil et
+al., "The Log-Structured Merge-Tree", 1996): each row is written about log2 times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import blake2b, sha256
+from itertools import pairwise
+from json import dumps
+from typing import Protocol
+from uuid import NAMESPACE_URL, UUID, uuid5
 
-#: Per partition ``(start, batch_hi, stream_hi, high)``: `high` is `buffer_hi`, or the end of a decoded tail.
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.protocol.bounds import Vector
+
+#: Per partition ``(start, batch_hi, stream_hi, high)``: `high` is `buffer_hi`, or the end of a decoded tail. A cut has
+#: the rows below it, and no others. In the merged state of a keyed table `high` and `stream_hi` are `batch_hi`.
 CutBounds = Mapping[int, tuple[int, int, int, int]]
+Ranges = Mapping[int, tuple[int, int]]  #: partition -> half-open offsets ``[low, high)``
+
+#: A larger chunk is not put together again: it is a file of a usual size, and its rows have to fit in memory.
+CHUNK_ROWS_MAX = 1 << 19
+CHUNK_BYTES_MAX = 64 * 2**20
+REUSE = timedelta(milliseconds=100)  #: engines load a table two to four times in one query
+MAKING_MAX = timedelta(minutes=2)  #: from the look to the publication of a cut: the maker's lease
+BEHIND_MS = 10_000  #: an engine may read as of the start of its transaction
+
+
+class OlderCut(HarnessError):
+    """A cut would follow one that shows more; the newest one is served instead."""
+
+    recovery = Recovery.REFRESH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +49,158 @@ class Chunk:
     rows: int
     bytes: int
     sequence: int  #: of the first cut that named it
-    maker: str  #: what its rows were made with: its columns, and for a tail the decoder; another maker starts new chunks
+    maker: (
+        str  #: what its rows were made with: its columns, and for a tail the decoder; another maker starts new chunks
+    )
     entry: str  #: JSON of the lake, which alone reads it: what the manifest says of the file
+
+
+# -- identity ---------------------------------------------------------------------------------------------------
+
+
+def snapshot_id(table_id: int, version: int, bounds: CutBounds, *, makers: Iterable[str] = ()) -> int:
+    """The id of a cut's snapshot: positive, of 63 bits, and made of all that decides the rows of a cut.
+
+    *makers* are those of its chunks, recalled ones too: they name the columns, the decoder of a tail, and generations.
+    Two servers that make the same cut give it the same id. The order of partitions and of makers does not count.
+    """
+    said = [table_id, version, bounds_text(bounds), sorted(set(makers))]
+    digest = blake2b(dumps(said).encode(), digest_size=8, person=b"harness-cut").digest()
+    return (int.from_bytes(digest, "big") >> 1) or 1
+
+
+def table_uuid(warehouse: str, table_id: int) -> UUID:
+    """The id that all cuts of a table have: the same in all servers."""
+    return uuid5(NAMESPACE_URL, f"{warehouse.rstrip('/')}#{table_id}")
+
+
+def bounds_text(bounds: CutBounds) -> str:
+    """*bounds* as JSON, by partition: the same text for the same bounds."""
+    return dumps({str(p): list(bounds[p]) for p in sorted(bounds)}, separators=(",", ":"))
+
+
+def etag(metadata: str) -> str:
+    """The ETag of an answer: the same answer names the same files.
+
+    The snapshot id does not do. A table that nobody moves has the same id again after its cut was forgotten, with other
+    files, and an engine that is answered that nothing has changed goes on with those that are gone.
+    """
+    return f'"{blake2b(metadata.encode(), digest_size=16, person=b"harness-etag").hexdigest()}"'
+
+
+def part_key(metadata: str, low: Vector) -> str:
+    """The key of a view's part of a cut: what manifests of its files, and deletes of rows below *low*, are made of."""
+    return dumps([metadata, sorted(low.items())], separators=(",", ":"))
+
+
+def cut_folder(name: str, metadata: str) -> str:
+    """The folder of the cuts of the table *name*, whose tiered view has the metadata file *metadata*.
+
+    It lies beside the folder of that view, and is named after it: that folder's name is only this table's. The ledger
+    works it out by itself (`harness.cut_folder`), since expire lists it, and since a cut may name no other files.
+    Below it are `data` and `metadata`, as in the folder of a view.
+    """
+    view = re.sub(r"/metadata/[^/]*\Z", "", metadata)
+    return f"{view.rpartition('/')[0]}/{name}__fresh-{sha256(view.encode()).hexdigest()[:8]}"
+
+
+# -- order ------------------------------------------------------------------------------------------------------
+
+
+class HasOrder(Protocol):
+    """What the order of two cuts depends on."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def bounds(self) -> CutBounds: ...
+
+
+def check_newest(table: str, *, newest: int | None, previous: int | None) -> None:
+    """A cut is published only on the newest one: *previous* is the sequence of the one that it was made after.
+
+    Raises: OlderCut (REFRESH).
+    """
+    if newest != previous:
+        raise OlderCut(
+            f"{table}: a cut was made after the one with sequence {previous}, the newest one has {newest}; it was not "
+            "published"
+        )
+
+
+def follows(table: str, previous: HasOrder, following: HasOrder) -> None:
+    """The cut *following* shows no older state than *previous*: who has read one may be given the other (S4).
+
+    No partition's `high` falls, none vanishes, the version does not fall, the sequence rises. The merged state of a
+    keyed table ends at `batch_hi`, which a revert lowers: it may fall with a new version, if both cuts are such.
+    Raises: OlderCut (REFRESH).
+    """
+    if following.sequence <= previous.sequence:
+        raise OlderCut(f"{table}: a cut with sequence {following.sequence} cannot follow {previous.sequence}")
+    if following.version < previous.version:
+        raise OlderCut(f"{table}: a cut of version {following.version} cannot follow one of version {previous.version}")
+    for partition, (_, batch_hi, _, high) in sorted(previous.bounds.items()):
+        now = following.bounds.get(partition)
+        if now is None:
+            raise OlderCut(f"{table}: a cut without partition {partition} cannot follow one with it, below {high}")
+        is_reverted = high == batch_hi and now[3] == now[1] and following.version > previous.version
+        if now[3] < high and not is_reverted:
+            raise OlderCut(
+                f"{table}: partition {partition} of a cut ends at offset {now[3]}, that of the cut before at {high}"
+            )
+
+
+def next_sequence(last: int | None, views: Iterable[int]) -> int:
+    """The sequence number of the next cut: above that of the *last* one and those of the *views* that it names.
+
+    Position deletes hide rows of files with the same or a lower sequence number only, so commits to a view that no cut
+    has followed count. *last* is the highest number ever given, not that of the newest cut that is still there.
+    """
+    return max([last or 0, *views]) + 1
+
+
+def next_timestamp(last_ms: int | None, now_ms: int) -> int:
+    """The time of the next cut in milliseconds: ten seconds before *now_ms*, and after that of the *last* one."""
+    return now_ms - BEHIND_MS if last_ms is None else max(last_ms + 1, now_ms - BEHIND_MS)
+
+
+# -- times ------------------------------------------------------------------------------------------------------
+
+
+def is_fresh_enough(served_at: datetime, *, now: datetime, every: timedelta = REUSE) -> bool:
+    """True if a cut may be served without a look: any server served it within *every*, by the ledger's clock."""
+    return now - served_at < every
+
+
+def may_forget(until: datetime, *, now: datetime, grace: timedelta) -> bool:
+    """True once the row of a cut may go: the files of its last answer were promised up to *until*.
+
+    Whatever a cut names stays as long as its row is there, whatever the clock says: a server may be about to serve it.
+    So expire first removes rows, which waits for servers that move *until*, and decides about files afterwards.
+    """
+    return until + grace <= now
+
+
+def may_condemn(written_at: datetime, *, now: datetime, grace: timedelta) -> bool:
+    """True if a file of the fresh folder that no row names is an orphan: a cut that is being made has younger ones.
+
+    The files that such a cut takes over have the row of the cut before, or the cut cannot be published.
+    """
+    return written_at + max(grace, 2 * MAKING_MAX) <= now
+
+
+# -- chunks -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
     """A chunk that has to be written."""
 
-    ranges: Mapping[int, tuple[int, int]]
-    sources: tuple[Chunk, ...]  #: the chunks whose rows in *ranges* it takes over
-    read: Mapping[int, tuple[int, int]]  #: the ranges that have to be read from the tier itself
+    ranges: Ranges
+    sources: tuple[Chunk, ...]  #: the chunks whose rows in *ranges* it takes over, oldest offsets first
+    read: Ranges  #: the ranges that have to be read from the tier itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +209,178 @@ class ChunkPlan:
 
     kept: tuple[Chunk, ...]
     written: tuple[Writing, ...]
+    gone: tuple[Chunk, ...] = ()  #: those of the last cut that are not kept; some are sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """A run of wanted offsets in each of some partitions, which one chunk has, or none. Its size is an estimate."""
+
+    ranges: Ranges
+    rows: int
+    bytes: int
+    source: Chunk | None = None
+
+
+def chunk_plan(
+    chunks: Iterable[Chunk],
+    low: Vector,
+    high: Vector,
+    *,
+    maker: str,
+    row_bytes: int = 0,
+    rows_max: int = CHUNK_ROWS_MAX,
+    bytes_max: int = CHUNK_BYTES_MAX,
+) -> ChunkPlan:
+    """Which chunks of the last cut stay, which are written, and which offsets are read from the buffer.
+
+    *chunks* are those of the last cut, in any order, but the recalled ones, which lie at offsets of the batch view.
+    Wanted are the offsets ``[low, high)`` of each partition of *high*, with columns of *maker*. *row_bytes* is the size
+    of a row where no chunk shows it.
+
+    The weight of a chunk is its rows, since these are what is written again. Of offsets that are still to be read it is
+    their number, which is known before they are read and no less than their rows. So a log with gaps costs no more than
+    one without. From the newest on, a piece joins the next newer ones while it is smaller than twice these. Afterwards
+    each chunk has at least twice the rows of the next newer one, so there are about log2 of all rows, and a row that is
+    written again is in a chunk 1.5 times as large. What would be larger than *rows_max* or *bytes_max* is not joined.
+    """
+    known = list(chunks)
+    wanted = {p: (low[p], end) for p, end in sorted(high.items()) if low[p] < end}
+    pieces = _in_order(_usable(known, wanted, maker))
+    rows = sum(piece.rows for piece in pieces)
+    size = -(-sum(piece.bytes for piece in pieces) // rows) if rows else row_bytes
+    at_once = max(1, min(rows_max, bytes_max // size if size else rows_max))
+    below, between, above = _gaps([piece.ranges for piece in pieces], wanted)
+    ordered = [*_read(below, at_once, size), *pieces]
+    for gap in (*between, above):
+        ordered += _read(gap, at_once, size)
+    groups = _grouped(ordered, rows_max, bytes_max)
+    kept = [chunk for group in groups if (chunk := _kept(group)) is not None]
+    written = [_writing(group) for group in groups if _kept(group) is None]
+    gone = tuple(chunk for chunk in known if not any(chunk is one for one in kept))
+    return ChunkPlan(kept=tuple(kept), written=tuple(written), gone=gone)
+
+
+def _usable(chunks: Iterable[Chunk], wanted: Ranges, maker: str) -> list[_Piece]:
+    """What the chunks have of the *wanted* offsets.
+
+    One that reaches above them, or into another one, cannot be. Its rows are read again rather than trusted.
+    """
+    pieces: list[_Piece] = []
+    for chunk in chunks:
+        runs = {p: run for p, run in chunk.ranges.items() if run[0] < run[1]}
+        if chunk.maker != maker or any(run[1] > wanted.get(p, run)[1] for p, run in runs.items()):
+            continue
+        inside = {p: (max(a, wanted[p][0]), b) for p, (a, b) in runs.items() if p in wanted and b > wanted[p][0]}
+        if not inside or any(_overlap(inside, piece.ranges) for piece in pieces):
+            continue
+        rows, size = (-(-whole * _span(inside) // _span(runs)) for whole in (chunk.rows, chunk.bytes))
+        pieces.append(_Piece(ranges=inside, rows=rows, bytes=size, source=chunk))
+    return pieces
+
+
+def _in_order(pieces: Iterable[_Piece]) -> list[_Piece]:
+    """By offsets, lowest first, wherever two have a partition in common."""
+    left, ordered = list(pieces), list[_Piece]()
+    while left:
+        lowest = next((one for one in left if not any(_is_below(other, one) for other in left)), left[0])
+        left.remove(lowest)
+        ordered.append(lowest)
+    return ordered
+
+
+def _gaps(held: Sequence[Ranges], wanted: Ranges) -> tuple[Ranges, list[Ranges], Ranges]:
+    """The wanted offsets that nothing holds: below what is held (after a revert), between (cannot be), above."""
+    below, between, above = dict[int, tuple[int, int]](), list[Ranges](), dict[int, tuple[int, int]]()
+    for p, (low, high) in wanted.items():
+        runs = sorted(ranges[p] for ranges in held if p in ranges)
+        if not runs:
+            above[p] = (low, high)
+            continue
+        if low < runs[0][0]:
+            below[p] = (low, runs[0][0])
+        between += [{p: (a[1], b[0])} for a, b in pairwise(runs) if a[1] < b[0]]
+        if runs[-1][1] < high:
+            above[p] = (runs[-1][1], high)
+    return below, between, above
+
+
+def _read(gap: Ranges, at_once: int, row_bytes: int) -> Iterator[_Piece]:
+    """*gap* in pieces of at most *at_once* offsets, lowest first."""
+    taken: dict[int, tuple[int, int]] = {}
+    for p, (low, high) in gap.items():
+        at = low
+        while at < high:
+            end = min(high, at + at_once - _span(taken))
+            taken[p], at = (at, end), end
+            if _span(taken) == at_once:
+                yield _Piece(ranges=taken, rows=at_once, bytes=at_once * row_bytes)
+                taken = {}
+    if taken:
+        yield _Piece(ranges=taken, rows=_span(taken), bytes=_span(taken) * row_bytes)
+
+
+def _grouped(pieces: Sequence[_Piece], rows_max: int, bytes_max: int) -> list[list[_Piece]]:
+    """The pieces that are put together, oldest first."""
+    groups: list[list[_Piece]] = []  # newest first, as are the pieces in each
+    for piece in reversed(pieces):
+        if groups and _joins(piece, groups[-1], rows_max, bytes_max):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    return [group[::-1] for group in reversed(groups)]
+
+
+def _joins(older: _Piece, newer: Sequence[_Piece], rows_max: int, bytes_max: int) -> bool:
+    rows = sum(piece.rows for piece in newer)
+    if older.rows + rows > rows_max or older.bytes + sum(piece.bytes for piece in newer) > bytes_max:
+        return False
+    # Without rows a chunk counts as one, else empty ones would never join.
+    return max(older.rows, 1) < 2 * max(rows, 1) and _fits(older, newer)
+
+
+def _fits(older: _Piece, newer: Sequence[_Piece]) -> bool:
+    """A chunk has one run of each partition, and reads one."""
+    shared = {p: [piece for piece in newer if p in piece.ranges] for p in older.ranges}
+    if any(held and older.ranges[p][1] != min(piece.ranges[p][0] for piece in held) for p, held in shared.items()):
+        return False
+    return older.source is not None or not any(
+        older.ranges[p][1] != piece.ranges[p][0] for p, held in shared.items() for piece in held if piece.source is None
+    )
+
+
+def _kept(group: Sequence[_Piece]) -> Chunk | None:
+    """The chunk that a group is, if it stays as it is."""
+    source = group[0].source
+    return source if source is not None and len(group) == 1 and dict(group[0].ranges) == dict(source.ranges) else None
+
+
+def _writing(group: Sequence[_Piece]) -> Writing:
+    return Writing(
+        ranges=_union(piece.ranges for piece in group),
+        sources=tuple(piece.source for piece in group if piece.source is not None),
+        read=_union(piece.ranges for piece in group if piece.source is None),
+    )
+
+
+def _union(several: Iterable[Ranges]) -> dict[int, tuple[int, int]]:
+    """One run of each partition around those of *several*, which are adjacent."""
+    found: dict[int, tuple[int, int]] = {}
+    for ranges in several:
+        for p, (low, high) in ranges.items():
+            was = found.get(p, (low, high))
+            found[p] = (min(was[0], low), max(was[1], high))
+    return dict(sorted(found.items()))
+
+
+def _is_below(one: _Piece, other: _Piece) -> bool:
+    """True if *one* has lower offsets than *other* in a partition of both."""
+    return any(p in other.ranges and run[0] < other.ranges[p][0] for p, run in one.ranges.items())
+
+
+def _overlap(one: Ranges, other: Ranges) -> bool:
+    return any(p in other and run[0] < other[p][1] and other[p][0] < run[1] for p, run in one.items())
+
+
+def _span(ranges: Ranges) -> int:
+    return sum(high - low for low, high in ranges.values())

@@ -49,9 +49,7 @@ RECALLED = "recalled "  #: begins the maker of chunks of recalled rows
 IN_ORDER = [(PARTITION, "ascending"), (OFFSET, "ascending")]
 
 
-class Ports(
-    HasBufferReader, HasCutFiles, HasCuts, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol
-):
+class Ports(HasBufferReader, HasCutFiles, HasCuts, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -264,9 +262,13 @@ def recalled_maker(plan: ReadPlan) -> str:
 def within(rows: pa.Table, ranges: Ranges) -> pa.Table:
     """The rows whose offsets are in *ranges*."""
     partition, offset = rows.column(PARTITION), rows.column(OFFSET)
-    wanted = pa.chunked_array([pa.nulls(0, pa.bool_())]) if not rows.num_rows else _any(
-        pc.and_(pc.equal(partition, p), pc.and_(pc.greater_equal(offset, low), pc.less(offset, high)))
-        for p, (low, high) in ranges.items()
+    wanted = (
+        pa.chunked_array([pa.nulls(0, pa.bool_())])
+        if not rows.num_rows
+        else _any(
+            pc.and_(pc.equal(partition, p), pc.and_(pc.greater_equal(offset, low), pc.less(offset, high)))
+            for p, (low, high) in ranges.items()
+        )
     )
     return rows.filter(wanted)
 

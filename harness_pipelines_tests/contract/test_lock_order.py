@@ -32,6 +32,7 @@ from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive, iceberg_fields
 from harness_pipelines_tests.contract.bystander import Bystander
+from harness_pipelines_tests.contract.cuts_rig import server_of
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 
@@ -62,7 +63,18 @@ LOCKS: Mapping[str, tuple[str, str]] = {
         "SELECT FROM harness.claims WHERE table_id = %(table_id)s FOR UPDATE",
         r"^SELECT [^;]*FROM harness.claims[^;]*FOR (KEY SHARE|UPDATE|NO KEY UPDATE)$",
     ),
-    "trim": ("SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)", r"^SELECT pg_advisory_xact_lock(_shared)?\("),
+    "trim": (
+        "SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)",
+        r"^SELECT (pg_advisory_xact_lock(_shared)?\(|harness\.cut_prepare\(|[a-z_, ]* FROM harness\.cut_publish\()",
+    ),
+    "cuts": (
+        "SELECT pg_advisory_xact_lock(1752330871, %(table_id)s)",
+        r"^SELECT [a-z_, ]* FROM harness\.cut_publish\(",
+    ),
+    "cut": (
+        "SELECT FROM harness.cuts WHERE table_id = %(table_id)s FOR UPDATE",
+        r"^SELECT (harness\.cut_serve\(|[a-z_, ]* FROM harness\.cut_publish\()",
+    ),
     "segment": (
         "SELECT FROM harness.segments WHERE table_id = %(table_id)s FOR KEY SHARE",
         r"^SELECT [^;]*FROM harness.segments[^;]*FOR UPDATE$",
@@ -223,6 +235,25 @@ def read(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: real.leases.look(table, holder="me", lease=HOUR)
 
 
+def prepare_cut(real: RealRig, table: TableRow) -> OverlayRequest:
+    return lambda: server_of(real, table).cuts.newest(table)
+
+
+def publish_cut(real: RealRig, table: TableRow) -> OverlayRequest:
+    server = server_of(real, table)
+    server.cut()
+    draft = server.look().draft()
+    return lambda: server.publish(draft)
+
+
+def serve_cut(real: RealRig, table: TableRow) -> OverlayRequest:
+    server = server_of(real, table)
+    cut = server.cut()
+    key = [table.table_id]
+    real.ask("UPDATE harness.cuts SET served_at = served_at - interval '2 seconds' WHERE table_id = %s", key)
+    return lambda: server.cuts.serve(cut, keep=HOUR)
+
+
 def hold_head(real: RealRig, table: TableRow) -> OverlayRequest:
     """As fsck does, for as long as it looks."""
 
@@ -364,6 +395,9 @@ ACTS: Mapping[Callable[[RealRig, TableRow], OverlayRequest], tuple[str, ...]] = 
     take_snapshot: ("trim",),
     drop_snapshot: ("trim",),
     read: ("trim",),
+    prepare_cut: ("trim",),
+    publish_cut: ("trim", "cuts", "cut"),
+    serve_cut: ("cut",),
     hold_head: ("trim",),
     reconcile: ("table", "moment", "trim"),
     adopt: ("table", "moment", "pointer", "positions", "trim"),

@@ -12,6 +12,9 @@ from typing import Any
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines_tests.model.acts import Acts
 from harness_pipelines_tests.model.corrections import Corrections
+from harness_pipelines_tests.model.cut_files import CutFiles
+from harness_pipelines_tests.model.cuts import Cuts
+from harness_pipelines_tests.model.cuts import Left as CutsLeft
 from harness_pipelines_tests.model.files import Files
 from harness_pipelines_tests.model.history import History
 from harness_pipelines_tests.model.ingest import Ingest
@@ -114,6 +117,23 @@ MIRRORS_DROP = Mirrors(*(2, 0, 0, 0), expiries=1, drops=1, name="mirrors: droppe
 MIRRORS_BACKUP = Mirrors(backups=1, foreign=0, name="mirrors: a server goes back to a backup")
 SPECS = Specs()
 STREAMS = Streams()
+CUTS = Cuts(CutsLeft(loads=3), records=1, servers=2, name="cuts: two servers")
+CUTS_SLOW = Cuts(CutsLeft(loads=3, crashes=1, forgets=1), records=1, servers=2, name="cuts: slow servers")
+CUTS_LOG = Cuts(CutsLeft(loads=3, lags=1), records=1, servers=2, kind="tail", name="cuts: two ends of one log")
+CUTS_VIEWS = Cuts(CutsLeft(loads=2, merges=2, compactions=1), name="cuts: both views")
+CUTS_EVOLVE = Cuts(CutsLeft(loads=2, evolutions=1), name="cuts: schemas")
+CUTS_REVERT = Cuts(CutsLeft(loads=2, reverts=1), name="cuts: reverts")
+CUTS_CORRECTED = Cuts(CutsLeft(loads=2, merges=1), odd=True, name="cuts: corrections")
+CUTS_CORRECTED_REVERT = Cuts(
+    CutsLeft(loads=2, merges=1, reverts=1), records=1, odd=True, name="cuts: corrections, reverts"
+)
+CUTS_TAIL = Cuts(CutsLeft(loads=2, decoders=1, reverts=1), kind="tail", name="cuts: a decoded tail")
+CUTS_KEYED = Cuts(CutsLeft(loads=2, merges=2, recalls=2), records=2, kind="keyed", name="cuts: recalled rows")
+CUTS_KEYED_REVERT = Cuts(
+    CutsLeft(loads=2, merges=1, recalls=1, reverts=1), records=1, kind="keyed", name="cuts: recalled rows, reverts"
+)
+CUT_FILES = CutFiles(name="cuts: files")
+CUT_FILES_CACHED = CutFiles(servers=1, compactions=0, caches=True, name="cuts: files, an answer that is cached")
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
@@ -142,6 +162,9 @@ SUITE: tuple[AnyModel, ...] = (
     *(RESTORES, RESTORES_LONG),
     DROPS,
     *(SPECS, HISTORY, STREAMS, MIRRORS, MIRRORS_BACKUP, MIRRORS_DROP),
+    *(CUTS, CUTS_SLOW, CUTS_LOG, CUTS_VIEWS, CUTS_EVOLVE, CUTS_REVERT),
+    *(CUTS_CORRECTED, CUTS_CORRECTED_REVERT, CUTS_TAIL, CUTS_KEYED, CUTS_KEYED_REVERT),
+    *(CUT_FILES, CUT_FILES_CACHED),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -450,4 +473,42 @@ MUTANTS: Mapping[str, Mutant] = {
     "a state pins a version that is merged beyond its offsets": Mutant(None, ("merged_beyond",), STATES, "S2"),
     "a state is committed ahead of ingest": Mutant(None, ("ahead_of_ingest",), STATES, "S2"),
     "trim looks at no states": Mutant(EXPIRE, ("floor_ignores_states",), STATES, "S10"),
+    # -- cuts that engines read
+    "a cut is published over a newer one": Mutant(None, ("previous_unchecked", "follows_unchecked"), CUTS, "S4"),
+    "the state is looked at before the newest cut": Mutant(None, ("looks_first", "follows_unchecked"), CUTS, "S4"),
+    "each server has a reuse window of its own": Mutant(None, ("reuse_per_server",), CUTS, "S4"),
+    "numbers of cuts begin again": Mutant(EXPIRE, ("numbers_begin_again",), CUTS_SLOW, "F2"),
+    "a cut ends below the one before": Mutant(None, ("follows_unchecked",), CUTS_LOG, "S4"),
+    "rows of files that straddle batch_hi are not hidden": Mutant(None, ("straddle_unhidden",), CUTS_VIEWS, "F1"),
+    "deletes of the cut before stay after a merge": Mutant(None, ("part_without_batch_hi",), CUTS_VIEWS, "F1"),
+    "deletes of a cut are older than the files": Mutant(None, ("sequence_ignores_views",), CUTS_VIEWS, "F4"),
+    "the id of a cut leaves batch_hi out": Mutant(
+        None, ("id_without_batch_hi", "id_without_version"), CUTS_VIEWS, "F2"
+    ),
+    "the id of a cut leaves the version out": Mutant(None, ("id_without_version",), CUTS_CORRECTED, "S2"),
+    "the id of a cut leaves the decoder out": Mutant(None, ("id_without_makers",), CUTS_TAIL, "S2"),
+    "a chunk begins one offset too low": Mutant(None, ("chunk_off_by_one",), CUTS_REVERT, "F1"),
+    "a chunk is kept that the lake has a part of": Mutant(None, ("straddling_chunk_kept",), CUTS_REVERT, "F1"),
+    "a chunk is kept over a change of columns": Mutant(None, ("chunk_over_makers",), CUTS_EVOLVE, "S21"),
+    "a chunk is kept over a change of the decoder": Mutant(None, ("chunk_over_makers",), CUTS_TAIL, "S21"),
+    "what a revert gives back to the buffer is not read": Mutant(None, ("revert_ends_no_chunk",), CUTS_REVERT, "F1"),
+    "a record is put back into the buffer": Mutant(REPLAY, ("replayed_into_the_buffer",), CUTS_CORRECTED, "S2"),
+    "recalled rows of another generation are kept": Mutant(None, ("recalled_without_generation",), CUTS_KEYED, "S2"),
+    "recalled rows are kept after they went back": Mutant(
+        None, ("recalled_kept_after_revert",), CUTS_KEYED_REVERT, "F1"
+    ),
+    "a merged state calls itself fresh": Mutant(None, ("merged_is_fresh",), CUTS_KEYED, "F9"),
+    "the files of a cut may go when it is answered": Mutant(None, ("lease_ends_at_the_answer",), CUT_FILES, "S11"),
+    "serving a cut again does not prolong it": Mutant(None, ("until_not_moved",), CUT_FILES, "S11"),
+    "a cut is served whose row is gone": Mutant(None, ("served_without_its_row",), CUT_FILES, "S11"),
+    "a maker that lost answers with its own cut": Mutant(None, ("loser_answers",), CUT_FILES, "S11"),
+    "a cut names files that were unreachable for a while": Mutant(None, ("lease_unchecked",), CUT_FILES, "F3"),
+    "a cut takes over files of one that is not the newest": Mutant(None, ("previous_unchecked",), CUT_FILES, "F3"),
+    "a cut has the number of one before it": Mutant(None, ("follows_unchecked",), CUT_FILES, "F3"),
+    "a number of a cut is given to another one": Mutant(EXPIRE, ("numbers_begin_again",), CUT_FILES, "F3"),
+    "a cut does not keep its version": Mutant(EXPIRE, ("version_unprotected",), CUT_FILES, "F3"),
+    "expire judges cuts by the clock": Mutant(EXPIRE, ("cuts_by_the_clock",), CUT_FILES, "F3"),
+    "files go in the run that forgets their cut": Mutant(EXPIRE, ("same_run",), CUT_FILES, "F3"),
+    "files of a cut that is being made are orphans": Mutant(EXPIRE, ("horizon_too_short",), CUT_FILES, "F3"),
+    "the ETag of an answer is that of the state": Mutant(None, ("etag_of_the_state",), CUT_FILES_CACHED, "S11"),
 }

@@ -12,11 +12,14 @@ from harness_pipelines.protocol import versions
 from harness_pipelines.protocol.bounds import OffsetRange, lowest
 from harness_pipelines.protocol.changes.reverts import reverted
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.cuts import chunk_plan, snapshot_id
 from harness_pipelines.protocol.reading import reads
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import EFFECTS, Effect
 from harness_pipelines_tests.model import (
     build,
+    cut_files,
+    cuts,
     files,
     ingest,
     moves,
@@ -58,6 +61,12 @@ def without_batch_hi(head: Any, target: Any, **more: Any) -> Any:
 
 def unmerged_from_start(bounds: Any) -> Any:
     return {p: OffsetRange(partition=p, low=b.start, high=b.stream_hi) for p, b in bounds.items()}
+
+
+def from_the_start(chunks: Any, low: Any, high: Any, **more: Any) -> Any:
+    """The chunks of a cut that forgets what the lake has of them."""
+    held = [chunk.ranges[0][0] for chunk in chunks]
+    return chunk_plan(chunks, {0: min([low[0], *held])}, high, **more)
 
 
 #: The rule as a module of the models names it, what it is replaced by, who finds it, and by which invariant.
@@ -179,12 +188,32 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         mutants.VIEWS_READ,
         "S2",
     ),
+    "chunk_plan leaves rows in that the lake has": (cuts, "chunk_plan", from_the_start, mutants.CUTS_REVERT, "F1"),
+    "snapshot_id forgets what a tail is decoded with": (
+        cuts,
+        "snapshot_id",
+        lambda *given, makers: snapshot_id(*given),
+        mutants.CUTS_TAIL,
+        "S2",
+    ),
+    "next_sequence ignores the views": (
+        cuts,
+        "next_sequence",
+        lambda last, _: (last or 0) + 1,
+        mutants.CUTS_VIEWS,
+        "F4",
+    ),
+    "part_key ignores what is merged": (cuts, "part_key", lambda metadata, _: metadata, mutants.CUTS_VIEWS, "F1"),
+    "follows refuses nothing": (cuts, "follows", passes, mutants.CUTS_LOG, "S4"),
+    "check_newest refuses nothing": (cut_files, "check_newest", passes, mutants.CUT_FILES, "F3"),
+    "may_forget allows all": (cut_files, "may_forget", lambda *_, **__: True, mutants.CUT_FILES, "S11"),
+    "may_condemn allows all": (cut_files, "may_condemn", lambda *_, **__: True, mutants.CUT_FILES, "F3"),
 }
 
 
 def _forget() -> None:
     """Empty the caches of what the rules answered."""
-    for module in (build, ingest, reading, files, views_state, snapshots, overlays):
+    for module in (build, ingest, reading, files, views_state, snapshots, overlays, cuts, cut_files):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

@@ -18,12 +18,13 @@ from harness_pipelines.protocol.versions import ViewName, answering_version
 def named_versions(books: Books) -> dict[int, VersionRow]:
     """The versions whose files must exist.
 
-    They are retained, leased, in a named snapshot, base of an open move, shown by a foreign catalog, or answer for one
-    of these: for a snapshot up to the bounds that it was made at, which may lie above its version's.
+    They are retained, leased, in a named snapshot, base of an open move, shown by a foreign catalog or in a cut, or
+    answer for one of these: for a snapshot up to the bounds that it was made at, which may lie above its version's.
     """
     bases = {m.base_version for m in books.moves if m.state == "PLANNED"} | books.mirrored
     named = {v.version: v for v in (*books.retained, *(v for v in books.versions if v.version in bases))}
     old = {v for v in named if v < books.retained_from}
+    served = {cut.version for cut in books.cuts if cut.alive}
     pinned = {v.version for v in books.snapshots}
     named |= {v.version: v for v in books.versions if v.version in pinned}
     if old or pinned:
@@ -31,7 +32,8 @@ def named_versions(books: Books) -> dict[int, VersionRow]:
         asked = [*books.snapshots, *(v for v in every if v.version in old)]
         answers = {w.version for v in asked if (w := answering_version(v, every)) is not None}
         named |= {v.version: v for v in books.versions if v.version in answers}
-    return named
+    # What answers for the rows above the version, a cut has in its own files.
+    return named | {v.version: v for v in books.versions if v.version in served}
 
 
 def named_locations(books: Books, view: ViewName) -> list[str]:
@@ -40,7 +42,9 @@ def named_locations(books: Books, view: ViewName) -> list[str]:
     return list(dict.fromkeys([*named, *([books.pointers[view]] if view in books.pointers else [])]))
 
 
-@rule("S10", "what retained versions, leases, open moves and foreign catalogs name exists and can be read", "lake")
+@rule(
+    "S10", "what retained versions, leases, cuts, open moves and foreign catalogs name exists and can be read", "lake"
+)
 def reached_files(look: Look) -> Iterator[Objection]:
     who: defaultdict[tuple[str, str, str], set[int]] = defaultdict(set)
     for view in look.views.values():

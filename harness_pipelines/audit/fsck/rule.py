@@ -88,6 +88,16 @@ class MirrorSeen:
     holds: frozenset[int]  #: versions that the ledger noted as possible there, before or after
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutFilesSeen:
+    """The folders of the cuts of a table."""
+
+    missing: tuple[str, ...] = ()  #: that a cut names whose time has not ended
+    bytes: int = 0  #: of all files
+    named_bytes: int = 0  #: of those that such cuts name
+    young_bytes: int = 0  #: of the others, of those that expire need not have removed yet
+
+
 @dataclass(kw_only=True)
 class Look:
     """One observation of a table: the ledger at one instant, then lake and log. ``None``: not reached."""
@@ -100,6 +110,7 @@ class Look:
     changed: Sequence[tuple[int, int]] = ()  #: partition, offset of records of quarantine that are not as written
     forgotten: Sequence[NamedMove] = ()  #: moves that the lake names and the ledger lost
     mirrors: Sequence[MirrorSeen] | None = ()  #: what foreign catalogs show; None: one of them does not answer
+    cut_files: CutFilesSeen | None = CutFilesSeen()  #: None: the folders of cuts cannot be listed
     #: By partition the records of quarantine whose bytes are in the lake, from there; or why they cannot be read.
     moved: Mapping[int, NDArray[np.int64]] | HarnessError = field(default_factory=dict)
 
@@ -195,10 +206,10 @@ Check = Callable[[Look], Iterable[Objection]]
 class Rule:
     """A named check of one invariant."""
 
-    invariant: str  #: S1 .. S38, L1 .. L10 of the design
+    invariant: str  #: S1 .. S38, L1 .. L10 of the design, F1 .. F9 of cuts
     title: str
     check: Check = field(repr=False)
-    needs: frozenset[str] = frozenset()  #: lake, log, mirrors: what the rule cannot do without
+    needs: frozenset[str] = frozenset()  #: lake, log, mirrors, cuts: what the rule cannot do without
 
     def missing(self, look: Look) -> str | None:
         """Which of its needs this look does not have."""
@@ -206,6 +217,7 @@ class Rule:
             "lake": look.surveys is not None,
             "log": look.log is not None or look.log_trouble is not None,
             "mirrors": look.mirrors is not None,
+            "cuts": look.cut_files is not None,
         }
         return next((need for need in sorted(self.needs) if not has[need]), None)
 

@@ -14,12 +14,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.fsck import batch_view, buffer, lake, ledger, mirrors, overlays
-from harness_pipelines.audit.fsck.rule import RULES, LogSeen, Look, MirrorSeen, Objection, Rule
+from harness_pipelines.audit.fsck import batch_view, buffer, cuts, lake, ledger, mirrors, overlays
+from harness_pipelines.audit.fsck.rule import RULES, CutFilesSeen, LogSeen, Look, MirrorSeen, Objection, Rule
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.ports.access import (
+    HasFiles,
     HasLakeBytes,
     HasLakeReads,
     HasLog,
@@ -47,6 +48,7 @@ __all__ = [
     "Violation",
     "batch_view",
     "buffer",
+    "cuts",
     "fsck",
     "lake",
     "ledger",
@@ -61,6 +63,7 @@ _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, Arithmeti
 
 
 class Ports(
+    HasFiles,
     HasLakeBytes,
     HasLakeReads,
     HasLog,
@@ -203,7 +206,17 @@ class _Looks:
             changed=list(islice(self.stores.table_states.changed(books.table_id), SHOWN_MAX)),
             forgotten=self._forgotten(books),
             mirrors=self._mirrors(books),
+            cut_files=self._cut_files(books),
         )
+
+    def _cut_files(self, books: Books) -> CutFilesSeen | None:
+        if not books.cut_folders:
+            return CutFilesSeen()
+        try:
+            return cuts.seen_in(books, self.stores.files)
+        except (OSError, HarnessError) as error:
+            self.trouble[books.name, "cuts"] = f"the folders of cuts cannot be listed: {error}"
+            return None
 
     def _mirrors(self, books: Books) -> Sequence[MirrorSeen] | None:
         """What foreign catalogs show; None while one of them does not answer."""

@@ -242,7 +242,8 @@ def _drop(harness: Harness, name: str, *, really: bool, purge: bool) -> tuple[Dr
             raise
         return drop.Dropped.of_purge(name), _purge(harness, name, folders, really=really)
     seen = stores.ledger.drop_table(one, dry_run=True)
-    files = [drop.files_below(_location(harness, name, place, purge=purge)) for place in seen.metadata]
+    folders = [_location(harness, name, place, purge=purge) for place in seen.metadata]
+    files = [drop.files_below(folder) for folder in (*folders, *seen.fresh)]
     if not really:
         return seen, files
     if purge:
@@ -288,6 +289,8 @@ def _show_drop(gone: Dropped, files: list[LakeFiles], *, done: bool, purge: bool
     click.echo(f"  ledger   {quantity(gone.versions, 'version')}, {quantity(gone.moves, 'move')}, {refused}")
     if gone.readers:
         click.echo(f"  readers  {gone.readers} running reads will fail")
+    if gone.cuts:
+        click.echo(f"  cuts     {quantity(gone.cuts, 'cut')} that servers show; queries over them will fail")
     for found in files:
         fate = "files" if purge else "files stay:"
         click.echo(f"  lake     {found.count} {fate} {found.location} ({found.bytes:,} bytes)")

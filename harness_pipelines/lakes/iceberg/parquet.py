@@ -7,7 +7,7 @@ way through disks, memory or copies is an error and never another value. Iceberg
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +15,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputFile
-from pyiceberg.io.pyarrow import DataFileStatistics, ParquetFormatModel, ParquetFormatWriter, StatsAggregator
+from pyiceberg.io.pyarrow import (
+    DataFileStatistics,
+    ParquetFormatModel,
+    ParquetFormatWriter,
+    StatsAggregator,
+    data_file_statistics_from_parquet_metadata,
+)
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Properties
@@ -103,11 +109,30 @@ class _Writer(ParquetFormatWriter):
         self._parquet_writer_kwargs["write_page_checksum"] = True
 
     def close(self) -> DataFileStatistics:
-        found = super().close()
-        for bounds in found.column_aggregates.values():
-            if isinstance(bounds, StatsAggregator) and bounds.primitive_type == StringType():
-                bounds.__class__ = _TextBounds
-        return found
+        return _with_texts(super().close())
+
+
+def _with_texts(found: DataFileStatistics) -> DataFileStatistics:
+    """*found* with bounds of texts that are texts."""
+    for bounds in found.column_aggregates.values():
+        if isinstance(bounds, StatsAggregator) and bounds.primitive_type == StringType():
+            bounds.__class__ = _TextBounds
+    return found
+
+
+def write_rows(
+    rows: pa.Table, stream: Any, *, schema: pa.Schema, statistics: Mapping[int, Any], ids: Mapping[str, int]
+) -> DataFileStatistics:
+    """Write *rows* as one file in *schema*, which has Iceberg's field ids, and say what a manifest says of them.
+
+    *statistics* and *ids* are PyIceberg's plan for the columns, and their ids by their paths in the file.
+    """
+    with pq.ParquetWriter(
+        stream, schema, compression="zstd", write_page_checksum=True, store_decimal_as_integer=True
+    ) as writer:
+        writer.write_table(rows)
+    told = writer.writer.metadata
+    return _with_texts(data_file_statistics_from_parquet_metadata(told, dict(statistics), dict(ids)))
 
 
 class _Model(ParquetFormatModel):

@@ -114,7 +114,7 @@ class Snapshots:
             for table_id in ids:
                 connection.execute(sql("reads/take_trim_lock"), {"table_id": table_id})
                 # Waits for renewals under way; whatever lease is there after this counts as alive.
-                connection.execute(sql("upkeep/delete_expired_leases"), {"table_id": table_id})
+                connection.execute(sql("upkeep/delete_ended"), {"table_id": table_id})
             if reader := connection.execute(sql("snapshots/readers"), {"name": name}).fetchone():
                 raise SnapshotInUse(
                     f"{reader['holder']} reads {reader['table_name']} as of snapshot {name} or its version until "

@@ -49,6 +49,8 @@ SHARE_MAX = 0.5  #: the size guard: one run never removes more than this share o
 UPLOADS_LAST_MAX = timedelta(days=1)
 UNLISTED_MAX = 100  #: needed files that a listing may lack where they are there: each costs a request, under the lock
 GUARD_FREE_BYTES = 256 * 1024 * 1024
+#: A server publishes what it writes for a cut within two minutes, whatever the grace is.
+CUTS_TAKE_MAX = timedelta(minutes=5)
 
 
 class SizeGuard(HarnessError):
@@ -64,6 +66,10 @@ class _Seen:
     same: SameFile
     stored: Mapping[str, StoredFile]  #: all that there are, by their keys
     loose: tuple[StoredFile, ...]  #: those that nothing reaches
+    fresh: frozenset[str]  #: keys of those that servers wrote for cuts
+
+    def of_cuts(self, file: StoredFile) -> bool:
+        return self.same.key(file.path) in self.fresh
 
 
 class Upkeep:
@@ -86,7 +92,7 @@ class Upkeep:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
             positions = connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id}).fetchall()
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
-            connection.execute(sql("upkeep/delete_expired_leases"), {"table_id": table.table_id})
+            connection.execute(sql("upkeep/delete_ended"), {"table_id": table.table_id})
             starts = {row["partition"]: row["start"] for row in positions}
             decision = self._decide(connection, _in_force(connection, table), starts)
             if dry_run:
@@ -166,14 +172,14 @@ class Upkeep:
         """
         seen = self._look(table)
         horizon = self._horizon(table)
-        loose = [f for f in seen.loose if f.modified < horizon]
+        young = min(horizon, self._now() - CUTS_TAKE_MAX) if seen.fresh else horizon
+        loose = [f for f in seen.loose if f.modified < (young if seen.of_cuts(f) else horizon)]
         if not dry_run:
             with self.database.transaction() as connection:
-                paths = [f.path for f in loose]
-                connection.execute(sql("upkeep/pardon"), {"table_id": table.table_id, "paths": paths})
-                for file in loose:
-                    key = {"table_id": table.table_id, "path": file.path, "bytes": file.bytes}
-                    connection.execute(sql("upkeep/condemn"), key)
+                key = {"table_id": table.table_id, "paths": [f.path for f in loose]}
+                connection.execute(sql("upkeep/pardon"), key)
+                if loose:
+                    connection.execute(sql("upkeep/condemn"), {**key, "bytes": [f.bytes for f in loose]})
         return loose
 
     def has_ripe(self, table: TableRow) -> bool:
@@ -203,7 +209,11 @@ class Upkeep:
         ripe = [(path, loose[key]) for key, path in condemned.items() if key in loose]
         if not dry_run:
             if not remove_large:
-                self._guard(table, [file for _, file in ripe], seen.stored.values())
+                going, stored = (
+                    [file for file in files if not seen.of_cuts(file)]
+                    for files in ([file for _, file in ripe], seen.stored.values())
+                )
+                self._guard(table, going, stored)
             ripe = ripe[:FILES_PER_RUN_MAX]
             if ripe:
                 self.ownership.confirm()  # another ledger may reach what this one does not
@@ -258,10 +268,12 @@ class Upkeep:
         """
         before = self._horizon(table) - UPLOADS_LAST_MAX
         self.ownership.confirm()  # another ledger may write here
-        return sum(self.files.abort_uploads(folder, before=before) for folder in self._folders(table, SameFile()))
+        views, fresh = self._folders(table, SameFile())
+        return sum(self.files.abort_uploads(folder, before=before) for folder in (*views, *fresh))
 
     @staticmethod
     def _guard(table: TableRow, ripe: Iterable[StoredFile], stored: Iterable[StoredFile]) -> None:
+        """Of the files of the views: those of cuts are copies, which all go some time after servers stop."""
         going, total = sum(file.bytes for file in ripe), sum(file.bytes for file in stored)
         if going > GUARD_FREE_BYTES and going > SHARE_MAX * total:
             raise SizeGuard(
@@ -277,16 +289,20 @@ class Upkeep:
         """
         reached, before = self._reached(table), self._before_quarantine(table)
         same, stored = SameFile(), dict[str, StoredFile]()
-        folders = self._folders(table, same)
+        folders, of_cuts = self._folders(table, same)
+        named = self._named_by_cuts(table) if of_cuts else set[str]()
         keys = {folder: same.folder(folder) for folder in folders}
-        beside = set[str]()
-        for folder, found in ((one, file) for one in folders for file in self.files.listed(one)):
+        beside, fresh = set[str](), set[str]()
+        for folder, found in ((one, file) for one in (*folders, *of_cuts) for file in self.files.listed(one)):
             file = StoredFile(path=found.path, bytes=found.bytes, modified=found.modified or datetime.now(UTC))
             stored[key := same.key(file.path)] = file
-            if not any(is_of_view(file.path, one) for one in (normal(folder), keys[folder])):
+            if folder not in keys:
+                fresh.add(key)
+            elif not any(is_of_view(file.path, one) for one in (normal(folder), keys[folder])):
                 beside.add(key)
         live = same.keys(reached)
-        kept = {*live, *same.keys(before)}
+        # A reader's login says what a cut names, so that one of these is not there holds nothing up; fsck says so.
+        kept = {*live, *same.keys(before), *same.keys(named)}
         ours: Container[str] | None = None
         if mirrors := self._mirrors(table):
             published = self.database.rows("mirrors/published_files", {"table_id": table.table_id})
@@ -296,13 +312,13 @@ class Upkeep:
         loose = tuple(
             file
             for key, file in stored.items()
-            if (own := owner_path(key)) not in kept and key not in beside and _is_own(own, ours)
+            if (own := owner_path(key)) not in kept and key not in beside and (key in fresh or _is_own(own, ours))
         )
         try:
             check_listed(table.name, live, stored, folders=[*keys.values()], loose=[f.path for f in loose])
         except LiveFilesUnlisted as error:
             self._find_unlisted(table, error)
-        return _Seen(same=same, stored=stored, loose=loose)
+        return _Seen(same=same, stored=stored, loose=loose, fresh=frozenset(fresh))
 
     def _find_unlisted(self, table: TableRow, unlisted: LiveFilesUnlisted) -> None:
         """Go on where all are there: some stores list a new file a minute late, and a listing only lacks, so that what
@@ -330,12 +346,15 @@ class Upkeep:
                 connection, table.table_id, retained_from=retained_from, numbers={*leased, *bases}, named=named
             )
         kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases, snapshots=named)
+        place = self._place(table)
+        if place["fresh"]:  # what answers for the rows above its version a cut has in its own files
+            kept += [rows.version(row) for row in self.database.rows("cuts/reached_versions", key)]
         reached: set[str] = set()
         for name, identifier in _identifiers(table).items():
             metadata = {v.views[name].metadata for v in kept if name in v.views}
             current = self._pointer(table, name)
             reached |= {current, *metadata} | self.catalog.reached(identifier, current=current, heads=metadata)
-        if (quarantine := self._quarantine(table)["metadata"]) is not None:
+        if (quarantine := place["metadata"]) is not None:
             identifier = (table.spec.namespace, table.quarantine)
             reached |= {quarantine, *self.catalog.reached(identifier, current=quarantine)}
         return reached
@@ -346,16 +365,23 @@ class Upkeep:
 
     def _before_quarantine(self, table: TableRow) -> set[str]:
         """Metadata files of the quarantine that were published before: a backup of Postgres names one of them."""
-        current = self._quarantine(table)["metadata"]
+        current: str | None = self._place(table)["metadata"]
         if current is None:
             return set()
         identifier = (table.spec.namespace, table.quarantine)
         return self.catalog.earlier(identifier, current)
 
-    def _quarantine(self, table: TableRow) -> Mapping[str, str | None]:
-        """Folder and metadata file of the bytes of quarantined records, if any are in the lake."""
+    def _named_by_cuts(self, table: TableRow) -> set[str]:
+        """Files that cuts name whose time has not ended."""
+        return {str(row["path"]) for row in self.database.rows("cuts/reached_files", {"table_id": table.table_id})}
+
+    def _place(self, table: TableRow) -> Mapping[str, Any]:
+        """Folder and metadata file of the bytes of quarantined records, if any are in the lake; folders of cuts.
+
+        Of a table that no server served there is none of these, and nothing is asked or listed for cuts.
+        """
         found = self.database.rows("quarantine/place", {"table_id": table.table_id})
-        return found[0] if found else {"folder": None, "metadata": None}
+        return found[0] if found else {"folder": None, "metadata": None, "fresh": ()}
 
     def _pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names now. Raises: TableUnknown."""
@@ -367,17 +393,23 @@ class Upkeep:
 
     def _horizon(self, table: TableRow) -> datetime:
         """Nothing younger may be condemned: an open move may still be writing it."""
-        now: datetime = self.database.rows("reads/now")[0]["now"]
+        now = self._now()
         oldest = self.database.rows("upkeep/oldest_open_move", {"table_id": table.table_id})[0]["planned_at"]
         return condemned_before(oldest_open=oldest, grace=timedelta(seconds=table.spec.retention.grace), now=now)
 
-    def _folders(self, table: TableRow, same: SameFile) -> list[str]:
-        """The folders of the views, with those that they were in before. Raises: FolderShared."""
+    def _now(self) -> datetime:
+        now: datetime = self.database.rows("reads/now")[0]["now"]
+        return now
+
+    def _folders(self, table: TableRow, same: SameFile) -> tuple[list[str], list[str]]:
+        """The folders of the views, with those that they were in before, and those of cuts. Raises: FolderShared."""
         views = _identifiers(table).items()
         folders = {self.catalog.folder(identifier, self._pointer(table, name)) for name, identifier in views}
         folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
-        folders |= {folder for folder in [self._quarantine(table)["folder"]] if folder}
+        place = self._place(table)
+        folders |= {folder for folder in [place["folder"]] if folder}
         found = {normal(folder): folder for folder in sorted(folders)}
+        fresh = {normal(folder): folder for folder in place["fresh"]}
         ours = [*table.views.values(), table.quarantine]
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "views": ours}
         others = [folder_of(row["metadata_location"]) for row in self.database.rows("upkeep/neighbours", key)]
@@ -386,8 +418,8 @@ class Upkeep:
             for row in self.database.rows("upkeep/made_in", {"table_id": table.table_id})
             for path in (row["stream_metadata"], row["batch_metadata"])
         }
-        check_own(table.name, map(same.folder, found), map(same.folder, others), made_in=made_in)
-        return list(found.values())
+        check_own(table.name, map(same.folder, [*found, *fresh]), map(same.folder, others), made_in=made_in)
+        return list(found.values()), list(fresh.values())
 
     def _forget(self, table: TableRow, paths: Sequence[str]) -> None:
         if paths:

@@ -24,6 +24,7 @@ from harness_pipelines.ports.table_state import (
     Books,
     Buffered,
     CorrectionRow,
+    CutRow,
     LayoutRow,
     MoveRow,
     OverlayRow,
@@ -143,6 +144,7 @@ class TableStates:
                 mirrored=frozenset(
                     version for row in connection.execute(sql("mirrors/kept"), key) for version in row["holds"]
                 ),
+                **_cuts(connection, table["cut_folders"], key),
             )
 
     def changed(self, table_id: int) -> Iterator[Coordinate]:
@@ -226,6 +228,22 @@ def _moved(
 
 def _all(connection: Connection, section: str, key: Mapping[str, Any]) -> list[dict[str, Any]]:
     return connection.execute(sql(f"fsck/{section}"), key).fetchall()
+
+
+def _cuts(connection: Connection, folders: Sequence[str], key: Mapping[str, Any]) -> dict[str, Any]:
+    """What servers showed; nothing is asked of a table that none served."""
+    if not folders:
+        return {}
+    return {
+        "cuts": [_cut(row) for row in _all(connection, "cuts", key)],
+        "cut_folders": folders,
+        "buffered_bytes": _all(connection, "buffered_bytes", key)[0]["bytes"],
+    }
+
+
+def _cut(row: Mapping[str, Any]) -> CutRow:
+    high = {int(p): cut[3] if isinstance(cut, list) and len(cut) == 4 else -1 for p, cut in row["bounds"].items()}
+    return CutRow(**{**{w: v for w, v in row.items() if w != "bounds"}, "high": high, "files": tuple(row["files"])})
 
 
 def _version(row: Mapping[str, Any]) -> VersionRow:

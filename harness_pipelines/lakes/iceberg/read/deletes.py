@@ -112,14 +112,20 @@ def hide(view: Table, live: LiveFiles, positions: Mapping[str, Positions]) -> Hi
 
 
 def _write(view: Table, data: LakeFile, positions: Positions, *, spec_id: int) -> DataFile:
-    count, path = len(positions), data.path
     place = view.location_provider().new_data_location(f"{uuid4()}-deletes.parquet")
-    target = view.io.new_output(place)
+    written = write_deletes(view.io, place, data, positions, spec_id=spec_id)
+    note_data_file(view.io, place, written.file_size_in_bytes)
+    return written
+
+
+def write_deletes(io: FileIO, place: str, data: LakeFile, positions: Positions, *, spec_id: int) -> DataFile:
+    """Write at *place* which rows of *data*, a file of the partitioning *spec_id*, are hidden; sorted, each once."""
+    count, path = len(positions), data.path
+    target = io.new_output(place)
     table = pa.table([pa.repeat(pa.scalar(path), count), pa.array(positions)], schema=_SCHEMA)
     with target.create() as stream:
         write_table(table, stream, use_dictionary=["file_path"])
     size = len(target)
-    note_data_file(view.io, place, size)
     ends = [to_bytes(LongType(), int(positions[at])) for at in (0, -1)]
     told = to_bytes(StringType(), path)  # whole, not cut off: readers find the data file by it
     return DataFile.from_args(

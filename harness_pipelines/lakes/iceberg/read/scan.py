@@ -246,7 +246,7 @@ def _pinned(location: str) -> PinnedView:
     head = metadata.current_snapshot()
     paths = (head.manifest_list, *(manifest.manifest_path for manifest in manifests)) if head else ()
     return PinnedView(
-        location=location, metadata=metadata, io=io, files=files, manifests=paths, extent=_extent(metadata)
+        location=location, metadata=metadata, io=io, files=files, manifests=paths, extent=extent_of(metadata)
     )
 
 
@@ -262,7 +262,7 @@ def staged_file(data: DataFile, *, low: int, high: int) -> LakeFile:
     )
 
 
-def _extent(metadata: TableMetadata) -> dict[int, tuple[int, int]]:
+def extent_of(metadata: TableMetadata) -> dict[int, tuple[int, int]]:
     """``[start, batch_hi)`` per partition of a batch view, from its newest snapshot and its properties."""
     snapshot = metadata.current_snapshot()
     told = snapshot.summary[BATCH_HI] if snapshot and snapshot.summary else None
@@ -314,8 +314,14 @@ def _straddles(view: PinnedView, file: LakeFile, ranges: Ranges) -> bool:
 
 def reaches_beyond(view: PinnedView, ranges: Ranges) -> bool:
     """Whether a batch view may hold rows outside of *ranges*."""
-    return not view.extent or any(
-        p not in ranges or low < ranges[p][0] or high > ranges[p][1] for p, (low, high) in view.extent.items()
+    return is_beyond(view.extent, ranges)
+
+
+def is_beyond(extent: Ranges, ranges: Ranges) -> bool:
+    """Whether rows may lie outside of *ranges*: *extent* says where they are, and nothing if it is empty."""
+    return not extent or any(
+        low < high and (p not in ranges or low < ranges[p][0] or high > ranges[p][1])
+        for p, (low, high) in extent.items()
     )
 
 

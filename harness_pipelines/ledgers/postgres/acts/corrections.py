@@ -183,7 +183,7 @@ class Corrections:
         """Statements begun after the trim lock was granted decide what may be read."""
         connection = frame.connection
         frame.lock_trim()
-        connection.execute(sql("upkeep/delete_expired_leases"), self._key)
+        connection.execute(sql("upkeep/delete_ended"), self._key)
         head, _ = frame.head()
         known = connection.execute(sql("corrections/lock_states"), {**self._key, **_places(wanted)}).fetchall()
         return LockedState(

@@ -18,6 +18,7 @@ from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.errors import MirrorsLeft
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.protocol.cuts import is_cut_folder
 from harness_pipelines.protocol.lake.files import OF_VIEWS, check_own, overlap
 from harness_pipelines.spec.locations import folder_of, normal
 from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX
@@ -87,6 +88,8 @@ class Dropped:
     moves: int
     quarantined: int
     readers: int  #: live leases: these reads fail by name
+    cuts: int = 0  #: that servers show: what engines read of them fails by name
+    fresh: tuple[str, ...] = ()  #: folders of the files of cuts
 
     @classmethod
     def of_purge(cls, name: str) -> Dropped:
@@ -102,6 +105,7 @@ class Dropped:
             "moves": self.moves,
             "quarantined": self.quarantined,
             "readers": self.readers,
+            "cuts": self.cuts,
         }
 
 
@@ -180,7 +184,7 @@ def _look(connection: Connection, table: Droppable, catalog: str) -> Dropped:
         segments=tuple(SegmentSeen(name=s["segment"], state=s["state"], bytes=s["bytes"]) for s in segments),
         views=tuple(f"{table.namespace}.{v['table_name']}" for v in views),
         metadata=tuple(v["metadata_location"] for v in views),
-        **counts,
+        **{**counts, "fresh": tuple(counts["fresh"])},
     )
 
 
@@ -262,7 +266,9 @@ class _Purge:
     elsewhere: set[str] = field(default_factory=set)  #: folders of tables that were compared with it: each is once
 
     def run(self) -> None:
-        if self._begin() and all(purge(f"{self.folder.rstrip('/')}/{part}", self._begin) for part in OF_VIEWS):
+        # A server alone writes to a folder of cuts, so that all in it goes.
+        parts = ("",) if is_cut_folder(self.folder) else OF_VIEWS
+        if self._begin() and all(purge(f"{self.folder.rstrip('/')}/{part}", self._begin) for part in parts):
             remove_empty(self.folder)
             self._forget()
 

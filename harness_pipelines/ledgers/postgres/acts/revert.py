@@ -148,7 +148,7 @@ class Reverts:
 
     def _waits(self, connection: Connection, target: Version) -> Waiting | None:
         """Does a version that may be read count on a correction of *target* not being there?"""
-        connection.execute(sql("upkeep/delete_expired_leases"), self._key)
+        connection.execute(sql("upkeep/delete_ended"), self._key)
         readable, versions = readable_versions(connection, self._table.table_id)
         hot = [v for v in readable if answering_version(v, versions) is None]
         if not hot:

@@ -21,7 +21,9 @@ SELECT catalog FROM harness.mirrors WHERE table_id = %(table_id)s AND dropped_at
 SELECT (SELECT count(*) FROM harness.versions WHERE table_id = %(table_id)s) AS versions,
        (SELECT count(*) FROM harness.moves WHERE table_id = %(table_id)s) AS moves,
        (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s) AS quarantined,
-       (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers
+       (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers,
+       (SELECT count(*) FROM harness.cuts WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS cuts,
+       ARRAY(SELECT folder FROM harness.cut_folders WHERE table_id = %(table_id)s ORDER BY folder) AS fresh
 
 -- name: segments
 SELECT s.segment, s.state, coalesce(pg_total_relation_size(c.oid), 0) AS bytes

@@ -16,8 +16,9 @@ SELECT lease_id, table_id, harness.lease_take(lease_id, table_id, version, '{}',
 
 -- name: table
 SELECT table_id, namespace, name, spec, cluster_id, topic, topic_id, outbox_seq, retained_from, stopped,
-       clock_timestamp() AS now
-FROM harness.tables WHERE namespace || '.' || name = %(name)s
+       clock_timestamp() AS now,
+       ARRAY(SELECT d.folder FROM harness.cut_folders d WHERE d.table_id = t.table_id ORDER BY d.folder) AS cut_folders
+FROM harness.tables t WHERE namespace || '.' || name = %(name)s
 
 -- name: positions
 SELECT partition, l.start AS lake_start, l.stream_hi, l.batch_hi, l.trim_floor,
@@ -58,6 +59,15 @@ FROM harness.claims WHERE table_id = %(table_id)s
 -- name: leases
 SELECT version, holder, born, until, until > clock_timestamp() AS alive FROM harness.leases
 WHERE table_id = %(table_id)s AND holder <> 'fsck'
+
+-- name: cuts
+SELECT sequence, number, snapshot_id, timestamp_ms, version, bounds, files, history, until > clock_timestamp() AS alive
+FROM harness.cuts WHERE table_id = %(table_id)s ORDER BY sequence
+
+-- name: buffered_bytes
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS bytes FROM harness.segments s
+JOIN pg_class c ON c.relname = s.segment AND c.relnamespace = 'harness_buffer'::regnamespace
+WHERE s.table_id = %(table_id)s AND s.state <> 'retired'
 
 -- name: outbox
 SELECT count(*) AS events, coalesce(min(seq), 0) AS first, coalesce(max(seq), 0) AS last

@@ -87,7 +87,9 @@ SELECT partition, "offset", reason, detail, key, value, headers, recorded_at, ka
 ) o WHERE before < %(bytes)s ORDER BY partition, "offset"
 
 -- name: place
-SELECT quarantine_folder AS folder, quarantine_metadata AS metadata FROM harness.tables WHERE table_id = %(table_id)s
+SELECT quarantine_folder AS folder, quarantine_metadata AS metadata,
+       ARRAY(SELECT d.folder FROM harness.cut_folders d WHERE d.table_id = t.table_id ORDER BY d.folder) AS fresh
+FROM harness.tables t WHERE table_id = %(table_id)s
 
 -- name: choose_folder
 UPDATE harness.tables SET quarantine_folder = %(folder)s WHERE table_id = %(table_id)s AND quarantine_folder IS NULL AND quarantine_metadata IS NULL

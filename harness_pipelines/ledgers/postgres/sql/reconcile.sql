@@ -9,6 +9,11 @@ WHERE table_id = %(table_id)s AND (until <= clock_timestamp() OR born <= clock_t
 ORDER BY born
 
 -- name: end_leases_over
+-- With cuts that were to last for longer than any may, since the clock was ahead.
+WITH ahead AS (
+    UPDATE harness.cuts SET until = clock_timestamp()
+    WHERE table_id = %(table_id)s AND until > clock_timestamp() + interval '24 hours 1 minute'
+)
 DELETE FROM harness.leases
 WHERE table_id = %(table_id)s AND (until <= clock_timestamp() OR born <= clock_timestamp() - interval '24 hours'
                                    OR until > clock_timestamp() + interval '24 hours 1 minute')

@@ -1,4 +1,13 @@
--- name: delete_expired_leases
+-- name: delete_ended
+-- Leases and cuts whose time is over; each waits for one that is prolonged just now. Of the last cut the numbers stay, since
+-- those of the next one go on from them.
+WITH over AS (
+    DELETE FROM harness.cuts WHERE table_id = %(table_id)s AND until <= clock_timestamp()
+    AND sequence < (SELECT max(sequence) FROM harness.cuts WHERE table_id = %(table_id)s)
+), last AS (
+    UPDATE harness.cuts SET files = '{}', chunks = '[]', parts = '{}' WHERE table_id = %(table_id)s AND until <= clock_timestamp()
+    AND files <> '{}' AND sequence = (SELECT max(sequence) FROM harness.cuts WHERE table_id = %(table_id)s)
+)
 DELETE FROM harness.leases WHERE table_id = %(table_id)s AND until <= clock_timestamp()
 
 -- name: leased_versions
@@ -74,12 +83,14 @@ SELECT metadata_location FROM public.iceberg_tables WHERE metadata_location IS N
   AND NOT (catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = ANY(%(views)s))
 
 -- name: condemn
-INSERT INTO harness.condemned_files (table_id, path, bytes) VALUES (%(table_id)s, %(path)s, %(bytes)s)
+INSERT INTO harness.condemned_files (table_id, path, bytes)
+SELECT %(table_id)s, path, bytes FROM unnest(%(paths)s::text[], %(bytes)s::bigint[]) AS f (path, bytes)
 ON CONFLICT DO NOTHING
 
 -- name: pardon
 -- What a holder has begun to remove stays condemned: it may sleep before it does, for less than the hour that acts have.
-DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND NOT (path = ANY(%(paths)s))
+DELETE FROM harness.condemned_files f
+WHERE table_id = %(table_id)s AND NOT EXISTS (SELECT FROM unnest(%(paths)s::text[]) AS p (path) WHERE p.path = f.path)
   AND coalesce(removing_since <= clock_timestamp() - interval '1 hour', true)
 
 -- name: begin_removal
@@ -88,9 +99,12 @@ WHERE table_id = %(table_id)s AND path = ANY(%(paths)s) RETURNING path
 
 -- name: ripe
 -- Condemned for a grace, and before the oldest open move was planned: whatever the storage's clock says of its age, a
--- file that such a move writes was not there then. Both times are of this one clock.
+-- file that such a move writes was not there then. Both times are of this one clock. So for a server: it publishes what it
+-- writes within two minutes.
 SELECT path, bytes FROM harness.condemned_files
-WHERE table_id = %(table_id)s AND since <= clock_timestamp() - %(grace)s AND since <= coalesce(least((
+WHERE table_id = %(table_id)s AND since <= clock_timestamp() - CASE
+    WHEN EXISTS (SELECT FROM harness.cut_folders d WHERE d.table_id = %(table_id)s)
+    THEN greatest(%(grace)s, interval '5 minutes') ELSE %(grace)s END AND since <= coalesce(least((
     SELECT min(planned_at) FROM harness.moves m WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED'
 ), (
     SELECT min(planned_at) FROM harness.moves m WHERE m.table_id = %(table_id)s AND m.state = 'ABANDONED'

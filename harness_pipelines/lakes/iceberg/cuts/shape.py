@@ -1,0 +1,159 @@
+"""What the files of a cut have in common: the columns with their ids, and the ways in which they are partitioned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_mapping, schema_to_pyarrow
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import NestedField
+
+from harness_pipelines.lakes.iceberg.checked_io import KEPT
+from harness_pipelines.layout.tree import LAYER
+from harness_pipelines.ports.cuts import CutImpossible
+
+_SHAPE_BYTES = 64 * 2**10  #: about what one takes
+#: Added to the table's number of a schema: manifests of the views tell schemas with low ids, which a cut's is not.
+SCHEMA_IDS = 1_000_000
+FIRST_PARTITION_ID = 999  #: Iceberg's last one of a table that is not partitioned
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutShape:
+    """Columns and partitionings of the cuts over one view, and perhaps a second one."""
+
+    schema: Schema  #: of the base view, without the column of the sample layer
+    specs: tuple[PartitionSpec, ...]  #: those of the base view under their own ids, then others
+    default_spec_id: int
+    moved: Mapping[int, int]  #: by the id of a partitioning in the second view its id here
+    plain: PartitionSpec  #: of the chunks, which are not partitioned
+    last_column_id: int
+    properties: Mapping[str, str]  #: of the base view, which say what a manifest tells of a column
+
+    def spec(self, spec_id: int) -> PartitionSpec:
+        return next(spec for spec in self.specs if spec.spec_id == spec_id)
+
+    @cached_property
+    def schema_told(self) -> dict[str, Any]:
+        """Iceberg's JSON form of the schema."""
+        told: dict[str, Any] = self.schema.model_dump(mode="json", by_alias=True)
+        return told
+
+    @cached_property
+    def schema_json(self) -> bytes:
+        return orjson.dumps(self.schema_told)
+
+    @cached_property
+    def specs_told(self) -> list[dict[str, Any]]:
+        """Iceberg's JSON form of the partitionings."""
+        return [spec.model_dump(mode="json", by_alias=True) for spec in self.specs]
+
+    def spec_fields_json(self, spec: PartitionSpec) -> bytes:
+        return orjson.dumps(next(one["fields"] for one in self.specs_told if one["spec-id"] == spec.spec_id))
+
+    @property
+    def last_partition_id(self) -> int:
+        return max(spec.last_assigned_field_id for spec in self.specs) if self.specs else FIRST_PARTITION_ID
+
+    @cached_property
+    def stored(self) -> Schema:
+        """The schema with the names that columns have in Parquet files, as PyIceberg and Spark write them."""
+        return sanitize_column_names(self.schema)
+
+    @cached_property
+    def is_renamed(self) -> bool:
+        return bool(self.stored != self.schema)
+
+    @cached_property
+    def named(self) -> pa.Schema:
+        """The schema of Parquet files with the names of the columns."""
+        return schema_to_pyarrow(self.schema, include_field_ids=True)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The schema of Parquet files, with Iceberg's field ids."""
+        return schema_to_pyarrow(self.stored, include_field_ids=True)
+
+    @cached_property
+    def statistics(self) -> Mapping[int, Any]:
+        """What a manifest tells of each column."""
+        return compute_statistics_plan(self.stored, dict(self.properties))
+
+    @cached_property
+    def ids_by_path(self) -> Mapping[str, int]:
+        """Field ids by the paths of columns in a Parquet file."""
+        return parquet_path_to_id_mapping(self.stored)
+
+
+def shape_of(
+    base: TableMetadata, other: TableMetadata | None, *, names: tuple[str, str | None], schema_version: int
+) -> CutShape:
+    """The shape of cuts over the view *base*, and rows of *other*; *names* are the locations of their metadata.
+
+    Raises: CutImpossible where a column has two ids: a reader would find it in the files of one view alone.
+    """
+    key = "\n".join([str(schema_version), *filter(None, names)])
+
+    def make() -> CutShape:
+        return _made(base, other, names, _served(base.schema(), schema_version))
+
+    return KEPT.get(key, make, kind="cut", weigh=lambda _: _SHAPE_BYTES)
+
+
+def _made(base: TableMetadata, other: TableMetadata | None, names: tuple[str, str | None], schema: Schema) -> CutShape:
+    specs = list(base.partition_specs)
+    moved: dict[int, int] = {}
+    if other is not None:
+        _check_same(schema, other.schema(), names)
+        for spec in other.partition_specs:
+            moved[spec.spec_id] = _id_in(specs, spec)
+    plain = _id_in(specs, PartitionSpec())
+    return CutShape(
+        schema=schema,
+        specs=tuple(specs),
+        default_spec_id=base.default_spec_id,
+        moved=moved,
+        plain=next(spec for spec in specs if spec.spec_id == plain),
+        last_column_id=max(base.last_column_id, 0 if other is None else other.last_column_id),
+        properties=base.properties,
+    )
+
+
+def _served(schema: Schema, schema_version: int) -> Schema:
+    """*schema* without the column of the sample layer, under an id that no schema of a view has."""
+    ids = schema.identifier_field_ids
+    return Schema(*_columns(schema), schema_id=SCHEMA_IDS + schema_version, identifier_field_ids=ids)
+
+
+def _columns(schema: Schema) -> list[NestedField]:
+    return [field for field in schema.fields if field.name != LAYER.name]
+
+
+def _check_same(base: Schema, other: Schema, names: tuple[str, str | None]) -> None:
+    first, second = ({field.field_id: field for field in _columns(schema)} for schema in (base, other))
+    if first != second:
+        one = next(i for i in sorted({*first, *second}) if first.get(i) != second.get(i))
+        raise CutImpossible(
+            f"{names[0]} and {names[1]} have other columns: of the id {one} are {_said(first.get(one))} and "
+            f"{_said(second.get(one))}. A reader would miss the rows or values of one of them; nothing was written"
+        )
+
+
+def _said(field: object) -> str:
+    return "none" if field is None else f"`{field}`"
+
+
+def _id_in(specs: list[PartitionSpec], spec: PartitionSpec) -> int:
+    """The id of a partitioning like *spec* among *specs*, which it joins if it is new."""
+    same = next((known for known in specs if known.fields == spec.fields), None)
+    if same is None:
+        same = PartitionSpec(*spec.fields, spec_id=max((known.spec_id for known in specs), default=-1) + 1)
+        specs.append(same)
+    return same.spec_id

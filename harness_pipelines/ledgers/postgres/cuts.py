@@ -1,0 +1,150 @@
+"""The ledger's side of cuts: which one is the newest, and until when the files of each stay.
+
+The rules are in the ledger's functions (migration 0046), since a reader's login has no other way to write a cut. They
+are called here, and what they refuse gets its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.drivers.postgres import Database, sql
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.cuts import Cut, CutDraft, CutOvertaken, CutPart, CutRejected, CutsFull
+from harness_pipelines.ports.ledger import LeaseEnded, TableRow, TableUnknown
+from harness_pipelines.protocol.cuts import Chunk, CutBounds
+
+#: What the ledger's functions refuse, by SQLSTATE.
+_REFUSALS: Mapping[str, tuple[type[HarnessError], str]] = {
+    "HP001": (LeaseEnded, "expire may take its files for orphans; it was not published, load the table again"),
+    "HP016": (CutOvertaken, "this one was not published, load the table again"),
+    "HP017": (CutRejected, "nothing was written"),
+    "HP018": (CutsFull, "this one was not published"),
+}
+
+
+class Cuts:
+    """The cuts of one ledger, as a reader's login may publish and serve them."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def newest(self, table: TableRow) -> tuple[Cut | None, datetime]:
+        """The last cut, and the ledger's clock. Of one that is over the numbers alone: see `Cut.is_over`.
+
+        The folder of the next cut's files is in the ledger when this returns. Raises: TableUnknown.
+        """
+        found = self.database.rows("cuts/newest", {"table_id": table.table_id})
+        if not found:
+            raise TableUnknown(f"{table.name} is not there any more; `harness table list` shows the existing tables")
+        row = found[0]
+        if not row["is_noted"]:
+            with self.database.transaction() as connection:
+                connection.execute(sql("cuts/prepare"), {"table_id": table.table_id})
+        return None if row["sequence"] is None else _cut(row), row["now"]
+
+    def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
+        """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
+
+        Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull; OutcomeUnknown when the answer was lost: the newest
+        cut says whether it was published.
+        """
+        with self.database.transaction() as connection:
+            given = {"table_id": table.table_id, "previous": previous, "lease_id": lease_id, "keep": keep}
+            try:
+                row = connection.execute(sql("cuts/publish"), {**given, **_parameters(draft)}).fetchone()
+            except psycopg.Error as error:
+                raise _refusal(error, table) from error
+        assert row is not None, "the function returns one row"
+        return Cut(
+            **{word: getattr(draft, word) for word in CutDraft.__dataclass_fields__},
+            table_id=table.table_id,
+            served_at=row["served_at"],
+            until=row["until"],
+        )
+
+    def serve(self, cut: Cut, *, keep: timedelta) -> None:
+        """Let the files of *cut* stay for *keep* from now, at most until a day after the next cut was published.
+
+        It does not wait for the disk, as a change of a lease does not: what a crash takes back is less than a second.
+        Raises: CutOvertaken where the cut is gone: make another one.
+        """
+        key = {"table_id": cut.table_id, "sequence": cut.sequence, "keep": keep}
+        with self.database.transaction() as connection:
+            with connection.pipeline():
+                connection.execute(sql("reads/async_commit"))
+                cursor = connection.execute(sql("cuts/serve"), key)
+            row = cursor.fetchone()
+        if row is None or not row["alive"]:
+            raise CutOvertaken(
+                f"the time of cut {cut.snapshot_id} has ended: its files may be gone; load the table again"
+            )
+
+
+def _refusal(error: psycopg.Error, table: TableRow) -> Exception:
+    kind, way_on = _REFUSALS.get(error.sqlstate or "", (None, ""))
+    if kind is None:
+        return error
+    return kind(f"{table.name}: {error.diag.message_primary}; {way_on}")
+
+
+def _parameters(draft: CutDraft) -> dict[str, Any]:
+    return {
+        "sequence": draft.sequence,
+        "snapshot_id": draft.snapshot_id,
+        "timestamp_ms": draft.timestamp_ms,
+        "version": draft.version,
+        "schema_version": draft.schema_version,
+        "bounds": Jsonb({str(partition): list(cut) for partition, cut in draft.bounds.items()}),
+        "metadata": draft.metadata,
+        "chunks": Jsonb([chunk_to_json(chunk) for chunk in draft.chunks]),
+        "parts": Jsonb({name: {"key": part.key, "manifests": part.manifests} for name, part in draft.parts.items()}),
+        "files": list(draft.files),
+    }
+
+
+def _cut(row: Mapping[str, Any]) -> Cut:
+    """The cut of a row; without all that may be gone where its time has ended."""
+    alive = row["is_alive"]
+    return Cut(
+        table_id=row["table_id"],
+        snapshot_id=row["snapshot_id"] if alive else 0,
+        sequence=row["sequence"] if alive else row["following"],
+        timestamp_ms=row["timestamp_ms"],
+        version=row["version"],
+        schema_version=row["schema_version"],
+        bounds=bounds_from_json(row["bounds"]),
+        metadata=row["metadata"] if alive else "",
+        chunks=tuple(chunk_from_json(one) for one in row["chunks"]) if alive else (),
+        parts={name: CutPart(**part) for name, part in row["parts"].items()} if alive else {},
+        files=tuple(row["files"]) if alive else (),
+        served_at=row["served_at"],
+        until=row["until"],
+    )
+
+
+def bounds_from_json(told: Mapping[str, Any]) -> CutBounds:
+    """The bounds of a cut as its row has them."""
+    return {int(partition): (cut[0], cut[1], cut[2], cut[3]) for partition, cut in told.items()}
+
+
+def chunk_to_json(chunk: Chunk) -> dict[str, Any]:
+    return {
+        "path": chunk.path,
+        "ranges": {str(partition): list(span) for partition, span in chunk.ranges.items()},
+        "rows": chunk.rows,
+        "bytes": chunk.bytes,
+        "sequence": chunk.sequence,
+        "maker": chunk.maker,
+        "entry": chunk.entry,
+    }
+
+
+def chunk_from_json(told: Mapping[str, Any]) -> Chunk:
+    ranges = {int(partition): (span[0], span[1]) for partition, span in told["ranges"].items()}
+    return Chunk(**{**told, "ranges": ranges})

@@ -1,0 +1,34 @@
+-- name: newest
+-- The last cut, with whether it is alive, and whether the folder of the newest version's cuts is noted.
+SELECT t.table_id AS of_table, c.*, f.is_noted, clock_timestamp() AS now,
+       coalesce(c.until > clock_timestamp() AND c.history = harness.history(), false) AS is_alive,
+       greatest(c.sequence + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS following
+FROM harness.tables t
+CROSS JOIN LATERAL (
+    SELECT EXISTS (SELECT FROM harness.cut_folders d
+                   WHERE d.table_id = t.table_id AND d.folder = harness.cut_folder(t.name, v.stream_metadata)) AS is_noted
+    FROM harness.versions v WHERE v.table_id = t.table_id ORDER BY v.version DESC LIMIT 1
+) f
+LEFT JOIN LATERAL (SELECT * FROM harness.cuts WHERE table_id = t.table_id ORDER BY sequence DESC LIMIT 1) c ON true
+WHERE t.table_id = %(table_id)s
+
+-- name: prepare
+SELECT harness.cut_prepare(%(table_id)s)
+
+-- name: publish
+SELECT served_at, until FROM harness.cut_publish(
+    %(table_id)s::integer, %(sequence)s::bigint, %(snapshot_id)s::bigint, %(timestamp_ms)s::bigint, %(version)s::bigint,
+    %(schema_version)s::integer, %(bounds)s::jsonb, %(metadata)s::text, %(chunks)s::jsonb, %(parts)s::jsonb,
+    %(files)s::text[], %(previous)s::bigint, %(lease_id)s::uuid, %(keep)s::interval)
+
+-- name: serve
+SELECT harness.cut_serve(%(table_id)s::integer, %(sequence)s::bigint, %(keep)s::interval) AS alive
+
+-- name: reached_versions
+-- What has a row counts as alive: `upkeep/delete_ended` waits for a server that serves it just now.
+SELECT v.* FROM harness.versions v
+WHERE v.table_id = %(table_id)s AND v.version IN (
+    SELECT c.version FROM harness.cuts c WHERE c.table_id = %(table_id)s AND c.files <> '{}')
+
+-- name: reached_files
+SELECT DISTINCT path FROM harness.cuts, unnest(files) AS path WHERE table_id = %(table_id)s

@@ -1,0 +1,269 @@
+-- Cuts: what a read sees, written down as one snapshot of Iceberg, so that any engine reads it. A reader's login publishes
+-- and serves them, by functions. The row of a cut keeps its files and its version's from expire; it holds no row of the buffer.
+
+-- Where servers put files for the cuts of a table, known before a file is there. A table that none served has no row.
+CREATE TABLE harness.cut_folders (
+    table_id integer NOT NULL REFERENCES harness.tables ON DELETE CASCADE,
+    folder   text NOT NULL CHECK (octet_length(folder) <= 4096),
+    PRIMARY KEY (table_id, folder)
+);
+
+CREATE TABLE harness.cuts (
+    table_id       integer NOT NULL REFERENCES harness.tables ON DELETE CASCADE,
+    sequence       bigint NOT NULL CHECK (sequence > 0),
+    snapshot_id    bigint NOT NULL CHECK (snapshot_id > 0),
+    timestamp_ms   bigint NOT NULL CHECK (timestamp_ms BETWEEN 0 AND 221845392000000), -- the year 9000
+    version        bigint NOT NULL,
+    schema_version integer NOT NULL,
+    bounds         jsonb NOT NULL CHECK (jsonb_typeof(bounds) = 'object'),
+    metadata       text NOT NULL,
+    chunks         jsonb NOT NULL CHECK (jsonb_typeof(chunks) = 'array'),  -- of the last cut: the next one names them again
+    parts          jsonb NOT NULL CHECK (jsonb_typeof(parts) = 'object'),  -- as the chunks
+    files          text[] NOT NULL,            -- all that it names in the folders of cuts
+    number         bigint NOT NULL,            -- how many cuts of the table there were, with this one
+    history        text NOT NULL DEFAULT harness.history(), -- that it was published in
+    made_by        name NOT NULL DEFAULT session_user,
+    served_at      timestamptz NOT NULL,
+    until          timestamptz NOT NULL,
+    replaced_at    timestamptz,                -- when the next one was published
+    PRIMARY KEY (table_id, sequence),
+    UNIQUE (table_id, snapshot_id),
+    CONSTRAINT cuts_last_a_day CHECK (until <= served_at + interval '24 hours'),
+    CONSTRAINT cuts_in_time CHECK (
+        served_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND until >= '1970-01-01Z'
+        AND coalesce(replaced_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)),
+    CONSTRAINT cuts_are_small CHECK (
+        cardinality(files) <= 1000 AND octet_length(array_to_string(files, '')) <= 262144
+        AND octet_length(bounds::text) <= 1048576 AND octet_length(parts::text) <= 1048576
+        AND octet_length(chunks::text) <= 4194304)
+) WITH (fillfactor = 70);
+
+GRANT SELECT ON harness.cuts, harness.cut_folders TO harness_reader, harness_definer;
+GRANT INSERT ON harness.cut_folders TO harness_definer;
+GRANT INSERT, UPDATE, DELETE ON harness.cuts TO harness_definer;
+GRANT UPDATE, DELETE ON harness.cuts TO harness_worker;
+
+-- The folder beside that of the view whose metadata file is given. Its name cannot be another table's, since that folder's
+-- name is only this one's.
+CREATE FUNCTION harness.cut_folder(its_name text, its_metadata text) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT regexp_replace(folder, '/[^/]*$', '') || '/' || its_name || '__fresh-'
+        || left(encode(sha256(convert_to(folder, 'UTF8')), 'hex'), 8)
+    FROM regexp_replace(its_metadata, '/metadata/[^/]*$', '') AS folder
+$$;
+
+-- Note the folder that cuts of the newest version are put in, before any file is.
+CREATE FUNCTION harness.cut_prepare(of_table integer) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1752330865, of_table); -- a drop that is under way ends first
+    INSERT INTO harness.cut_folders (table_id, folder)
+    SELECT t.table_id, harness.cut_folder(t.name, v.stream_metadata)
+    FROM harness.tables t
+    CROSS JOIN LATERAL (SELECT * FROM harness.versions WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1) v
+    WHERE t.table_id = of_table ON CONFLICT DO NOTHING;
+END;
+$$;
+
+-- What is wrong with the bounds of a cut of *of_version*, which comes after the cut *last*; NULL: nothing.
+CREATE FUNCTION harness.cut_bounds_wrong(of_table integer, of_version bigint, its_bounds jsonb, last harness.cuts) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    buffered boolean := (SELECT spec ->> 'buffer' IS DISTINCT FROM 'none' FROM harness.tables WHERE table_id = of_table);
+    wrong    record;
+BEGIN
+    SELECT n.key AS partition, n.value AS cut, i.buffer_hi INTO wrong
+    FROM jsonb_each(its_bounds) n
+    LEFT JOIN harness.ingest_positions i ON i.table_id = of_table AND i.partition = n.key::integer
+    WHERE i.partition IS NULL OR jsonb_typeof(n.value) <> 'array' OR jsonb_array_length(n.value) <> 4
+       OR NOT ((n.value ->> 0)::bigint BETWEEN 0 AND (n.value ->> 1)::bigint
+               AND (n.value ->> 1)::bigint <= (n.value ->> 2)::bigint AND (n.value ->> 2)::bigint <= (n.value ->> 3)::bigint
+               AND (n.value ->> 3)::bigint <= CASE WHEN buffered THEN i.buffer_hi ELSE 4611686018427387904 END)
+    LIMIT 1;
+    IF FOUND THEN
+        RETURN format('partition %s: %s are no bounds, or end above what is ingested (%s)', wrong.partition, wrong.cut,
+            coalesce(wrong.buffer_hi::text, 'nothing'));
+    END IF;
+    -- A revert lowers what is merged, and so does a history that ended before the last cut.
+    IF last.history <> harness.history() OR EXISTS (
+        SELECT FROM harness.versions WHERE table_id = of_table AND version > last.version AND version <= of_version
+        AND revert_of IS NOT NULL
+    ) THEN
+        RETURN NULL;
+    END IF;
+    SELECT o.key AS partition, o.value ->> 3 AS was, its_bounds -> o.key ->> 3 AS high INTO wrong FROM jsonb_each(last.bounds) o
+    WHERE coalesce((its_bounds -> o.key ->> 3)::bigint, -1) < (o.value ->> 3)::bigint LIMIT 1;
+    RETURN CASE WHEN FOUND THEN format('partition %s ends at offset %s, that of the last cut at %s', wrong.partition,
+        coalesce(wrong.high, 'none'), wrong.was) END;
+END;
+$$;
+
+-- Publish a cut whose files are written, as the one after the cut with the sequence *after*. A cut that is over is
+-- followed by one with any larger number, since `cuts/newest` counts on from it by the clock. HP001: the lease of the
+-- maker is over, or was taken more than two minutes ago: expire may take its files for orphans. HP016: another cut came
+-- first, or the version is gone. HP017: a value that no server of the harness writes. HP018: too many cuts are alive.
+CREATE FUNCTION harness.cut_publish(
+    of_table integer, its_sequence bigint, its_snapshot bigint, its_timestamp bigint, of_version bigint, of_schema integer,
+    its_bounds jsonb, its_metadata text, its_chunks jsonb, its_parts jsonb, its_files text[],
+    "after" bigint, of_lease uuid, lasts interval, OUT served_at timestamptz, OUT until timestamptz
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    last     harness.cuts;
+    is_alive boolean;
+    first    bigint;
+    wrong    text;
+    now_ms   bigint;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a cut is published in a transaction that is READ COMMITTED' USING ERRCODE = 'HP017';
+    END IF;
+    PERFORM pg_advisory_xact_lock_shared(1752330865, of_table); -- what expire decides later sees the cut
+    PERFORM pg_advisory_xact_lock(1752330871, of_table);
+    PERFORM FROM harness.leases l
+    WHERE l.lease_id = of_lease AND l.table_id = of_table AND l.version = of_version AND l.until > clock_timestamp()
+      AND l.born > clock_timestamp() - interval '2 minutes' AND l.taken_by = session_user;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'lease % of version % is over, or older than two minutes', of_lease, of_version USING ERRCODE = 'HP001';
+    END IF;
+    PERFORM FROM harness.tables t JOIN harness.versions v USING (table_id)
+    WHERE t.table_id = of_table AND v.version = of_version AND v.version >= t.retained_from;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'version % is not retained any more', of_version USING ERRCODE = 'HP016';
+    END IF;
+
+    SELECT * INTO last FROM harness.cuts c WHERE c.table_id = of_table ORDER BY c.sequence DESC LIMIT 1;
+    is_alive := coalesce(last.until > clock_timestamp() AND last.history = harness.history(), false);
+    IF ("after" IS NULL) <> (last.sequence IS NULL) OR is_alive AND "after" <> last.sequence
+       OR NOT is_alive AND "after" <= last.sequence THEN
+        RAISE EXCEPTION 'the newest cut is %, this one was made after %', coalesce(last.sequence::text, 'none'),
+            coalesce("after"::text, 'none') USING ERRCODE = 'HP016';
+    ELSIF of_version < last.version THEN
+        RAISE EXCEPTION 'the newest cut is of version %, this one of version %', last.version, of_version
+            USING ERRCODE = 'HP016';
+    END IF;
+    wrong := harness.cut_bounds_wrong(of_table, of_version, its_bounds, last);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION '%', wrong USING ERRCODE = 'HP016';
+    END IF;
+
+    -- A number near the end would leave none for the cuts after it.
+    now_ms := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    IF its_sequence <= greatest(last.sequence, "after") OR its_sequence > greatest(last.sequence, now_ms) + 86400000
+       OR its_timestamp <= last.timestamp_ms OR its_timestamp > now_ms + 60000 THEN
+        RAISE EXCEPTION 'sequence % and timestamp % do not follow on % and %', its_sequence, its_timestamp,
+            greatest(last.sequence, "after"), last.timestamp_ms USING ERRCODE = 'HP017';
+    ELSIF NOT coalesce(its_metadata = ANY (its_files), false) THEN
+        RAISE EXCEPTION 'the metadata file % is not among the files', its_metadata USING ERRCODE = 'HP017';
+    END IF;
+    SELECT f INTO wrong FROM unnest(its_files) f WHERE f IS NULL OR NOT EXISTS (
+        SELECT FROM harness.cut_folders d WHERE d.table_id = of_table AND starts_with(f, d.folder || '/')
+        AND substr(f, length(d.folder) + 1) ~ '^(/[A-Za-z0-9_=,-][A-Za-z0-9_=,.-]*)+$') LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '% lies in no folder for cuts of this table', coalesce(wrong, 'NULL') USING ERRCODE = 'HP017';
+    END IF;
+
+    SELECT c.number INTO first FROM harness.cuts c WHERE c.table_id = of_table ORDER BY c.sequence LIMIT 1;
+    IF last.number - first >= 9999 THEN -- some of them may be over, where expire has not run for long
+        DELETE FROM harness.cuts c
+        WHERE c.table_id = of_table AND c.until <= clock_timestamp() AND c.sequence < last.sequence;
+        IF (SELECT count(*) FROM harness.cuts c WHERE c.table_id = of_table) >= 10000 THEN
+            RAISE EXCEPTION '10000 cuts are alive' USING ERRCODE = 'HP018';
+        END IF;
+    END IF;
+    DELETE FROM harness.cuts c WHERE c.table_id = of_table AND c.snapshot_id = its_snapshot
+        AND (c.until <= clock_timestamp() OR c.history <> harness.history());
+    IF EXISTS (SELECT FROM harness.cuts c WHERE c.table_id = of_table AND c.snapshot_id = its_snapshot) THEN
+        RAISE EXCEPTION 'cut % is there already', its_snapshot USING ERRCODE = 'HP016';
+    END IF;
+    UPDATE harness.cuts c SET chunks = '[]', parts = '{}', replaced_at = clock_timestamp()
+    WHERE c.table_id = of_table AND c.sequence = last.sequence;
+
+    served_at := clock_timestamp();
+    until := served_at + least(greatest(lasts, interval '0'), interval '24 hours');
+    INSERT INTO harness.cuts (table_id, sequence, snapshot_id, timestamp_ms, version, schema_version, bounds, metadata, chunks,
+                              parts, files, number, served_at, until)
+    VALUES (of_table, its_sequence, its_snapshot, its_timestamp, of_version, of_schema, its_bounds, its_metadata, its_chunks,
+            its_parts, its_files, coalesce(last.number, 0) + 1, served_at, until);
+END;
+$$;
+
+-- Keep the files of a cut from now on, by at most a day after the next one came; it is written once a second. false: it is over.
+CREATE FUNCTION harness.cut_serve(of_table integer, its_sequence bigint, lasts interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+BEGIN
+    UPDATE harness.cuts SET served_at = began, until = greatest(until, least(
+        began + least(lasts, interval '24 hours'), replaced_at + interval '24 hours'))
+    WHERE table_id = of_table AND sequence = its_sequence AND until > clock_timestamp() AND history = harness.history()
+      AND served_at <= began - interval '1 second';
+    RETURN FOUND OR EXISTS (
+        SELECT FROM harness.cuts WHERE table_id = of_table AND sequence = its_sequence AND until > clock_timestamp()
+        AND history = harness.history());
+END;
+$$;
+
+-- Secrets by which an engine asks for tables, as their digests alone.
+CREATE TABLE harness.tokens (
+    token_id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name       text NOT NULL UNIQUE CHECK (name ~ '^[a-z][a-z0-9_.-]{0,62}$'),
+    hash       bytea NOT NULL UNIQUE CHECK (octet_length(hash) = 32), -- SHA-256 of 32 random bytes
+    globs      text[] NOT NULL CHECK (cardinality(globs) BETWEEN 1 AND 100 AND array_position(globs, NULL) IS NULL
+                                      AND octet_length(array_to_string(globs, '')) <= 16384),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_by name NOT NULL DEFAULT session_user,
+    expires_at timestamptz,
+    revoked_at timestamptz,
+    CONSTRAINT tokens_in_time CHECK (
+        created_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND coalesce(expires_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)
+        AND coalesce(revoked_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true))
+);
+GRANT SELECT, INSERT, UPDATE ON harness.tokens TO harness_definer;
+GRANT SELECT (token_id, name, globs, created_at, created_by, expires_at, revoked_at) ON harness.tokens TO harness_worker;
+
+-- NULL: the name is taken. HP019: there are 10000 already.
+CREATE FUNCTION harness.token_create(its_name text, its_hash bytea, its_globs text[], lasts interval) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    made integer;
+BEGIN
+    IF (SELECT count(*) FROM harness.tokens) >= 10000 THEN
+        RAISE EXCEPTION 'there are 10000 tokens' USING ERRCODE = 'HP019';
+    END IF;
+    INSERT INTO harness.tokens (name, hash, globs, expires_at) VALUES (its_name, its_hash, its_globs, clock_timestamp() + lasts)
+    ON CONFLICT (name) DO NOTHING RETURNING token_id INTO made;
+    RETURN made;
+END;
+$$;
+
+-- What is revoked stays so. false: there is no token of the name.
+CREATE FUNCTION harness.token_revoke(its_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE harness.tokens SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE name = its_name;
+    RETURN FOUND;
+END;
+$$;
+
+-- The token of a secret, by the digest, if it is valid now: who has no secret learns of no token.
+CREATE FUNCTION harness.token_check(its_hash bytea)
+RETURNS TABLE (token_id integer, name text, globs text[], created_at timestamptz, created_by name, expires_at timestamptz,
+               revoked_at timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT t.token_id, t.name, t.globs, t.created_at, t.created_by, t.expires_at, t.revoked_at FROM harness.tokens t
+    WHERE t.hash = its_hash AND t.revoked_at IS NULL AND coalesce(t.expires_at > clock_timestamp(), true)
+$$;
+
+GRANT CREATE ON SCHEMA harness TO harness_definer; -- a function is given only to who could have made it there
+ALTER FUNCTION harness.cut_prepare OWNER TO harness_definer;
+ALTER FUNCTION harness.cut_publish OWNER TO harness_definer;
+ALTER FUNCTION harness.cut_serve OWNER TO harness_definer;
+ALTER FUNCTION harness.token_create OWNER TO harness_definer;
+ALTER FUNCTION harness.token_revoke OWNER TO harness_definer;
+ALTER FUNCTION harness.token_check OWNER TO harness_definer;
+REVOKE CREATE ON SCHEMA harness FROM harness_definer;
+REVOKE ALL ON FUNCTION harness.cut_folder, harness.cut_bounds_wrong, harness.cut_prepare, harness.cut_publish,
+    harness.cut_serve, harness.token_create, harness.token_revoke, harness.token_check FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION harness.cut_folder, harness.cut_bounds_wrong TO harness_reader, harness_definer;
+GRANT EXECUTE ON FUNCTION harness.cut_prepare, harness.cut_publish, harness.cut_serve, harness.token_check TO harness_reader;
+GRANT EXECUTE ON FUNCTION harness.token_create, harness.token_revoke TO harness_worker;

@@ -1,0 +1,119 @@
+"""Access tokens: secrets by which an engine asks a server for tables. The ledger has their digests alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+from harness_pipelines.errors import HarnessError, UsageError
+
+NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
+LASTS_MAX = timedelta(days=3653)
+GLOBS_MAX = 100
+_GLOB = re.compile(r"[a-z0-9_*?]+(\.[a-z0-9_*?]+)?")  #: of `namespace.name`; both are of a-z, 0-9 and `_`
+_GLOB_CHARS_MAX = 160
+
+
+class TokenExists(HarnessError):
+    """There is, or was, a token of that name."""
+
+    way_on = "choose another name: one that was revoked keeps it, so that a log names one token by it"
+
+
+class TokenUnknown(HarnessError):
+    """No token has that name."""
+
+    way_on = "`harness serve token list` shows those that there are"
+
+
+class TokensFull(HarnessError):
+    """There are as many tokens as there may be."""
+
+    way_on = "let several engines share a token; the owner of the database may delete old rows of harness.tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What is known of a token: all but its secret."""
+
+    token_id: int
+    name: str
+    globs: tuple[str, ...]
+    created_at: datetime
+    created_by: str  #: the login
+    expires_at: datetime | None  #: None: it does not expire
+    revoked_at: datetime | None
+    valid: bool  #: by the database's clock, when it was looked at
+
+    def allows(self, table: str) -> bool:
+        """Return whether a table, by its name with the namespace, is among those that it was made for."""
+        return any(fnmatchcase(table, glob) for glob in self.globs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "tables": list(self.globs),
+            "created_at": self.created_at.isoformat(),
+            "created_by": self.created_by,
+            "expires_at": self.expires_at and self.expires_at.isoformat(),
+            "revoked_at": self.revoked_at and self.revoked_at.isoformat(),
+            "valid": self.valid,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeToken:
+    """A token with its secret, which is shown once."""
+
+    token: Token
+    secret: str = field(repr=False)
+
+
+class TokenBook(Protocol):
+    """A worker's login creates, lists and revokes; a reader's may look one up by its secret."""
+
+    def create(self, name: str, globs: Sequence[str], *, lasts: timedelta | None) -> MadeToken:
+        """Raises: UsageError, TokenExists, TokensFull."""
+        ...
+
+    def list(self) -> Sequence[Token]:
+        """All of them by name, with those that have expired or were revoked."""
+        ...
+
+    def revoke(self, name: str) -> Token:
+        """Let it be valid no more, for good. Raises: TokenUnknown."""
+        ...
+
+    def check(self, secret: str) -> Token | None:
+        """The token of a secret, if it is valid now."""
+        ...
+
+
+def check_globs(globs: Sequence[str]) -> tuple[str, ...]:
+    """*globs* as patterns of table names: `shop.*`, `*.orders`, `*`. Raises: UsageError."""
+    found = tuple(dict.fromkeys(globs))
+    if not 1 <= len(found) <= GLOBS_MAX:
+        raise UsageError(
+            f"a token is for 1 to {GLOBS_MAX} patterns of tables, not {len(found)}; write `*` for all tables"
+        )
+    for glob in found:
+        if len(glob) > _GLOB_CHARS_MAX or not _GLOB.fullmatch(glob) or ("." not in glob and "*" not in glob):
+            raise UsageError(
+                f"{glob!r} is no pattern of tables; write `namespace.name` of a-z, 0-9 and `_`, with `*` for any text "
+                "and `?` for one character, such as `shop.*`; or `*`"
+            )
+    return found
+
+
+def check_token(name: str, lasts: timedelta | None) -> None:
+    """Raises: UsageError for a name or a time that no token has."""
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} names no token; write a-z, 0-9, `_`, `-` and `.`, beginning with a letter, 63 at most"
+        )
+    if lasts is not None and not timedelta() < lasts <= LASTS_MAX:
+        raise UsageError(f"a token lasts for more than no time and for ten years at most, not {lasts}")

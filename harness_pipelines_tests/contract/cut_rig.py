@@ -1,0 +1,123 @@
+"""A table over real files and a real Postgres, moved by hand, and its cuts: what cuts are tested on without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import harness_pipelines as hp
+from harness_pipelines.app.installation import Stores
+from harness_pipelines.ports.cuts import Cut
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.versions import Version, ViewName
+from harness_pipelines.read.cut import Cutter
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, rows_at
+from harness_pipelines_tests.engines import READERS
+
+HOUR = timedelta(hours=1)
+Row = tuple[int, int, str | None]  #: partition, offset, value
+
+
+class CutWorld:
+    """A table whose record at each offset is a row with this offset as id."""
+
+    def __init__(self, rig: RealRig, folder: Path, **spec: Any) -> None:
+        self.rig, self.folder = rig, folder
+        self.row = rig.table(files=True, **spec)
+        self.stores = self.opened()
+        self.table = hp.Harness(self.stores).table(self.row.name)
+        self.cutter = self.server()
+
+    def opened(self) -> Stores:
+        warehouse = self.rig.lake.warehouse  # type: ignore[attr-defined]
+        return Stores(Settings(home=self.folder, dsn=self.rig.dsn, warehouse=warehouse, catalog_name=CATALOG))
+
+    def server(self) -> Cutter:
+        """Another server: one that knows nothing, and takes nothing that it has seen for the state of now."""
+        return Cutter(self.stores, holder="test", keep=HOUR, every=timedelta(0))
+
+    @property
+    def head(self) -> Version:
+        return self.stores.ledger.head(self.row)
+
+    def ingest(self, to: Mapping[int, int]) -> None:
+        at = {p: position.buffer_hi for p, position in self.stores.segments.positions(self.row).items()}
+        self.rig.ingest(self.row, {p: (at[p], high) for p, high in to.items()})
+
+    def tier(self, to: Mapping[int, int], *, files: int = 1) -> Version:
+        view: ViewName = self.head.tiered
+        return self._move(Stage.TIER, view, "stream_hi", to, files=files)
+
+    def merge(self, to: Mapping[int, int], *, files: int = 1) -> Version:
+        return self._move(Stage.OTREE, "batch", "batch_hi", to, files=files)
+
+    def _move(self, stage: Stage, view: ViewName, bound: str, to: Mapping[int, int], *, files: int) -> Version:
+        """Publish a row for each offset up to *to* in *view*; a file of the batch view has rows of all partitions."""
+        rig, row, head = self.rig, self.row, self.head
+        claim = rig.claim(row, stage)
+        lo = {p: getattr(head.bounds[p], bound) for p in to}
+        draft = MoveDraft(
+            stage=stage, shard=0, lo=lo, hi=to, base_version=head.version, schema_version=1, trigger="test"
+        )
+        move = rig.ledger.plan_move(claim, draft)
+        self.stores.lake.make_branch(row, move, head.views[view])
+        count = 0
+        for number in range(files):
+            parts = [
+                self._lake_rows(p, [o for o in range(lo[p], to[p]) if o % files == number or view == "stream"])
+                for p in to
+            ]
+            if view == "stream":  # each file has a run of offsets
+                parts = [part.slice(*_share(part.num_rows, files, number)) for part in parts]
+            rows = pa.concat_tables(parts)
+            if rows.num_rows:
+                count += rows.num_rows
+                self.stores.lake.append_to_branch(row, move, rows)
+        staged = self.stores.lake.staged(row, move, rows=count)
+
+        def build(base: str) -> Swap:
+            return self.stores.lake.build_append(row, move, staged, base=base, keep=50)
+
+        version = rig.ledger.publish(row, Boundary(claim=claim, move=move, rows=count, bytes=1), build)
+        rig.ledger.release(claim)
+        return version
+
+    def _lake_rows(self, partition: int, offsets: list[int]) -> pa.Table:
+        rows = rows_at(partition, offsets, self.row.spec)
+        rows = rows.append_column("_op", pa.repeat(pa.scalar("put"), rows.num_rows))
+        return rows.append_column("_schema_version", pa.repeat(pa.scalar(1, pa.int32()), rows.num_rows))
+
+    # -- cuts -----------------------------------------------------------------------------------------------
+
+    def cut(self) -> Cut:
+        return self.cutter.load(self.table.row).cut
+
+    def truth(self) -> Counter[Row]:
+        found = self.table.read(columns=["_kafka_partition", "_kafka_offset", "s"])
+        return _rows(found)
+
+    def assert_exact(self, cut: Cut, engine: str = "PyIceberg") -> None:
+        """An engine gives the rows of a read of now."""
+        assert seen(cut, engine) == self.truth()
+
+
+def seen(cut: Cut, engine: str = "PyIceberg") -> Counter[Row]:
+    """What an engine finds in a cut."""
+    return _rows(READERS[engine](cut.metadata, "id >= 0"))
+
+
+def _rows(table: pa.Table) -> Counter[Row]:
+    columns = [table.column(name).to_pylist() for name in ("_kafka_partition", "_kafka_offset", "s")]
+    return Counter(zip(*columns, strict=True))
+
+
+def _share(rows: int, parts: int, number: int) -> tuple[int, int]:
+    low, high = rows * number // parts, rows * (number + 1) // parts
+    return low, high - low

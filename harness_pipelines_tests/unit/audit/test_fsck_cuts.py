@@ -1,0 +1,141 @@
+"""Rules of fsck for cuts, on books written by hand and on folders with files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness_pipelines.audit.fsck import cuts, lake
+from harness_pipelines.audit.fsck import run as module
+from harness_pipelines.audit.fsck.rule import RULES, CutFilesSeen, Look
+from harness_pipelines.drivers import files
+from harness_pipelines.ports.table_state import Books, CutRow
+from harness_pipelines_tests.unit.audit.books import books, file, surveyed, version
+
+FOLDER = "file:///t/orders__fresh-0123abcd"
+
+
+def cut(sequence: int, high: int = 20, **changes: Any) -> CutRow:
+    made = CutRow(
+        sequence=sequence,
+        number=sequence,
+        snapshot_id=1000 + sequence,
+        timestamp_ms=sequence,
+        version=3,
+        high={0: high},
+        files=(f"{FOLDER}/data/{sequence}.parquet",),
+        history="h",
+        alive=True,
+    )
+    return replace(made, **changes)
+
+
+def served(*found: CutRow, **changes: Any) -> Books:
+    return books(cuts=found, cut_folders=[FOLDER], **changes)
+
+
+def objections(look_books: Books, invariant: str, **seen: Any) -> list[str]:
+    look = Look(books=look_books, surveys=None, log=None, **seen)
+    return [one.detail for r in RULES if r.invariant == invariant for one in r.check(look)]
+
+
+def test_cuts_that_follow_each_other_break_no_rule():
+    sound = served(cut(1, 10, alive=False), cut(2, 20), cut(9, 30, timestamp_ms=4))
+    assert [objections(sound, f"F{number}") for number in (2, 3, 5, 6, 7)] == [[]] * 5
+    assert {r.invariant for r in RULES if r.invariant[0] == "F"} == {"F2", "F3", "F5", "F6", "F7"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ((cut(1), cut(2, snapshot_id=1001)), "2 cuts have the snapshot id 1001"),
+        ((cut(5), cut(5)), "cut 5 has the sequence 5, cut 5 before it 5"),
+        ((cut(1), cut(2, number=1)), "cut 2 has the number 1, cut 1 before it 1"),
+        ((cut(1, timestamp_ms=7), cut(2)), "cut 2 has the timestamp_ms 2, cut 1 before it 7"),
+    ],
+)
+def test_a_number_or_a_time_that_does_not_rise_is_found(rows: tuple[CutRow, ...], found: str):
+    assert found in objections(served(*rows), "F2")
+
+
+def test_a_cut_whose_version_or_files_are_gone_is_found():
+    gone = served(cut(1, version=7, alive=False), cut(2, version=8))
+    missing = CutFilesSeen(missing=tuple(f"{FOLDER}/data/{n:02}.parquet" for n in range(25)))
+    found = objections(gone, "F3", cut_files=missing)
+    assert found[0] == "cut 2 is of version 8, which is gone"
+    assert found[1].startswith(f"{FOLDER}/data/00.parquet is not there")
+    assert found[-1] == "5 more files that cuts name are not there" and len(found) == 22
+
+
+def test_a_cut_that_shows_less_than_the_one_before_is_found():
+    assert objections(served(cut(1, 20), cut(2, 19)), "F5") == ["partition 0 ends at offset 19 in cut 2, at 20 in 1"]
+    assert objections(served(cut(1, 20), replace(cut(2), high={})), "F5") == [
+        "partition 0 ends at offset -1 in cut 2, at 20 in 1"
+    ]
+    assert objections(served(cut(1), cut(2, version=2)), "F5") == ["cut 2 is of version 2, cut 1 was of 3"]
+
+
+def test_a_revert_and_another_history_may_show_less():
+    reverted = replace(version(4, 10, move_id=13), revert_of=2)
+    sound = served(cut(1, 20), cut(2, 10, version=4))
+    assert objections(sound, "F5") != []
+    assert objections(replace(sound, versions=[*sound.versions, reverted]), "F5") == []
+    assert objections(served(cut(1, 20), cut(2, 10, version=2, history="i")), "F5") == []
+
+
+def test_a_view_that_names_a_file_of_a_cut_is_found():
+    inside = f"{FOLDER}/data/x.parquet"
+    for path, count in ((inside, 1), ("file:///t/data/x.parquet", 0), (f"{FOLDER}x/data/x.parquet", 0)):
+        survey = surveyed([file(path)])
+        look = Look(books=served(), surveys={"stream": survey}, log=None)
+        assert len(list(cuts.views_name_no_cuts(look))) == count, path
+    look = Look(books=books(), surveys={"stream": surveyed([file(inside)])}, log=None)
+    assert list(cuts.views_name_no_cuts(look)) == [], "no server served it"
+
+
+def test_folders_of_cuts_that_grow_without_end_are_found():
+    seen = CutFilesSeen(bytes=10**9, named_bytes=10**8, young_bytes=10**8)
+    assert "does expire run" in objections(served(buffered_bytes=10**8), "F7", cut_files=seen)[0]
+    assert objections(served(buffered_bytes=2 * 10**8), "F7", cut_files=seen) == []
+    assert objections(served(), "F7", cut_files=CutFilesSeen(bytes=cuts.FREE_BYTES)) == []
+
+
+def test_files_of_the_versions_of_live_cuts_must_be_there():
+    kept = books(versions=[version(1, 0), version(2, 10), version(3, 20)], retained_from=3)
+    rows = (cut(1, version=1), cut(2, version=2, alive=False))
+    assert set(lake.named_versions(replace(kept, cuts=rows))) == {1, 3}
+
+
+# -- the folders --------------------------------------------------------------------------------------------
+
+
+def test_files_are_looked_for_by_whatever_name_leads_to_them(tmp_path: Path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    (real / "data").mkdir(parents=True)
+    link.symlink_to(real)
+    for name, age in (("named", 0), ("old", 0), ("young", None)):
+        (real / "data" / name).write_bytes(bytes(len(name)))
+        if age is not None:
+            os.utime(real / "data" / name, (age, age))
+    row = cut(1, files=(f"file://{link}/data/named", f"file://{link}/data/gone"))
+    over = cut(0, alive=False, files=(f"file://{link}/data/forgotten",))
+    found = cuts.seen_in(books(cuts=(over, row), cut_folders=[f"file://{real}"]), files)
+    assert found == CutFilesSeen(missing=(f"file://{link}/data/gone",), bytes=13, named_bytes=5, young_bytes=5)
+
+
+def test_nothing_is_listed_for_a_table_that_no_server_served_and_a_store_that_is_away_is_named(tmp_path: Path):
+    class Away:
+        def listed(self, folder: str) -> Any:
+            raise OSError(f"{folder} is away")
+
+    looks = module._Looks(SimpleNamespace(files=Away()), None, data=False)  # type: ignore[arg-type]
+    assert looks._cut_files(books()) == CutFilesSeen()
+    assert looks._cut_files(served(cut(1))) is None
+    assert "is away" in looks.trouble["shop.orders", "cuts"]
+    unknown = Look(books=served(cut(1)), surveys=None, log=None, cut_files=None)
+    assert {r.invariant for r in RULES if r.missing(unknown) == "cuts"} == {"F3", "F7"}
