@@ -109,25 +109,6 @@ def cut_folder(name: str, metadata: str) -> str:
     return f"{view.rpartition('/')[0]}/{name}__fresh-{sha256(view.encode()).hexdigest()[:8]}"
 
 
-def is_cut_folder(folder: str) -> bool:
-    """Return whether a folder is named as those of cuts are."""
-    return re.search(r"/[a-z0-9_]+__fresh-[0-9a-f]{8}\Z", folder) is not None
-
-
-# -- order ------------------------------------------------------------------------------------------------------
-
-
-class HasOrder(Protocol):
-    """What the order of two cuts depends on."""
-
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def bounds(self) -> CutBounds: ...
-
-
 def check_newest(table: str, *, newest: int | None, previous: int | None) -> None:
     """A cut is published only on the newest one: *previous* is the sequence of the one that it was made after.
 

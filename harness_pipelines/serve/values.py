@@ -65,8 +65,8 @@ class CutAnswer:
 
     @property
     def etag(self) -> str:
-        """Two loads with the same tag have the same rows."""
-        return f'"{self.snapshot_id}"'
+        """Two loads with the same tag have the same rows in the same files."""
+        return f'"{etag(self.metadata_location)}"'
 
 
 class Catalog(Protocol):
