@@ -127,7 +127,7 @@ class CutFiles(Protocol):
         ...
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
-        """The rows of a chunk as they were written. Raises: LakeFileMissing, LakeFileBroken."""
+        """The rows of a chunk as they were written. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
         ...
 
     def write_cut(
