@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.views.status import Overview
     from harness_pipelines.ledgers.postgres.views.work import Watch
     from harness_pipelines.ports.buffer import BufferWriter, SegmentScans
+    from harness_pipelines.ports.cuts import CutFiles
     from harness_pipelines.ports.engine import Engine, LakeScans
     from harness_pipelines.ports.events import Producer
     from harness_pipelines.ports.files import FileStore
@@ -201,7 +202,7 @@ class Stores:
         return Cuts(self.readers)
 
     @once
-    def cut_files(self) -> IcebergCuts:
+    def cut_files(self) -> CutFiles:
         from harness_pipelines.lakes.iceberg.cuts.cuts import IcebergCuts
 
         return IcebergCuts(warehouse=self.warehouse)

@@ -51,6 +51,13 @@ class HasBufferReader(Protocol):
         ...
 
 
+class HasCutFiles(Protocol):
+    @property
+    def cut_files(self) -> CutFiles:
+        """See `CutFiles`."""
+        ...
+
+
 class HasCuts(Protocol):
     @property
     def cuts(self) -> CutBook:

@@ -74,6 +74,11 @@ def table_uuid(warehouse: str, table_id: int) -> UUID:
     return uuid5(NAMESPACE_URL, f"{warehouse.rstrip('/')}#{table_id}")
 
 
+def is_cut_folder(folder: str) -> bool:
+    """Return whether a folder is named as those of cuts are."""
+    return re.search(r"/[a-z0-9_]+__fresh-[0-9a-f]{8}\Z", folder) is not None
+
+
 def bounds_text(bounds: CutBounds) -> str:
     """*bounds* as JSON, by partition: the same text for the same bounds."""
     return dumps({str(p): list(bounds[p]) for p in sorted(bounds)}, separators=(",", ":"))

@@ -6,13 +6,13 @@ See decision 0057. A load that finds nothing new writes nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -31,7 +31,7 @@ from harness_pipelines.ports.access import (
     HasSchemas,
     HasTables,
 )
-from harness_pipelines.ports.cuts import Cut, CutOvertaken
+from harness_pipelines.ports.cuts import Cut, CutImpossible, CutOvertaken
 from harness_pipelines.ports.ledger import TableRow, new_lease
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, Writing, chunk_plan, snapshot_id
 from harness_pipelines.protocol.reading.narrowing import Ranges
@@ -46,17 +46,12 @@ log = structlog.get_logger(__name__)
 MAKING_S_MAX = 120.0  #: from the look to the commit: shorter than any grace, after which expire takes files for orphans
 TRIES = 5  #: how often other servers may be faster
 RECALLED = "recalled "  #: begins the maker of chunks of recalled rows
+Part = TypeVar("Part", BufferPart, TailPart)
 IN_ORDER = [(PARTITION, "ascending"), (OFFSET, "ascending")]
 
 
 class Ports(HasBufferReader, HasCutFiles, HasCuts, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
     """The ports that it uses."""
-
-
-class CutRefused(HarnessError):
-    """The table cannot be served as one snapshot of Iceberg."""
-
-    way_on = "read it by `harness sql`, Python or Spark; or choose `views: both` in a new table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +74,7 @@ class Cutter:
     def load(self, table: TableRow) -> Served:
         """The newest cut, which is that of the state as it is now or was within `every`.
 
-        Raises: CutRefused, CutOvertaken when other servers were faster every time, and as `look_plan` and the stores.
+        Raises: CutImpossible; CutOvertaken when other servers were faster every time; and as `look_plan`.
         """
         for _ in range(TRIES):
             with suppress(CutOvertaken):
@@ -94,7 +89,7 @@ class Cutter:
         with self._looking(table) as found:
             looked = as_served(found)
             bounds = cut_bounds(looked.plan)
-            if newest is not None and newest.snapshot_id == identity(looked, bounds):
+            if newest is not None and not newest.is_over and newest.snapshot_id == identity(looked, bounds):
                 self._stores.cuts.serve(newest, keep=self._keep)
                 served = Served(table=looked.table, cut=newest, made=False)
             else:
@@ -105,7 +100,12 @@ class Cutter:
 
     def _is_of_now(self, newest: Cut, now: float) -> bool:
         """Whether this process has just seen that nothing is newer: an engine loads a table several times a query."""
-        return self._looked is not None and self._looked[0] == newest.sequence and now - self._looked[1] < self._every_s
+        return (
+            self._looked is not None
+            and not newest.is_over
+            and self._looked[0] == newest.sequence
+            and now - self._looked[1] < self._every_s
+        )
 
     @contextmanager
     def _looking(self, table: TableRow) -> Iterator[Looked]:
@@ -144,7 +144,7 @@ class Cutter:
         if time.monotonic() > deadline:
             raise CutOvertaken(f"{table.name}: making a cut took longer than {MAKING_S_MAX:g} s; load it again")
         cut = stores.cuts.publish(
-            table, draft, previous=newest and newest.sequence, lease_id=plan.lease_id, keep=self._keep
+            table, draft, previous=None if newest is None else newest.sequence, lease_id=plan.lease_id, keep=self._keep
         )
         faults.point("serve.after_commit")
         log.info(
@@ -218,13 +218,13 @@ class _Chunks:
 def as_served(looked: Looked) -> Looked:
     """What of a state a cut shows: of a keyed table its merged state, for which no row has to be compared by its key.
 
-    Raises: CutRefused for a keyed table without a batch view, whose lake is a changelog.
+    Raises: CutImpossible for a keyed table without a batch view, whose lake is a changelog.
     """
     table, plan = looked.table, looked.plan
     if not plan.key:
         return looked
     if not table.view_set.clustered:
-        raise CutRefused(f"{table.name}: a keyed table with `views: stream` has only a changelog in the lake")
+        raise CutImpossible(f"{table.name}: a keyed table with `views: stream` has only a changelog in the lake")
     merged = {p: replace(b, stream_hi=b.batch_hi, buffer_hi=b.batch_hi) for p, b in plan.bounds.items()}
     lake = tuple(part for part in plan.lake if part.view == "batch")
     return replace(looked, plan=replace(plan, bounds=merged, lake=lake, buffer=None, tail=None))
@@ -283,22 +283,15 @@ def _any(masks: Iterator[pa.ChunkedArray]) -> pa.ChunkedArray:
 def _narrowed(plan: ReadPlan, ranges: Ranges) -> ReadPlan:
     """Of *plan* only the rows above the lake in *ranges*."""
 
-    def part(of: BufferPart | TailPart | None) -> Mapping[str, dict[int, int]] | None:
+    def part(of: Part | None) -> Part | None:
         if of is None:
             return None
-        low = {p: max(low, of.low[p]) for p, (low, _) in ranges.items() if p in of.low}
-        high = {p: min(high, of.high[p]) for p, (_, high) in ranges.items() if p in of.low}
-        low = {p: o for p, o in low.items() if o < high[p]}
-        return {"low": low, "high": {p: high[p] for p in low}} if low else None
+        both = {p: (max(low, of.low[p]), min(high, of.high[p])) for p, (low, high) in ranges.items() if p in of.low}
+        both = {p: run for p, run in both.items() if run[0] < run[1]}
+        low, high = ({p: run[at] for p, run in both.items()} for at in (0, 1))
+        return replace(of, low=low, high=high) if both else None
 
-    buffer, tail = part(plan.buffer), part(plan.tail)
-    return replace(
-        plan,
-        lake=(),
-        overlay=None,
-        buffer=plan.buffer and buffer and replace(plan.buffer, **buffer),
-        tail=plan.tail and tail and replace(plan.tail, **tail),
-    )
+    return replace(plan, lake=(), overlay=None, buffer=part(plan.buffer), tail=part(plan.tail))
 
 
 def _nothing() -> None:

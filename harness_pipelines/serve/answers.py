@@ -84,11 +84,16 @@ def table(cut: CutAnswer, etag: str) -> Response:
         cut.metadata,
         json.dumps(dict(cut.config)).encode(),
     )
-    return Response(content, media_type=JSON, headers={"etag": etag})
+    return Response(content, media_type=JSON, headers=_headers(etag))
 
 
 def unchanged(etag: str) -> Response:
-    return Response(status_code=304, headers={"etag": etag})
+    return Response(status_code=304, headers=_headers(etag))
+
+
+def _headers(etag: str) -> Mapping[str, str]:
+    """No proxy in between answers with a table that another client may see, or with an older cut."""
+    return {"etag": etag, "cache-control": "private, no-cache"}
 
 
 def names_tag(tags: str | None, etag: str) -> bool:

@@ -45,7 +45,8 @@ class Application:
             return
         request, began = Request(scope, receive), time.perf_counter()
         request.state.route = OTHER
-        found = await self._answered(request)
+        with self.metrics.running.track_inprogress():
+            found = await self._answered(request)
         self.metrics.answered(request.state.route, found.status_code, time.perf_counter() - began)
         await found(scope, receive, send)
 

@@ -183,14 +183,15 @@ def read_file(location: str) -> bytes:
 
 def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: Sequence[str]) -> FreshCatalog:
     """The tables of *stores*. A cut is given again for *every*, and its files stay for *keep* after it was given."""
-    from harness_pipelines.read.cut import CutRefused, Cutter
+    from harness_pipelines.ports.cuts import CutImpossible
+    from harness_pipelines.read.cut import Cutter
 
     holder = f"serve {socket.gethostname()} {os.getpid()}"
     return FreshCatalog(
         stores.tables,
         stores.cuts,
         lambda: Cutter(stores, holder=holder, keep=keep, every=every),
-        refused=(CutRefused,),
+        refused=(CutImpossible,),
         read=read_file,
         keep=keep,
         globs=globs,

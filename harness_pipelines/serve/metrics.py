@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.responses import Response
 
 LOAD_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -24,6 +24,12 @@ class ServeMetrics:
             "harness_serve_load_seconds",
             "Seconds from the request to the answer of loads of tables that were answered with a cut (200 or 304).",
             buckets=LOAD_S,
+            registry=self.registry,
+        )
+
+        self.running = Gauge(
+            "harness_serve_requests_running",
+            "Requests that are being answered.",
             registry=self.registry,
         )
 

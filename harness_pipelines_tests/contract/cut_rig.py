@@ -51,15 +51,19 @@ class CutWorld:
         at = {p: position.buffer_hi for p, position in self.stores.segments.positions(self.row).items()}
         self.rig.ingest(self.row, {p: (at[p], high) for p, high in to.items()})
 
-    def tier(self, to: Mapping[int, int], *, files: int = 1) -> Version:
-        view: ViewName = self.head.tiered
-        return self._move(Stage.TIER, view, "stream_hi", to, files=files)
+    def tier(self, to: Mapping[int, int], *, files: int = 1) -> None:
+        self._moves(Stage.TIER, self.head.tiered, "stream_hi", to, files=files)
 
-    def merge(self, to: Mapping[int, int], *, files: int = 1) -> Version:
-        return self._move(Stage.OTREE, "batch", "batch_hi", to, files=files)
+    def merge(self, to: Mapping[int, int], *, files: int = 1) -> None:
+        self._moves(Stage.OTREE, "batch", "batch_hi", to, files=files)
 
-    def _move(self, stage: Stage, view: ViewName, bound: str, to: Mapping[int, int], *, files: int) -> Version:
-        """Publish a row for each offset up to *to* in *view*; a file of the batch view has rows of all partitions."""
+    def _moves(self, stage: Stage, view: ViewName, bound: str, to: Mapping[int, int], *, files: int) -> None:
+        """Move up to *to* by as many moves as there are to be files of each partition, or of the batch view."""
+        at = {p: getattr(self.head.bounds[p], bound) for p in to}
+        for number in range(1, files + 1):
+            self._move(stage, view, bound, {p: at[p] + (to[p] - at[p]) * number // files for p in to})
+
+    def _move(self, stage: Stage, view: ViewName, bound: str, to: Mapping[int, int]) -> None:
         rig, row, head = self.rig, self.row, self.head
         claim = rig.claim(row, stage)
         lo = {p: getattr(head.bounds[p], bound) for p in to}
@@ -68,26 +72,15 @@ class CutWorld:
         )
         move = rig.ledger.plan_move(claim, draft)
         self.stores.lake.make_branch(row, move, head.views[view])
-        count = 0
-        for number in range(files):
-            parts = [
-                self._lake_rows(p, [o for o in range(lo[p], to[p]) if o % files == number or view == "stream"])
-                for p in to
-            ]
-            if view == "stream":  # each file has a run of offsets
-                parts = [part.slice(*_share(part.num_rows, files, number)) for part in parts]
-            rows = pa.concat_tables(parts)
-            if rows.num_rows:
-                count += rows.num_rows
-                self.stores.lake.append_to_branch(row, move, rows)
-        staged = self.stores.lake.staged(row, move, rows=count)
+        rows = pa.concat_tables([self._lake_rows(p, list(range(lo[p], to[p]))) for p in to])
+        self.stores.lake.append_to_branch(row, move, rows)
+        staged = self.stores.lake.staged(row, move, rows=rows.num_rows)
 
         def build(base: str) -> Swap:
             return self.stores.lake.build_append(row, move, staged, base=base, keep=50)
 
-        version = rig.ledger.publish(row, Boundary(claim=claim, move=move, rows=count, bytes=1), build)
+        rig.ledger.publish(row, Boundary(claim=claim, move=move, rows=rows.num_rows, bytes=1), build)
         rig.ledger.release(claim)
-        return version
 
     def _lake_rows(self, partition: int, offsets: list[int]) -> pa.Table:
         rows = rows_at(partition, offsets, self.row.spec)
@@ -116,8 +109,3 @@ def seen(cut: Cut, engine: str = "PyIceberg") -> Counter[Row]:
 def _rows(table: pa.Table) -> Counter[Row]:
     columns = [table.column(name).to_pylist() for name in ("_kafka_partition", "_kafka_offset", "s")]
     return Counter(zip(*columns, strict=True))
-
-
-def _share(rows: int, parts: int, number: int) -> tuple[int, int]:
-    low, high = rows * number // parts, rows * (number + 1) // parts
-    return low, high - low

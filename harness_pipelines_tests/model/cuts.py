@@ -25,209 +25,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
 
-from harness_pipelines.protocol.changes.corrections import settled_below
-from harness_pipelines.protocol.cut_checks import (
-    FRESH,
-    MERGED,
-    ListedCut,
-    ListedData,
-    ListedDeletes,
-    check_deletes,
-    check_freshness,
-    check_rows,
-)
-from harness_pipelines.protocol.cuts import (
-    Chunk,
-    check_newest,
-    chunk_plan,
-    follows,
-    next_sequence,
-    part_key,
-    snapshot_id,
-)
+from harness_pipelines.protocol.cut_checks import FRESH, MERGED, check_deletes, check_freshness, check_rows
+from harness_pipelines.protocol.cuts import check_newest, follows, next_sequence, part_key
 from harness_pipelines_tests.model import build
-from harness_pipelines_tests.model.build import Published
+from harness_pipelines_tests.model.cuts_state import (
+    ASKED,
+    IDLE,
+    LOOKED,
+    ODD,
+    PUBLISHED,
+    WRITTEN,
+    Cut,
+    File,
+    Lake,
+    Left,
+    Load,
+    Piece,
+    Plan,
+    Rows,
+    State,
+    between,
+    id_of,
+    listed_of,
+    planned,
+    rows_of,
+    settled_of,
+)
 from harness_pipelines_tests.model.explorer import Step
-
-ODD = 0  #: the offset of the record that is refused, where one is
-IDLE, ASKED, LOOKED, WRITTEN, PUBLISHED = range(5)
-Rows = tuple[tuple[int, int], ...]  #: offset and value
-
-
-class File(NamedTuple):
-    low: int
-    high: int
-    sequence: int
-    rows: Rows
-
-
-class Lake(NamedTuple):
-    """A version; its number is its place."""
-
-    schema: int = 1
-    batch_hi: int = 0
-    stream_hi: int = 0
-    buffer_hi: int = 0
-    stream: tuple[File, ...] = ()
-    wrote: int = 1  #: the version whose metadata of the stream view it has
-    sequence: int = 0  #: of the newest commit to either view
-    batch: Rows = ()
-    generation: int = 0  #: of recalled rows; 0: none
-    recalled: Rows = ()
-    revert_of: int = 0
-
-
-class Piece(NamedTuple):
-    """A chunk: the offsets that it says it has, and the rows of its file."""
-
-    low: int
-    high: int
-    rows: Rows
-    maker: str
-    sequence: int
-
-
-class Cut(NamedTuple):
-    sequence: int
-    id: int
-    version: int
-    bound: tuple[int, int, int, int]
-    freshness: str
-    chunks: tuple[Piece, ...]
-    recalled: tuple[Piece, ...]
-    key: str  #: of the part of the stream view
-    files: tuple[File, ...]
-    hidden: tuple[tuple[int, File, int], ...]  #: sequence of the deletes, file, offset
-    batch: Rows
-
-    @property
-    def bounds(self) -> Mapping[int, tuple[int, int, int, int]]:
-        return {0: self.bound}
-
-
-class Plan(NamedTuple):
-    version: int
-    bound: tuple[int, int, int, int]
-    decoder: int
-
-
-class Load(NamedTuple):
-    """One server, and the load that it is at."""
-
-    pc: int = IDLE
-    since: tuple[int, int] = (0, 0)  #: version and high of the newest answer that anybody had when the load began
-    base: Cut | tuple[()] = ()
-    last: int = 0  #: the highest sequence so far, when it asked
-    plan: Plan | tuple[()] = ()
-    draft: Cut | tuple[()] = ()
-    late: bool = False  #: its lease has ended
-    known: Cut | tuple[()] = ()  #: what it answered with last
-
-
-class Left(NamedTuple):
-    """What may still happen."""
-
-    loads: int = 3
-    merges: int = 0
-    compactions: int = 0
-    reverts: int = 0
-    evolutions: int = 0
-    decoders: int = 0
-    recalls: int = 0
-    forgets: int = 0
-    crashes: int = 0
-    lags: int = 0  #: looks at a log whose end is not known yet
-
-
-class State(NamedTuple):
-    buffer_hi: int
-    decoder: int
-    versions: tuple[Lake, ...]
-    held: bool  #: the odd record is in quarantine
-    slipped: bool  #: a mutant has put it into the buffer
-    newest: Cut | tuple[()]
-    last: int  #: the highest sequence that was given
-    seen: tuple[tuple[int, int, Rows], ...]  #: sequence, id and rows of what was published
-    answered: tuple[int, int]
-    loads: tuple[Load, ...]
-    left: Left
-
-    @property
-    def head(self) -> Lake:
-        return self.versions[-1]
-
-
-@cache
-def _settled(head: Lake) -> int:
-    row = Published((head.stream_hi,), (head.buffer_hi,), 1, batch_hi=(head.batch_hi,), batch_snapshot=1)
-    return settled_below(build.version(1, row))[0]
-
-
-@cache
-def _chunk(at: int, piece: Piece) -> Chunk:
-    ranges = {0: (piece.low, piece.high)}
-    rows = len(piece.rows)
-    return Chunk(
-        path=str(at), ranges=ranges, rows=rows, bytes=rows, sequence=piece.sequence, maker=piece.maker, entry=""
-    )
-
-
-@cache
-def _planned(pieces: tuple[Piece, ...], low: int, high: int, maker: str) -> tuple[tuple[int, ...], tuple[Writing, ...]]:
-    """Places of the chunks that stay; and what is written: its range, places of its sources, what is read."""
-    found = chunk_plan([_chunk(at, one) for at, one in enumerate(pieces)], {0: low}, {0: high}, maker=maker)
-    writing = tuple((w.ranges[0], tuple(int(c.path) for c in w.sources), w.read.get(0)) for w in found.written)
-    return tuple(int(chunk.path) for chunk in found.kept), writing
-
-
-Writing = tuple[tuple[int, int], tuple[int, ...], tuple[int, int] | None]
-
-
-@cache
-def _id(version: int, bound: tuple[int, int, int, int], makers: tuple[str, ...]) -> int:
-    return snapshot_id(1, version, {0: bound}, makers=makers)
-
-
-def _between(rows: Rows, low: int, high: int) -> Rows:
-    return tuple(row for row in rows if low <= row[0] < high)
-
-
-def _rows(cut: Cut) -> Rows:
-    """What an engine finds: deletes hide rows of files that are no newer."""
-    hidden = {(file, offset) for sequence, file, offset in cut.hidden if sequence >= file.sequence}
-    stream = [row for file in cut.files for row in file.rows if (file, row[0]) not in hidden]
-    chunks = [row for piece in (*cut.chunks, *cut.recalled) for row in piece.rows]
-    return tuple(sorted([*cut.batch, *stream, *chunks]))
-
-
-def _listed(cut: Cut) -> ListedCut:
-    """What the metadata of a cut says."""
-    pieces = enumerate((*cut.chunks, *cut.recalled))
-    data = [ListedData(path="batch", rows=len(cut.batch), sequence=0)]
-    data += [ListedData(path=str(file), rows=len(file.rows), sequence=file.sequence) for file in cut.files]
-    data += [ListedData(path=f"chunk {at}", rows=len(piece.rows), sequence=piece.sequence) for at, piece in pieces]
-    deletes = [
-        ListedDeletes(path=f"deletes of {file}", sequence=at, hidden={str(file): offsets})
-        for file in cut.files
-        for at in {sequence for sequence, of, _ in cut.hidden if of == file}
-        if (offsets := sum(of == file and sequence == at for sequence, of, _ in cut.hidden))
-    ]
-    return ListedCut(
-        table="t",
-        table_id=1,
-        uuid="",
-        snapshot_id=cut.id,
-        sequence=cut.sequence,
-        version=cut.version,
-        bounds=cut.bounds,
-        makers=(),
-        freshness=cut.freshness,
-        data=tuple(data),
-        deletes=tuple(deletes),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +81,7 @@ class Cuts:
             "a cut follows a revert": lambda s: bool(s.newest) and any(
                 v.revert_of for v in s.versions[: s.newest.version]
             ),
-            "a cut has a record that was put back": lambda s: bool(s.newest) and (ODD, 1) in _rows(s.newest),
+            "a cut has a record that was put back": lambda s: bool(s.newest) and (ODD, 1) in rows_of(s.newest),
             "a chunk of the schema before is gone": lambda s: (
                 bool(s.newest) and s.versions[s.newest.version - 1].schema > 1 and bool(s.newest.chunks)
             ),
@@ -316,8 +141,8 @@ class Cuts:
         cut, plan = load.draft, load.plan
         assert cut and plan
         lake = s.versions[plan.version - 1]
-        wanted, found = self._read(s, plan), _rows(cut)
-        listed, buffer_hi = _listed(cut), {0: max(lake.buffer_hi, plan.bound[3])}
+        wanted, found = self._read(s, plan), rows_of(cut)
+        listed, buffer_hi = listed_of(cut), {0: max(lake.buffer_hi, plan.bound[3])}
         for finding in (
             *check_deletes(listed),
             *check_rows(listed, rows=len(wanted)),
@@ -330,7 +155,7 @@ class Cuts:
         return None if found == wanted else f"S2: the cut has {list(found)}, a read of its plan {list(wanted)}"
 
     def _broke_publish(self, before: State, cut: Cut) -> str | None:
-        rows = _rows(cut)
+        rows = rows_of(cut)
         for sequence, number, had in before.seen:
             if sequence >= cut.sequence:
                 return f"F2: a cut has sequence {cut.sequence}, one before it {sequence}"
@@ -343,8 +168,8 @@ class Cuts:
         assert cut
         plans = [p for p in self._looks(s) if self._identity(s.versions[p.version - 1], p) == cut.id]
         for plan in plans:
-            if _rows(cut) != (wanted := self._read(s, plan)):
-                return f"S2: the answer has {list(_rows(cut))}, a read has {list(wanted)}"
+            if rows_of(cut) != (wanted := self._read(s, plan)):
+                return f"S2: the answer has {list(rows_of(cut))}, a read has {list(wanted)}"
         plan = plans[-1]
         return None if cut.bound == plan.bound else f"F2: one snapshot id for the bounds {cut.bound} and {plan.bound}"
 
@@ -410,7 +235,7 @@ class Cuts:
         if not left.merges or head.batch_hi == head.stream_hi:
             return
         low, high = head.batch_hi, head.batch_hi + 1
-        rows = tuple(row for file in head.stream for row in _between(file.rows, low, high))
+        rows = tuple(row for file in head.stream for row in between(file.rows, low, high))
         made = head._replace(batch_hi=high, batch=(*head.batch, *rows), sequence=head.sequence + 1)
         if self.kind == "keyed":
             made = self._folded(s, made, rows[0])
@@ -455,7 +280,7 @@ class Cuts:
         """The record that was refused becomes a row of both views."""
         if s.held and "replayed_into_the_buffer" in self.bad and not s.slipped and s.head.stream_hi <= ODD:
             yield Step("person", "replay.publish into the buffer", s._replace(slipped=True))
-        if not s.held or _settled(s.head) <= ODD:
+        if not s.held or settled_of(s.head) <= ODD:
             return  # it waits
         head = s.head
         row = (ODD, 1)
@@ -541,12 +366,12 @@ class Cuts:
     def _read(self, s: State, plan: Plan) -> Rows:
         """What a read of the plan gives: each tier within its bounds."""
         lake, (_, batch_hi, stream_hi, high) = s.versions[plan.version - 1], plan.bound
-        stream = [row for file in lake.stream for row in _between(file.rows, batch_hi, stream_hi)]
+        stream = [row for file in lake.stream for row in between(file.rows, batch_hi, stream_hi)]
         hot = self._hot(s, stream_hi, high, plan.decoder)
         if self.odd and any(o == ODD for o, _ in hot):
             hot = tuple((o, 1 if o == ODD else value) for o, value in hot)
-        batch = _between(lake.batch, 0, batch_hi)
-        return tuple(sorted([*batch, *_between(lake.recalled, 0, batch_hi), *stream, *hot]))
+        batch = between(lake.batch, 0, batch_hi)
+        return tuple(sorted([*batch, *between(lake.recalled, 0, batch_hi), *stream, *hot]))
 
     def _maker(self, lake: Lake, plan: Plan) -> str:
         return f"schema {lake.schema}, decoder {plan.decoder}"
@@ -563,7 +388,7 @@ class Cuts:
         start, batch_hi, stream_hi, high = plan.bound
         if "id_without_batch_hi" in self.bad:
             batch_hi = 0
-        return _id(version, (start, batch_hi, stream_hi, high), tuple(makers))
+        return id_of(version, (start, batch_hi, stream_hi, high), tuple(makers))
 
     # -- the files of a cut ---------------------------------------------------------------------------------
 
@@ -617,12 +442,12 @@ class Cuts:
         wanted = low
         if "revert_ends_no_chunk" in self.bad and known:  # what the chunks had is taken for what there is
             wanted = max(low, min(high, *(piece.low for piece in known)))
-        kept, written = _planned(known, wanted, high, maker)
+        kept, written = planned(known, wanted, high, maker)
         if "straddling_chunk_kept" in self.bad and any(p.low < low < p.high for p in known) and not kept:
             return known
         chunks = [known[at] for at in kept]
         for (first, end), sources, read in written:
-            rows = [row for at in sources for row in _between(known[at].rows, first, end)]
+            rows = [row for at in sources for row in between(known[at].rows, first, end)]
             rows += self._hot(s, *read, plan.decoder) if read else ()
             rows = [(o, 1 if self.odd and o == ODD else value) for o, value in rows]
             chunks.append(Piece(first, end, tuple(sorted(rows)), maker, sequence))
@@ -647,7 +472,7 @@ class Cuts:
         who, draft = f"server{at + 1}", one.draft
         assert draft
         if self._may(s, one, draft):
-            seen = (*s.seen, (draft.sequence, draft.id, _rows(draft)))
+            seen = (*s.seen, (draft.sequence, draft.id, rows_of(draft)))
             then = s._replace(newest=draft, last=draft.sequence, seen=seen)
             yield Step(who, f"load.publish {draft.sequence}", _with(then, at, Load(PUBLISHED, one.since, draft=draft)))
         else:

@@ -14,7 +14,7 @@ from harness_pipelines_tests.model.acts import Acts
 from harness_pipelines_tests.model.corrections import Corrections
 from harness_pipelines_tests.model.cut_files import CutFiles
 from harness_pipelines_tests.model.cuts import Cuts
-from harness_pipelines_tests.model.cuts import Left as CutsLeft
+from harness_pipelines_tests.model.cuts_state import Left as CutsLeft
 from harness_pipelines_tests.model.files import Files
 from harness_pipelines_tests.model.history import History
 from harness_pipelines_tests.model.ingest import Ingest
@@ -117,22 +117,23 @@ MIRRORS_DROP = Mirrors(*(2, 0, 0, 0), expiries=1, drops=1, name="mirrors: droppe
 MIRRORS_BACKUP = Mirrors(backups=1, foreign=0, name="mirrors: a server goes back to a backup")
 SPECS = Specs()
 STREAMS = Streams()
-CUTS = Cuts(CutsLeft(loads=3), records=1, servers=2, name="cuts: two servers")
+CUTS = Cuts(CutsLeft(loads=3), servers=2, name="cuts: two servers")
+CUTS_TWO_REVERT = Cuts(CutsLeft(loads=3, reverts=1), records=1, servers=2, name="cuts: two servers, reverts")
 CUTS_SLOW = Cuts(CutsLeft(loads=3, crashes=1, forgets=1), records=1, servers=2, name="cuts: slow servers")
 CUTS_LOG = Cuts(CutsLeft(loads=3, lags=1), records=1, servers=2, kind="tail", name="cuts: two ends of one log")
 CUTS_VIEWS = Cuts(CutsLeft(loads=2, merges=2, compactions=1), name="cuts: both views")
-CUTS_EVOLVE = Cuts(CutsLeft(loads=2, evolutions=1), name="cuts: schemas")
-CUTS_REVERT = Cuts(CutsLeft(loads=2, reverts=1), name="cuts: reverts")
+CUTS_VIEWS_REVERT = Cuts(CutsLeft(loads=2, merges=2, reverts=1), name="cuts: both views, reverts")
+CUTS_EVOLVE = Cuts(CutsLeft(loads=3, evolutions=1), name="cuts: schemas")
+CUTS_REVERT = Cuts(CutsLeft(loads=3, reverts=1), name="cuts: reverts")
 CUTS_CORRECTED = Cuts(CutsLeft(loads=2, merges=1), odd=True, name="cuts: corrections")
-CUTS_CORRECTED_REVERT = Cuts(
-    CutsLeft(loads=2, merges=1, reverts=1), records=1, odd=True, name="cuts: corrections, reverts"
-)
+CUTS_CORRECTED_REVERT = Cuts(CutsLeft(loads=2, merges=1, reverts=1), odd=True, name="cuts: corrections, reverts")
 CUTS_TAIL = Cuts(CutsLeft(loads=2, decoders=1, reverts=1), kind="tail", name="cuts: a decoded tail")
 CUTS_KEYED = Cuts(CutsLeft(loads=2, merges=2, recalls=2), records=2, kind="keyed", name="cuts: recalled rows")
 CUTS_KEYED_REVERT = Cuts(
     CutsLeft(loads=2, merges=1, recalls=1, reverts=1), records=1, kind="keyed", name="cuts: recalled rows, reverts"
 )
 CUT_FILES = CutFiles(name="cuts: files")
+CUT_FILES_CRASH = CutFiles(loads=2, crashes=1, name="cuts: files, a server that dies")
 CUT_FILES_CACHED = CutFiles(servers=1, compactions=0, caches=True, name="cuts: files, an answer that is cached")
 
 #: What the suite explores; each holds without a mutant.
@@ -162,9 +163,9 @@ SUITE: tuple[AnyModel, ...] = (
     *(RESTORES, RESTORES_LONG),
     DROPS,
     *(SPECS, HISTORY, STREAMS, MIRRORS, MIRRORS_BACKUP, MIRRORS_DROP),
-    *(CUTS, CUTS_SLOW, CUTS_LOG, CUTS_VIEWS, CUTS_EVOLVE, CUTS_REVERT),
+    *(CUTS, CUTS_TWO_REVERT, CUTS_SLOW, CUTS_LOG, CUTS_VIEWS, CUTS_VIEWS_REVERT, CUTS_EVOLVE, CUTS_REVERT),
     *(CUTS_CORRECTED, CUTS_CORRECTED_REVERT, CUTS_TAIL, CUTS_KEYED, CUTS_KEYED_REVERT),
-    *(CUT_FILES, CUT_FILES_CACHED),
+    *(CUT_FILES, CUT_FILES_CRASH, CUT_FILES_CACHED),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -184,6 +185,9 @@ LARGE: tuple[AnyModel, ...] = (
     Views(ViewsLeft(reads=1), 4, 4, stages=("otree", "compact"), expires=True, name="views: reads, large"),
     Views(ViewsLeft(ends=1, pointless=1), 4, 3, 2, keys=2, hides=True, name="views: deletes, large"),
     Snapshots(2, compactions=1, name="snapshots: large"),
+    Cuts(CutsLeft(loads=2, merges=2, compactions=1), records=3, name="cuts: both views, large"),
+    Cuts(CutsLeft(loads=3, reverts=1), servers=2, name="cuts: two servers, large"),
+    CutFiles(crashes=1, name="cuts: files, large"),
 )
 
 

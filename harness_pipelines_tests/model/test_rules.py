@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.protocol import cuts as cuts_rules
 from harness_pipelines.protocol import versions
 from harness_pipelines.protocol.bounds import OffsetRange, lowest
 from harness_pipelines.protocol.changes.reverts import reverted
@@ -20,6 +21,7 @@ from harness_pipelines_tests.model import (
     build,
     cut_files,
     cuts,
+    cuts_state,
     files,
     ingest,
     moves,
@@ -188,9 +190,15 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         mutants.VIEWS_READ,
         "S2",
     ),
-    "chunk_plan leaves rows in that the lake has": (cuts, "chunk_plan", from_the_start, mutants.CUTS_REVERT, "F1"),
+    "chunk_plan leaves rows in that the lake has": (
+        cuts_rules,
+        "chunk_plan",
+        from_the_start,
+        mutants.CUTS_REVERT,
+        "F1",
+    ),
     "snapshot_id forgets what a tail is decoded with": (
-        cuts,
+        cuts_rules,
         "snapshot_id",
         lambda *given, makers: snapshot_id(*given),
         mutants.CUTS_TAIL,
@@ -213,7 +221,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
 
 def _forget() -> None:
     """Empty the caches of what the rules answered."""
-    for module in (build, ingest, reading, files, views_state, snapshots, overlays, cuts, cut_files):
+    for module in (build, ingest, reading, files, views_state, snapshots, overlays, cuts_state):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

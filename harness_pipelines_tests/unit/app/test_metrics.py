@@ -154,7 +154,7 @@ def served_names(found: Scrape) -> set[str]:
 
 
 def test_the_page_names_what_is_served_in_its_order_with_type_labels_and_help(url: str):
-    rows = [row for row in ROW.findall(PAGE.read_text()) if not row[0].startswith("harness_serve_")]  # of another server
+    rows = [row for row in ROW.findall(PAGE.read_text()) if not row[0].startswith("harness_serve_")]
     documented = [(n, k, tuple(re.findall(r"`(\w+)`", labels)), h) for n, k, labels, h in rows]
     exposed = httpx.get(url, timeout=60.0, trust_env=False).text
     helps = re.findall(r"^# HELP (\S+) (.*)$", exposed, re.MULTILINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -187,9 +188,7 @@ def test_options_reach_the_catalog(tokens: Tokens, asked: dict[str, Any]):
     assert (asked["keep"], asked["every"]) == (timedelta(minutes=15), timedelta(milliseconds=100))
 
 
-def test_other_machines_are_served_by_tls_or_behind_a_proxy_alone(
-    tokens: Tokens, asked: dict[str, Any], tmp_path: Path
-):
+def test_other_machines_are_served_by_tls_or_by_a_proxy_alone(tokens: Tokens, asked: dict[str, Any], tmp_path: Path):
     tokens.all, asked["with"] = [Token()], SECRET
     refused = run("--host", "0.0.0.0", "--port", "0")
     assert (refused.exit_code, "status" in asked) == (2, False)
@@ -197,8 +196,6 @@ def test_other_machines_are_served_by_tls_or_behind_a_proxy_alone(
     assert "--behind-proxy" in refused.stderr
     authority = Authority(tmp_path)
     pair = authority.sign("server")
-    import ssl
-
     asked["verify"] = ssl.create_default_context(cafile=str(authority.root))
     tls = ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
     done = run("--host", "0.0.0.0", "--port", "0", *tls)

@@ -79,8 +79,8 @@ class Buffer:
 class CutRig:
     """One table; *words* are those of its spec."""
 
-    def __init__(self, folder: Path, columns: Mapping[str, Any], *, partitions: int = 2, **words: Any) -> None:
-        self.warehouse = folder.as_uri()
+    def __init__(self, folder: Path | str, columns: Mapping[str, Any], *, partitions: int = 2, **words: Any) -> None:
+        self.warehouse = folder if isinstance(folder, str) else folder.as_uri()
         self.catalog = StagingCatalog("harness", warehouse=self.warehouse)
         self.pointers = Pointers()
         self.lake = Lake(self.catalog, None, pointers=self.pointers, warehouse=self.warehouse)  # type: ignore[arg-type]

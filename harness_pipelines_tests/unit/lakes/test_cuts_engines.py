@@ -144,7 +144,8 @@ def cuts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_other_engines_see_what_the_plan_reads(cuts: list[Seen], engine: str):
     assert sum(len(one.rows) for one in cuts) > 20
     for one in cuts:
-        unread = {"u"} if engine == "Daft" else set()
+        # Daft finds columns by their names, so one that was renamed is NULL in older files; of any view, too.
+        unread = {"u", "text"} if engine == "Daft" else set()
         wanted = [{name: value for name, value in row.items() if name not in unread} for row in one.rows]
         if engine == "chDB":
             wanted = [without_nested_null(row) if "place" in row else row for row in wanted]

@@ -107,7 +107,7 @@ def cut(rig: CutRig, layout: Layout, previous: CutDraft | None) -> CutDraft:
     return rig.cut(chunks=chunks, previous=previous)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(layout=layouts())
 def test_a_cut_is_what_the_plan_reads(tmp_path_factory: pytest.TempPathFactory, layout: Layout):
     rig = made(tmp_path_factory, layout)

@@ -286,7 +286,7 @@ def test_cuts_have_one_id_if_and_only_if_they_have_one_content(one, other):
 def test_an_id_does_not_change_with_the_harness():
     """Servers of two releases share the cuts of a table."""
     assert snapshot_id(1, 5, BOUNDS, makers=("b", "a")) == snapshot_id(
-        1, 5, dict(reversed(BOUNDS.items())), makers=("a", "b")
+        1, 5, dict(reversed(list(BOUNDS.items()))), makers=("a", "b")
     )
     assert snapshot_id(1, 5, BOUNDS, makers=("a",)) == SNAPSHOT_ID
 

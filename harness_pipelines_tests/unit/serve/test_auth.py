@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -11,17 +12,18 @@ from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.serve.app import Application
 from harness_pipelines.serve.auth import AnyOf, KnownTokens, Principal, RunToken, basic, bearer
 from harness_pipelines_tests.served import ALL, AT, SHOP, MemoryCatalog, MemoryTokens, application, cut_of, login
 
 FORM = {"grant_type": "client_credentials", "client_id": "shop", "client_secret": SHOP, "scope": "catalog"}
 
 
-def asked(app: object, path: str = "/v1/config", **headers: str) -> httpx.Response:
-    return TestClient(app, base_url="http://localhost").get(path, headers=headers)  # type: ignore[arg-type]
+def asked(app: Application, path: str = "/v1/config", **headers: str) -> Any:
+    return TestClient(app, base_url="http://localhost").get(path, headers=headers)
 
 
-def log_in(form: dict[str, str] | str, **headers: str) -> httpx.Response:
+def log_in(form: dict[str, str] | str, **headers: str) -> Any:
     content = form if isinstance(form, str) else str(httpx.QueryParams(form))
     app = application(MemoryCatalog({"shop.orders": cut_of("shop.orders")}))
     return TestClient(app, base_url="http://localhost").post("/v1/oauth/tokens", content=content, headers=headers)

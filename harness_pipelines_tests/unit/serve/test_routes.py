@@ -41,8 +41,8 @@ def client_of(app: Application, secret: str | None = ALL) -> TestClient:
     return TestClient(app, base_url="http://localhost", headers=login(secret) if secret else {})
 
 
-def error(answer: httpx.Response) -> tuple[int, str]:
-    """Status and type of an error, which the body has twice in the protocol's form."""
+def error(answer: Any) -> tuple[int, str]:
+    """Status and type of an error, which the body has in the protocol's form; *answer* is of any client's kind."""
     content = answer.json()["error"]
     assert set(content) == {"message", "type", "code"}
     assert content["code"] == answer.status_code
@@ -166,10 +166,11 @@ def test_a_load_answers_with_the_cut_and_its_metadata_as_it_is(client: TestClien
     }  # fmt: skip
     assert answer.headers["etag"] == '"7"'
     assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "private, no-cache", "a proxy gives no client the table of another one"
 
 
 def test_settings_for_the_files_are_sent_only_where_the_cut_has_some(client: TestClient, catalog: MemoryCatalog):
-    catalog.cuts["shop.orders"] = cut_of("shop.orders", **{"s3.region": "eu-1"})
+    catalog.cuts["shop.orders"] = cut_of("shop.orders", 7, {"s3.region": "eu-1"})
     assert client.get(ORDERS).json()["config"] == {"s3.region": "eu-1"}
 
 

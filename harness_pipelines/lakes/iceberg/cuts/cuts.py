@@ -14,6 +14,7 @@ from harness_pipelines.lakes.iceberg.cuts.folder import Place, common_folder
 from harness_pipelines.lakes.iceberg.cuts.manifests import Listed, Stamp, write_list, write_manifest
 from harness_pipelines.lakes.iceberg.cuts.metadata import snapshot, write_metadata
 from harness_pipelines.lakes.iceberg.cuts.parts import (
+    Part,
     Writing,
     base_part,
     kept,
@@ -104,25 +105,20 @@ class IcebergCuts:
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are. Raises: as the port."""
         place, views = self._place(table, version), self._views(table, version, plan)
-        sequence = next_sequence(previous and previous.sequence, views.sequences)
-        stamp = Stamp(snapshot=snapshot_id, sequence=sequence)
-        at_ms = next_timestamp(previous and previous.timestamp_ms, now_ms)
+        last = (previous.sequence, previous.timestamp_ms) if previous else (None, None)
+        stamp = Stamp(snapshot=snapshot_id, sequence=next_sequence(last[0], views.sequences))
+        at_ms = next_timestamp(last[1], now_ms)
+        location = common_folder(*views.folders, place.folder)
         writing = Writing(place=place, shape=views.shape, stamp=stamp, plan=plan)
         parts, manifests, own = _view_manifests(writing, views, previous.parts if previous else {})
         named = chunk_files.named_by(chunks, stamp)
-        location = common_folder(*views.folders, place.folder)
         with reachable(table.name, "writing a cut"):
             if entries := chunk_files.entries_of_chunks(named, stamp):
                 added = write_manifest(place, views.shape, views.shape.plain, entries, stamp=stamp)
                 manifests, own = [*manifests, added], [*own, added.path]
-            manifest_list = write_list(place, manifests, stamp=stamp)
-            head = snapshot(
-                views.shape,
-                manifest_list=manifest_list,
-                stamp=stamp,
-                timestamp_ms=at_ms,
-                summary=_summary(plan, bounds) | totals(manifests),
-            )
+            listed_at = write_list(place, manifests, stamp=stamp)
+            summary = _summary(plan, bounds) | totals(manifests)
+            head = snapshot(views.shape, manifest_list=listed_at, stamp=stamp, timestamp_ms=at_ms, summary=summary)
             metadata = write_metadata(place, views.shape, head, location=location, table=table.name)
         return CutDraft(
             snapshot_id=stamp.snapshot,
@@ -134,7 +130,7 @@ class IcebergCuts:
             metadata=metadata,
             chunks=named,
             parts=parts,
-            files=(metadata, manifest_list, *own, *(chunk.path for chunk in named)),
+            files=(metadata, listed_at, *own, *(chunk.path for chunk in named)),
         )
 
     def _place(self, table: TableRow, version: Version) -> Place:
@@ -189,11 +185,12 @@ def _view_manifests(
             continue
         key = key_of(part, views.shape)
         metadata = views.metadata[part.metadata]
-        found = kept(known, name, key) or make(writing, part, metadata)
+        same = kept(known, name, key)
+        found = Part.from_json(same.manifests) if same else make(writing, part, metadata)
         if name == BASE:
             own = listed_by(metadata, writing.query({}), writing.place)
             manifests += [one for one in own if one.path not in found.left_out]
-        parts[name] = CutPart(key=key, manifests=found.to_json())
+        parts[name] = same or CutPart(key=key, manifests=found.to_json())
         manifests += found.written
         files += found.files
     return parts, manifests, files

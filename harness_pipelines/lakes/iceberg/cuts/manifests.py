@@ -147,8 +147,11 @@ def entries(one: Listed, io: FileIO) -> Sequence[Entry]:
     def read() -> tuple[Entry, ...]:
         return tuple(map(_existing, entries_of(_manifest(one), io)))
 
-    weigh = lambda found: sum(len(entry.encoded) + _ENTRY_BYTES for entry in found)  # noqa: E731
-    return KEPT.get(one.path, read, kind="entries", weigh=weigh)
+    return KEPT.get(one.path, read, kind="entries", weigh=_weight)
+
+
+def _weight(found: Sequence[Entry]) -> int:
+    return sum(len(entry.encoded) + _ENTRY_BYTES for entry in found)
 
 
 def _manifest(one: Listed) -> ManifestFile:

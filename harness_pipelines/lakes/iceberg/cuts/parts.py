@@ -90,10 +90,10 @@ def key_of(part: LakePart, shape: CutShape) -> str:
     return orjson.dumps([part.metadata, ranges, moved, shape.schema.schema_id]).decode()
 
 
-def kept(known: Mapping[str, CutPart], name: str, key: str) -> Part | None:
+def kept(known: Mapping[str, CutPart], name: str, key: str) -> CutPart | None:
     """The part of the cut before, if it is the same one."""
     part = known.get(name)
-    return None if part is None or part.key != key else Part.from_json(part.manifests)
+    return None if part is None or part.key != key else part
 
 
 def metadata_at(location: str, writing: LakeQuery, place: Place) -> TableMetadata:
