@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from harness_pipelines.engines.spark.sessions import SparkSessions
     from harness_pipelines.formats.schema.registry import Schemas, SchemaSource
     from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
-    from harness_pipelines.lakes.iceberg.cuts.cuts import IcebergCuts
     from harness_pipelines.lakes.iceberg.inspect.history import IcebergHistories
     from harness_pipelines.lakes.iceberg.write.publish import Lake
     from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes

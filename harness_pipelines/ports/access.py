@@ -65,13 +65,6 @@ class HasCuts(Protocol):
         ...
 
 
-class HasCutFiles(Protocol):
-    @property
-    def cut_files(self) -> CutFiles:
-        """See `CutFiles`."""
-        ...
-
-
 class HasEngine(Protocol):
     @property
     def engine(self) -> Engine:
