@@ -109,6 +109,20 @@ def cut_folder(name: str, metadata: str) -> str:
     return f"{view.rpartition('/')[0]}/{name}__fresh-{sha256(view.encode()).hexdigest()[:8]}"
 
 
+# -- order ------------------------------------------------------------------------------------------------------
+
+
+class HasOrder(Protocol):
+    """What the order of two cuts depends on."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def bounds(self) -> CutBounds: ...
+
+
 def check_newest(table: str, *, newest: int | None, previous: int | None) -> None:
     """A cut is published only on the newest one: *previous* is the sequence of the one that it was made after.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.protocol.cuts import etag
 
 Kind = Literal["fresh", "lake", "at", "pin"]
 _PIN = re.compile(r"(\d{1,6})(ms|s|m|h)")
@@ -66,7 +67,7 @@ class CutAnswer:
     @property
     def etag(self) -> str:
         """Two loads with the same tag have the same rows in the same files."""
-        return f'"{etag(self.metadata_location)}"'
+        return etag(self.metadata_location)
 
 
 class Catalog(Protocol):

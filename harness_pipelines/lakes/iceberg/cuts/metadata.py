@@ -40,7 +40,9 @@ def write_metadata(place: Place, shape: CutShape, head: Mapping[str, Any], *, lo
     The logs are empty: DuckDB looks a snapshot up by its time there. Writers are refused; what they wrote before they
     learn it goes to a folder of the fresh folder.
     """
-    path = place.metadata_file(f"{head['sequence-number']:05}-{uuid4()}.metadata.json")
+    path = place.metadata_file(
+        f"00000-{uuid4()}.metadata.json"
+    )  # ClickHouse wants a number of 32 bits, which ours is not
     written = {"write.data.path": f"{place.refused}/data", "write.metadata.path": f"{place.refused}/metadata"}
     told = {
         "format-version": FORMAT,
