@@ -64,13 +64,13 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.views.status import Overview
     from harness_pipelines.ledgers.postgres.views.work import Watch
     from harness_pipelines.ports.buffer import BufferWriter, SegmentScans
-    from harness_pipelines.ports.cuts import CutFiles
     from harness_pipelines.ports.engine import Engine, LakeScans
     from harness_pipelines.ports.events import Producer
     from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.lake import ForeignCatalog, LakeReads
     from harness_pipelines.ports.lake_writes import RepairBuilds, SchemaBuilds
     from harness_pipelines.ports.proof import LakeBytes
+    from harness_pipelines.ports.serving.cuts import CutFiles
     from harness_pipelines.ports.source import Log
     from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
     from harness_pipelines.protocol.claims import Claim

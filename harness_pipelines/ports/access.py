@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from harness_pipelines.formats.schema.registry import Schemas
     from harness_pipelines.ports.buffer import BufferReads, BufferWriter, Newest, OverlayTables, SizedSegments
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
-    from harness_pipelines.ports.cuts import CutBook, CutFiles
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.lake import LakeReads, MirrorBook, MirrorOpener
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
         WarehouseMark,
     )
     from harness_pipelines.ports.requests import RecallRequests, ReclusterRequests
+    from harness_pipelines.ports.serving.cuts import CutBook, CutFiles
+    from harness_pipelines.ports.serving.tokens import TokenBook
     from harness_pipelines.ports.source import Log
-    from harness_pipelines.ports.tokens import TokenBook
     from harness_pipelines.ports.upkeep import Expiry, LogNotes, QuarantineMover, StallNotes
     from harness_pipelines.protocol.bounds import OffsetRange
     from harness_pipelines.protocol.changes.corrections import Wanted

@@ -31,8 +31,8 @@ from harness_pipelines.ports.access import (
     HasSchemas,
     HasTables,
 )
-from harness_pipelines.ports.cuts import Cut, CutImpossible, CutOvertaken
 from harness_pipelines.ports.ledger import TableRow, new_lease
+from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, Writing, chunk_plan, snapshot_id
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan, TailPart

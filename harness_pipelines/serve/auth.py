@@ -57,7 +57,7 @@ class RunToken:
 
 
 class Token(Protocol):
-    """What the ledger knows of a token (`ports/tokens.py`)."""
+    """What the ledger knows of a token (`ports/serving/tokens.py`)."""
 
     @property
     def name(self) -> str: ...

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.ports.cuts import Cut, CutBook, CutOvertaken
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
 from harness_pipelines.serve.values import CutAnswer, TableNotServed, Warehouse, WarehouseRefused
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def read_file(location: str) -> bytes:
 
 def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: Sequence[str]) -> FreshCatalog:
     """The tables of *stores*. A cut is given again for *every*, and its files stay for *keep* after it was given."""
-    from harness_pipelines.ports.cuts import CutImpossible
+    from harness_pipelines.ports.serving.cuts import CutImpossible
     from harness_pipelines.read.cut import Cutter
 
     holder = f"serve {socket.gethostname()} {os.getpid()}"

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 import harness_pipelines as hp
 from harness_pipelines.app.installation import Stores
-from harness_pipelines.ports.cuts import Cut
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap
+from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.read.cut import Cutter

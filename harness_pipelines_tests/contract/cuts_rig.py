@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from harness_pipelines.ledgers.postgres.cuts import Cuts
-from harness_pipelines.ports.cuts import Cut, CutDraft, CutPart
 from harness_pipelines.ports.ledger import ReadState, TableRow
+from harness_pipelines.ports.serving.cuts import Cut, CutDraft, CutPart
 from harness_pipelines.protocol.cuts import Chunk, cut_folder
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 

@@ -21,8 +21,8 @@ from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ledgers.postgres import retention
 from harness_pipelines.ledgers.postgres.acts import drop
 from harness_pipelines.ledgers.postgres.table_state import TableStates
-from harness_pipelines.ports.cuts import CutOvertaken
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.serving.cuts import CutOvertaken
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.locations import normal
 from harness_pipelines_tests.contract.cuts_rig import Server, server_of

@@ -21,8 +21,8 @@ from harness_pipelines.ledgers.postgres import migrations
 from harness_pipelines.ledgers.postgres.acts.drop import drop_table
 from harness_pipelines.ledgers.postgres.cuts import Cuts
 from harness_pipelines.ledgers.postgres.migrations import ledger_database, migrate
-from harness_pipelines.ports.cuts import Cut, CutDraft, CutOvertaken, CutRejected, CutsFull
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow, TableUnknown
+from harness_pipelines.ports.serving.cuts import Cut, CutDraft, CutOvertaken, CutRejected, CutsFull
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.cuts import cut_folder, is_cut_folder
 from harness_pipelines_tests.contract.cuts_rig import KEEP, Server, server_of

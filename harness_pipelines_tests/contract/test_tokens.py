@@ -16,7 +16,7 @@ from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ledgers.postgres.tokens import PREFIX, Tokens
-from harness_pipelines.ports.tokens import LASTS_MAX, TokenExists, TokensFull, TokenUnknown
+from harness_pipelines.ports.serving.tokens import LASTS_MAX, TokenExists, TokensFull, TokenUnknown
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 
 

@@ -12,7 +12,7 @@ from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.ports.tokens import Token
+    from harness_pipelines.ports.serving.tokens import Token
 
 NEVER = "never"
 

@@ -15,8 +15,8 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports.cuts import Cut, CutDraft, CutOvertaken, CutPart, CutRejected, CutsFull
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow, TableUnknown
+from harness_pipelines.ports.serving.cuts import Cut, CutDraft, CutOvertaken, CutPart, CutRejected, CutsFull
 from harness_pipelines.protocol.cuts import Chunk, CutBounds
 
 #: What the ledger's functions refuse, by SQLSTATE.

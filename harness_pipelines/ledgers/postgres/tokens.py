@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from harness_pipelines.drivers.postgres import Database, sql
-from harness_pipelines.ports.tokens import (
+from harness_pipelines.ports.serving.tokens import (
     MadeToken,
     Token,
     TokenExists,

@@ -32,7 +32,7 @@ SECRET = "harness_secret"
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A token of the ledger, as `ports/tokens.py` has it."""
+    """A token of the ledger, as `ports/serving/tokens.py` has it."""
 
     name: str = "trino"
     globs: tuple[str, ...] = ("shop.*",)

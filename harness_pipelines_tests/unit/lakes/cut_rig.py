@@ -23,9 +23,9 @@ from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.lakes.iceberg.write.replace import replace_files
 from harness_pipelines.lakes.iceberg.write.schema import IcebergSchemas
 from harness_pipelines.layout.tree import LAYER
-from harness_pipelines.ports.cuts import CutDraft
 from harness_pipelines.ports.lake_writes import Replacement
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.serving.cuts import CutDraft
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION

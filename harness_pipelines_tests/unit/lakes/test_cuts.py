@@ -25,8 +25,8 @@ from harness_pipelines.lakes.iceberg.parquet import data_files
 from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import listed_in
 from harness_pipelines.lakes.iceberg.read.scan import pinned, scan
-from harness_pipelines.ports.cuts import CutDraft, CutImpossible
 from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
+from harness_pipelines.ports.serving.cuts import CutDraft, CutImpossible
 from harness_pipelines.protocol.reading.plan import LakePart
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.protocol.reading.selection import table_columns
@@ -593,10 +593,10 @@ def test_unmerged_rows_of_a_keyed_table_are_refused_and_its_merged_state_says_wh
 
 
 def test_views_that_give_a_column_different_ids_are_refused(rig: CutRig):
-    """Of a batch view that was begun again after a change of columns."""
+    """Of a batch view that an earlier release began again after a change of columns."""
     rig.evolve(ColumnChanges(drop=("s",), add=(Column(name="t", type=parse_type("string")),)))
-    empty = rig.lake.make_batch_view(rig.table.spec, rig.table.fields, origin={})
-    rig.pointers.at["batch"] = empty.metadata
+    views, _ = rig.lake.make_views(rig.table.spec, rig.table.fields)
+    rig.pointers.at["batch"] = views["batch"].metadata
     with pytest.raises(CutImpossible, match="have other columns: of the id"):
         rig.cut(chunks=[])
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports.cuts import Cut, CutOvertaken
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
 from harness_pipelines.serve import catalog as module
 from harness_pipelines.serve.catalog import FreshCatalog, TableBusy, Texts, read_file
 from harness_pipelines.serve.values import TableNotServed, Warehouse, WarehouseRefused

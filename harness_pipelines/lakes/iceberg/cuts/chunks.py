@@ -23,9 +23,9 @@ from harness_pipelines.lakes.iceberg.cuts.manifests import Entry, Stamp, entry_o
 from harness_pipelines.lakes.iceberg.cuts.shape import CutShape
 from harness_pipelines.lakes.iceberg.parquet import damage_named, parquet_file, write_rows
 from harness_pipelines.lakes.iceberg.read.field_ids import FIELD_ID, by_field_ids
-from harness_pipelines.ports.cuts import CutImpossible
 from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.serving.cuts import CutImpossible
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.cuts import Chunk
 from harness_pipelines.protocol.lake.file_digests import FileDamaged

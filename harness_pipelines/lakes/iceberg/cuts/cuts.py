@@ -25,9 +25,9 @@ from harness_pipelines.lakes.iceberg.cuts.parts import (
     totals,
 )
 from harness_pipelines.lakes.iceberg.cuts.shape import CutShape, shape_of
-from harness_pipelines.ports.cuts import CutDraft, CutImpossible, CutPart
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.serving.cuts import CutDraft, CutImpossible, CutPart
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
 from harness_pipelines.protocol.reading.queries import LakeQuery

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 from pyiceberg.io import FileIO
 
 from harness_pipelines.drivers.object_stores.marks import create_mark, read_mark
-from harness_pipelines.ports.cuts import CutImpossible
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.serving.cuts import CutImpossible
 from harness_pipelines.protocol.cuts import cut_folder, table_uuid
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.locations import normal

@@ -35,8 +35,8 @@ from harness_pipelines.lakes.iceberg.cuts.shape import CutShape
 from harness_pipelines.lakes.iceberg.read.manifests import metadata_of, understood
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView, extent_of, is_beyond, named_errors, pinned
 from harness_pipelines.layout.files import Positions
-from harness_pipelines.ports.cuts import CutPart
 from harness_pipelines.ports.lake import reachable
+from harness_pipelines.ports.serving.cuts import CutPart
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
 from harness_pipelines.protocol.reading.queries import LakeQuery
@@ -115,7 +115,7 @@ def listed_by(metadata: TableMetadata, query: LakeQuery, place: Place) -> Sequen
 
 
 def base_part(writing: Writing, part: LakePart, metadata: TableMetadata) -> Part:
-    """The base view's part: delete manifests that stand for some of its own, if it has rows that *part* leaves out."""
+    """The base view's part: delete manifests in the place of some, if the view has rows that *part* leaves out."""
     ranges = ranges_of(part)
     is_mixed = not any(spec.fields for spec in metadata.partition_specs)
     if is_mixed and not is_beyond(extent_of(metadata), ranges):

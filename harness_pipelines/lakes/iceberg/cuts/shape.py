@@ -17,7 +17,7 @@ from pyiceberg.types import NestedField
 
 from harness_pipelines.lakes.iceberg.checked_io import KEPT
 from harness_pipelines.layout.tree import LAYER
-from harness_pipelines.ports.cuts import CutImpossible
+from harness_pipelines.ports.serving.cuts import CutImpossible
 
 _SHAPE_BYTES = 64 * 2**10  #: about what one takes
 #: Added to the table's number of a schema: manifests of the views tell schemas with low ids, which a cut's is not.
