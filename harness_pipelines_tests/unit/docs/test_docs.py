@@ -100,6 +100,8 @@ def misused(words: list[str]) -> str | None:
     command: click.Command = cli
     context, left = click.Context(cli), list(words)
     while isinstance(command, click.Group):
+        if command.invoke_without_command and (not left or left[0].startswith("-")):
+            break  # it does something itself
         if not left:
             return f"{command.name} is a group"
         name = left.pop(0)
