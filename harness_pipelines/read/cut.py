@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from typing import Protocol, TypeVar
 
 import orjson
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 import structlog
 
 from harness_pipelines import faults
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.access import (
     HasBufferReader,
     HasCutFiles,
@@ -45,6 +46,9 @@ from harness_pipelines.spec.predicate import OFFSET, PARTITION
 log = structlog.get_logger(__name__)
 MAKING_S_MAX = 120.0  #: from the look to the commit: shorter than any grace, after which expire takes files for orphans
 TRIES = 5  #: how often other servers may be faster
+#: The ledger takes 10,000 cuts of a table that are alive. So that two servers stay below, a cut is given out again for
+#: at least this part of the time that its files stay.
+CUTS_ALIVE_MAX = 5_000
 RECALLED = "recalled "  #: begins the maker of chunks of recalled rows
 Part = TypeVar("Part", BufferPart, TailPart)
 IN_ORDER = [(PARTITION, "ascending"), (OFFSET, "ascending")]
@@ -52,6 +56,12 @@ IN_ORDER = [(PARTITION, "ascending"), (OFFSET, "ascending")]
 
 class Ports(HasBufferReader, HasCutFiles, HasCuts, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
     """The ports that it uses."""
+
+
+class CutTooSlow(TryAgain):
+    """Making the cut took longer than its files are safe from expire; what was written is left to expire."""
+
+    way_on = "let a worker tier the table, so that less is above the lake; then load it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +78,13 @@ class Cutter:
 
     def __init__(self, stores: Ports, *, holder: str, keep: timedelta, every: timedelta) -> None:
         self._stores, self._holder = stores, holder
-        self._keep, self._every_s = keep, every.total_seconds()
+        self._keep, self._every_s = keep, max(every, keep / CUTS_ALIVE_MAX).total_seconds()
         self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
 
     def load(self, table: TableRow) -> Served:
         """The newest cut, which is that of the state as it is now or was within `every`.
 
-        Raises: CutImpossible; CutOvertaken when other servers were faster every time; and as `look_plan`.
+        Raises: CutImpossible, CutTooSlow; CutOvertaken when other servers were faster every time; as `look_plan`.
         """
         for _ in range(TRIES):
             with suppress(CutOvertaken):
@@ -128,7 +138,10 @@ class Cutter:
         table, plan, stores = looked.table, looked.plan, self._stores
         began = time.monotonic()
         writer = _Chunks(stores, looked, newest.chunks if newest else (), sequence=newest.sequence + 1 if newest else 0)
-        chunks = [*writer.recalled(), *writer.above(bounds)]
+        chunks = []
+        for chunk in chain(writer.recalled(), writer.above(bounds)):
+            chunks.append(chunk)
+            _check_in_time(table, deadline)
         faults.point("serve.after_chunks")
         draft = stores.cut_files.write_cut(
             table,
@@ -141,8 +154,7 @@ class Cutter:
             now_ms=time.time_ns() // 1_000_000,
         )
         faults.point("serve.after_files")
-        if time.monotonic() > deadline:
-            raise CutOvertaken(f"{table.name}: making a cut took longer than {MAKING_S_MAX:g} s; load it again")
+        _check_in_time(table, deadline)
         cut = stores.cuts.publish(
             table, draft, previous=None if newest is None else newest.sequence, lease_id=plan.lease_id, keep=self._keep
         )
@@ -158,6 +170,11 @@ class Cutter:
             ms=round((time.monotonic() - began) * 1000, 1),
         )
         return cut
+
+
+def _check_in_time(table: TableRow, deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise CutTooSlow(f"{table.name}: making a cut took longer than {MAKING_S_MAX:g} s; nothing was published")
 
 
 class _Chunks:

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain, UsageError
 from harness_pipelines.serve.values import CutAnswer, TableNotServed
 from harness_pipelines.show.output import printable
 
@@ -60,7 +60,8 @@ def read_only() -> Refused:
 
 def of_error(error: HarnessError) -> Refused:
     """The answer to what the tables behind the server raise."""
-    if isinstance(error, TryAgain | OutcomeUnknown):  # a load changes nothing that a second one could double
+    passes = error.exit_code in (TryAgain.exit_code, OutcomeUnknown.exit_code) or error.recovery is Recovery.REFRESH
+    if passes:  # a load changes nothing that a second one could double
         return Refused(503, "ServiceUnavailableException", str(error), {"retry-after": str(RETRY_S)})
     if isinstance(error, UsageError):
         return bad_request(str(error))

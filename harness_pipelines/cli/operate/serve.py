@@ -79,7 +79,7 @@ class ServeOptions:
 )  # fmt: skip
 @click.option(
     "--every", "every_s", callback=duration, default="100ms", show_default=True, metavar="TIME",
-    help="Loads of a table within this time get the same cut, as several loads of one query do.",
+    help="Loads within this time, at least a 5,000th of --keep, get the same cut, as several loads of one query do.",
 )  # fmt: skip
 @click.option(
     "--log-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",

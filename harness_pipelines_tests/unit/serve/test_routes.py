@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
+from harness_pipelines.ports.ledger import LeaseEnded
 from harness_pipelines.serve.app import Application
 from harness_pipelines.serve.values import NAME_MAX, TableNotServed
 from harness_pipelines_tests.served import ALL, SHOP, MemoryCatalog, MemoryTokens, application, cut_of, login
@@ -361,6 +362,7 @@ def test_a_grant_of_one_table_shows_that_table_alone(catalog: MemoryCatalog):
     ("raised", "status", "kind"),
     [
         (TryAgain("the ledger is away"), 503, "ServiceUnavailableException"),
+        (LeaseEnded("the lease of this read has ended"), 503, "ServiceUnavailableException"),
         (OutcomeUnknown("lost"), 503, "ServiceUnavailableException"),
         (UsageError("wrong"), 400, "BadRequestException"),
         (TableNotServed("only a changelog"), 501, "UnsupportedOperationException"),
