@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
-from harness_pipelines.serve.values import CutAnswer, TableNotServed, Warehouse, WarehouseRefused
+from harness_pipelines.serve.values import CutAnswer, TableBusy, TableNotServed, Warehouse, WarehouseRefused
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
@@ -26,12 +26,6 @@ log = structlog.get_logger(__name__)
 METADATA_BYTES_MAX = 64 * 1024 * 1024  #: of metadata files that are kept in memory
 CUTS_MAX = 64  #: cuts of a table whose readers may still report
 WAIT_S = 30.0  #: for the thread that makes a cut of the same table
-
-
-class TableBusy(TryAgain):
-    """A cut of the table is being made, and takes longer than a client may be expected to wait."""
-
-    way_on = "nothing: the next load waits for it again, or gets it"
 
 
 class Tables(Protocol):

@@ -6,7 +6,10 @@ their place, a namespace of several levels too, is a name that does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 import orjson
 from starlette.responses import Response
@@ -17,9 +20,10 @@ from harness_pipelines.serve import answers, audit_log
 from harness_pipelines.serve.answers import Refused, answer, bad_request, no_such_namespace, no_such_table, shown
 from harness_pipelines.serve.auth import visible
 from harness_pipelines.serve.requests import Asked, body_of
-from harness_pipelines.serve.values import Catalog, Warehouse, table_name
+from harness_pipelines.serve.values import Catalog, TableBusy, Warehouse, table_name
 
 REPORT_BYTES_MAX = 1024 * 1024
+WAIT_S = 30.0  #: for another load of the same table, which makes a cut
 READS, WRITES = frozenset({"GET", "HEAD"}), frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _NAMESPACE = "/v1/{prefix}/namespaces/{namespace}"
 #: What clients ask only if it is named here. Single views are not: each query would look for one first.
@@ -42,6 +46,7 @@ class Routes:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by table, while loads wait
 
     def find(self, method: str, parts: list[str]) -> tuple[str, Warehouse, Handler]:
         """The name of the route below ``/v1``, the state that its prefix names, and what answers.
@@ -86,10 +91,27 @@ class Routes:
                 return "view", lambda asked: self._view(asked, namespace, view)
         return None
 
+    @asynccontextmanager
+    async def _turn(self, table: str) -> AsyncIterator[None]:
+        """One load of a table at a time: those that wait hold no thread, which loads of other tables need.
+
+        Raises: TableBusy.
+        """
+        lock = self._turns.setdefault(table, asyncio.Lock())
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await lock.acquire()
+        except TimeoutError as late:
+            raise TableBusy(f"{table}: a cut has been made for more than {WAIT_S:g} s; load it again") from late
+        try:
+            yield
+        finally:
+            lock.release()
+
     async def _config(self, asked: Asked) -> Response:
         """The prefix is an override, so that no client's own setting replaces the state that it asked for."""
         warehouse = Warehouse.parse(asked.option("warehouse") or "")
-        await asked.threads.run(self._catalog.check, warehouse)
+        self._catalog.check(warehouse)
         overrides = {"prefix": warehouse.prefix} if warehouse.prefix else {}
         return answer({"defaults": {}, "overrides": overrides, "endpoints": list(ENDPOINTS)})
 
@@ -122,7 +144,8 @@ class Routes:
             raise bad_request("snapshots is `all` or `refs`")
         name = self._seen(asked, namespace, table)
         try:
-            cut = await asked.threads.run(self._catalog.cut, name, asked.warehouse)
+            async with self._turn(name):
+                cut = await asked.threads.run(self._catalog.cut, name, asked.warehouse)
         except TableUnknown as unknown:
             audit_log.refused(asked.request, asked.principal, table=name, why="it does not exist")
             raise no_such_table(namespace, table) from unknown

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.protocol.cuts import etag
 
 Kind = Literal["fresh", "lake", "at", "pin"]
@@ -55,6 +55,12 @@ class Warehouse:
         raise WarehouseRefused(f"warehouse {text[:NAME_MAX]!r} is not a state of the tables: {FORMS}")
 
 
+class TableBusy(TryAgain):
+    """A cut of the table is being made, and takes longer than a client may be expected to wait."""
+
+    way_on = "nothing: the next load waits for it again, or gets it"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutAnswer:
     """The cut that a load answers with."""
@@ -71,7 +77,7 @@ class CutAnswer:
 
 
 class Catalog(Protocol):
-    """The tables that a server shows. Every method may block, and is called by several threads at once.
+    """The tables that a server shows. Every method but `check` may block, and is called by several threads at once.
 
     All may raise TryAgain while the ledger is away, and WarehouseRefused for a state that is not offered.
     """

@@ -18,8 +18,8 @@ from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
 from harness_pipelines.serve import catalog as module
-from harness_pipelines.serve.catalog import FreshCatalog, TableBusy, Texts, read_file
-from harness_pipelines.serve.values import TableNotServed, Warehouse, WarehouseRefused
+from harness_pipelines.serve.catalog import FreshCatalog, Texts, read_file
+from harness_pipelines.serve.values import TableBusy, TableNotServed, Warehouse, WarehouseRefused
 from harness_pipelines_tests.served import AT
 
 FRESH = Warehouse()

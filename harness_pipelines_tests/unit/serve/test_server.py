@@ -42,8 +42,9 @@ def served(catalog: MemoryCatalog, **options: Any) -> Iterator[tuple[str, Servin
         yield url_of(listener, host="127.0.0.1", tls="tls" in options), server
 
 
-def ask(url: str, **options: Any) -> httpx.Response:
-    return httpx.get(f"{url}{ORDERS}", headers=login(), timeout=DEADLINE_S, trust_env=False, **options)
+def ask(url: str, table: str = "orders", **options: Any) -> httpx.Response:
+    place = ORDERS.replace("orders", table)
+    return httpx.get(f"{url}{place}", headers=login(), timeout=DEADLINE_S, trust_env=False, **options)
 
 
 def connected(url: str) -> socket.socket:
@@ -162,14 +163,29 @@ def test_a_client_that_is_gone_before_its_answer_harms_no_other(catalog: MemoryC
 
 def test_loads_that_hang_leave_threads_for_logins_and_health(catalog: MemoryCatalog):
     catalog.go_on.clear()
+    catalog.cuts |= {f"shop.t{number}": cut_of(f"shop.t{number}") for number in range(40)}
     with served(catalog, grace_s=1) as (url, _), ThreadPoolExecutor(40) as pool:
-        loads = [pool.submit(ask, url) for _ in range(40)]
+        loads = [pool.submit(ask, url, f"t{number}") for number in range(40)]
         for _ in range(16):
             assert catalog.arrived.acquire(timeout=DEADLINE_S)
         assert not catalog.arrived.acquire(blocking=False), "no more of them run at once"
         assert httpx.get(f"{url}/health", timeout=DEADLINE_S, trust_env=False).status_code == 200
         catalog.go_on.set()
         assert {load.result(DEADLINE_S).status_code for load in loads} == {200}
+
+
+def test_a_table_whose_load_hangs_holds_up_no_other_one(catalog: MemoryCatalog):
+    """An engine loads a table several times, and more queries come while its first cut is made."""
+    catalog.go_on.clear()
+    catalog.cuts["shop.other"] = cut_of("shop.other")
+    with served(catalog, grace_s=1) as (url, _), ThreadPoolExecutor(41) as pool:
+        loads = [pool.submit(ask, url) for _ in range(40)]
+        assert catalog.arrived.acquire(timeout=DEADLINE_S)
+        other = pool.submit(ask, url, "other")
+        assert catalog.arrived.acquire(timeout=DEADLINE_S)
+        assert sorted(catalog.asked) == [("shop.orders", ""), ("shop.other", "")]
+        catalog.go_on.set()
+        assert {load.result(DEADLINE_S).status_code for load in (*loads, other)} == {200}
 
 
 def ended(client: socket.socket) -> bool:
