@@ -174,6 +174,12 @@ def next_timestamp(last_ms: int | None, now_ms: int) -> int:
 # -- times ------------------------------------------------------------------------------------------------------
 
 
+def shows_all_of(cut: HasOrder, *, version: int, bounds: CutBounds) -> bool:
+    """Whether *cut* shows all that a look at *version* and *bounds* has found, so that it answers for that look."""
+    ends = {p: high for p, (_, _, _, high) in cut.bounds.items()}
+    return cut.version >= version and all(ends.get(p, -1) >= high for p, (_, _, _, high) in bounds.items())
+
+
 def is_fresh_enough(served_at: datetime, *, now: datetime, every: timedelta = REUSE) -> bool:
     """True if a cut may be served without a look: any server served it within *every*, by the ledger's clock."""
     return now - served_at < every

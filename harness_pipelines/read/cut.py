@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
@@ -34,7 +34,7 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.ledger import TableRow, new_lease
 from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
-from harness_pipelines.protocol.cuts import Chunk, CutBounds, Writing, chunk_plan, snapshot_id
+from harness_pipelines.protocol.cuts import Chunk, CutBounds, Writing, chunk_plan, shows_all_of, snapshot_id
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan, TailPart
 from harness_pipelines.protocol.reading.selection import Selection
@@ -92,7 +92,7 @@ class Cutter:
         raise CutOvertaken(f"{table.name}: other servers published a newer cut {TRIES} times; load it again")
 
     def _load(self, table: TableRow) -> Served:
-        newest, _ = self._stores.cuts.newest(table)
+        newest, clock = self._stores.cuts.newest(table)
         began = time.monotonic()
         if newest is not None and self._is_of_now(newest, began):
             return Served(table=table, cut=newest, made=False)
@@ -100,13 +100,26 @@ class Cutter:
             looked = as_served(found)
             bounds = cut_bounds(looked.plan)
             if newest is not None and not newest.is_over and newest.snapshot_id == identity(looked, bounds):
-                self._stores.cuts.serve(newest, keep=self._keep)
-                served = Served(table=looked.table, cut=newest, made=False)
+                served = self._again(looked, newest)
             else:
-                cut = self._made(looked, bounds, newest, deadline=began + MAKING_S_MAX)
-                served = Served(table=looked.table, cut=cut, made=True)
+                try:
+                    cut = self._made(looked, bounds, newest, began=began, clock=clock)
+                    served = Served(table=looked.table, cut=cut, made=True)
+                except CutOvertaken:
+                    newer, _ = self._stores.cuts.newest(table)
+                    if (
+                        newer is None
+                        or newer.is_over
+                        or not shows_all_of(newer, version=looked.plan.version, bounds=bounds)
+                    ):
+                        raise
+                    served = self._again(looked, newer)
         self._looked = (served.cut.sequence, began)
         return served
+
+    def _again(self, looked: Looked, cut: Cut) -> Served:
+        self._stores.cuts.serve(cut, keep=self._keep)
+        return Served(table=looked.table, cut=cut, made=False)
 
     def _is_of_now(self, newest: Cut, now: float) -> bool:
         """Whether this process has just seen that nothing is newer: an engine loads a table several times a query."""
@@ -125,7 +138,7 @@ class Cutter:
                 self._stores,
                 table,
                 at=None,
-                tail=not table.intake.buffered,
+                tail=not table.intake.buffered and not table.spec.key,  # the merged state has none
                 holder=self._holder,
                 lease=timedelta(seconds=MAKING_S_MAX),
                 lease_id=lease_id,
@@ -134,9 +147,10 @@ class Cutter:
             with suppress(HarnessError):  # the ledger is away: the lease ends by its time
                 self._stores.leases.end(lease_id)
 
-    def _made(self, looked: Looked, bounds: CutBounds, newest: Cut | None, *, deadline: float) -> Cut:
+    def _made(self, looked: Looked, bounds: CutBounds, newest: Cut | None, *, began: float, clock: datetime) -> Cut:
+        """Make the cut of a look that *began* when the ledger's clock was *clock*; its times are by this clock."""
         table, plan, stores = looked.table, looked.plan, self._stores
-        began = time.monotonic()
+        deadline = began + MAKING_S_MAX
         writer = _Chunks(stores, looked, newest.chunks if newest else (), sequence=newest.sequence + 1 if newest else 0)
         chunks = []
         for chunk in chain(writer.recalled(), writer.above(bounds)):
@@ -151,7 +165,7 @@ class Cutter:
             previous=newest,
             bounds=bounds,
             snapshot_id=identity(looked, bounds),
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=int((clock.timestamp() + time.monotonic() - began) * 1000),
         )
         faults.point("serve.after_files")
         _check_in_time(table, deadline)

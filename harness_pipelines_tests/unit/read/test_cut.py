@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness_pipelines.ports.serving.cuts import Cut
+from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
 from harness_pipelines.protocol.cuts import ChunkPlan, Writing
 from harness_pipelines.read import cut as module
-from harness_pipelines.read.cut import Cutter, CutTooSlow
+from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
-TABLE: Any = SimpleNamespace(name="shop.orders", intake=SimpleNamespace(buffered=True))
+TABLE: Any = SimpleNamespace(name="shop.orders", intake=SimpleNamespace(buffered=True), spec=SimpleNamespace(key=()))
 
 
 def known(sequence: int, *, over: bool = False) -> Cut:
@@ -29,7 +30,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.newest, self.looks = 1000.0, known(7), 0
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: 0))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(module, "look_plan", self._look)
         monkeypatch.setattr(module, "as_served", lambda looked: looked)
         monkeypatch.setattr(module, "cut_bounds", lambda plan: {0: (0, 0, 0, 9)})
@@ -42,7 +43,7 @@ class World:
 
     def _look(self, *_: object, **__: object) -> Any:
         self.looks += 1
-        return SimpleNamespace(table=TABLE, plan=SimpleNamespace(overlay=None, lease_id="x"))
+        return SimpleNamespace(table=TABLE, plan=SimpleNamespace(overlay=None, lease_id="x", version=1))
 
     def cutter(self, *, keep_s: float, every_s: float) -> Cutter:
         return Cutter(self.stores, holder="h", keep=timedelta(seconds=keep_s), every=timedelta(seconds=every_s))
@@ -68,6 +69,27 @@ def test_a_cut_of_another_server_is_newer_than_what_this_one_has_seen(world: Wor
     world.newest = known(8)
     assert cutter.load(TABLE).cut.sequence == 8
     assert world.looks == 2
+
+
+@pytest.mark.parametrize(("version", "high", "looks"), [(1, 9, 1), (2, 11, 1), (1, 8, TRIES), (0, 9, TRIES)])
+def test_a_server_that_lost_gives_out_the_newer_cut_if_that_has_all_of_its_look(
+    world: World, monkeypatch: pytest.MonkeyPatch, version: int, high: int, looks: int
+):
+    other = replace(known(8), version=version, bounds={0: (0, 0, 0, high)})
+
+    def overtaken(*_: object, **__: object) -> Cut:
+        world.newest = other
+        raise CutOvertaken("another server was faster")
+
+    monkeypatch.setattr(module, "identity", lambda looked, bounds: 99)
+    monkeypatch.setattr(Cutter, "_made", overtaken)
+    cutter = world.cutter(keep_s=900.0, every_s=0.1)
+    if looks == 1:
+        assert cutter.load(TABLE).cut is other
+    else:
+        with pytest.raises(CutOvertaken, match="5 times"):
+            cutter.load(TABLE)
+    assert world.looks == looks
 
 
 def test_a_long_keep_makes_fewer_cuts_so_that_the_ledger_takes_them(world: World):
