@@ -79,8 +79,10 @@ class NewViews(Protocol):
         ...
 
     def make_batch_view(
-        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str]
-    ) -> View: ...
+        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, stream: str, origin: Mapping[str, str]
+    ) -> View:
+        """An empty batch view whose columns have the ids that they have in the view of the metadata file *stream*."""
+        ...
 
 
 class Attempts(Protocol):

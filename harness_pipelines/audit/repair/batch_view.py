@@ -66,7 +66,8 @@ def made(stores: Ports, table: TableRow, plan: BatchPlan) -> NewBatch:
         return NewBatch(pointer=plan.pointer, view=plan.view, batch_hi=plan.batch_hi, keeps_layout=True)
     starts = {p.partition: p.bounds.start for p in stores.tables.positions(table)}
     origin = {TOPIC: f"{table.identity.cluster_id}/{table.identity.topic_id}", STARTS: vector_text(starts)}
-    empty = stores.lake.make_batch_view(table.spec, table.fields, origin=origin)
+    stream = stores.lake.pointer(table, "stream")
+    empty = stores.lake.make_batch_view(table.spec, table.fields, stream=stream, origin=origin)
     return NewBatch(pointer=plan.pointer, view=empty, batch_hi={}, keeps_layout=False)
 
 

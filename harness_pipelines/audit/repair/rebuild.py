@@ -164,7 +164,9 @@ def rebuild(stores: Ports, plan: Rebuild, *, take_over: bool = False) -> TableRo
     if "batch" in view_names(plan.spec):
         told = plan.state.properties
         origin = {word: told[word] for word in (TOPIC, STARTS) if word in told}
-        views["batch"] = plan.batch or stores.lake.make_batch_view(plan.spec, plan.fields, origin=origin)
+        views["batch"] = plan.batch or stores.lake.make_batch_view(
+            plan.spec, plan.fields, stream=plan.state.head.metadata, origin=origin
+        )
     table = stores.ledger.create_table(plan.spec, plan.identity, starts=plan.starts, fields=plan.fields, views=views)
     apply_plan(stores, table, plan_lake(stores, table))
     return stores.ledger.table(plan.spec.table)

@@ -35,6 +35,7 @@ COORDINATE_FIELDS: tuple[Mapping[str, Any], ...] = (
     {"id": 1_000_004, "name": "_op", "type": "string", "required": True},
     {"id": 1_000_005, "name": "_schema_version", "type": "int", "required": True},
 )
+_COORDINATE_NAMES = frozenset(field["name"] for field in COORDINATE_FIELDS)
 PARTITION_ID, OFFSET_ID = 1_000_001, 1_000_002
 BY_PARTITION = PartitionSpec(
     PartitionField(source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="_kafka_partition")
@@ -119,10 +120,23 @@ class StagingCatalog(Staging):
         location: str,
         properties: Mapping[str, str],
         by_partition: bool = True,
+        last_column_id: int | None = None,
     ) -> Table:
-        """Stage a new view, in offset order by Kafka partition or in no declared order; write its first metadata."""
+        """Stage a new view, in offset order by Kafka partition or in no declared order; write its first metadata.
+
+        Its columns get ids from 1 on, unless *last_column_id* says up to which one those of *schema*, which stay, and
+        others before them were given.
+        """
         spec, order = (BY_PARTITION, BY_OFFSET) if by_partition else (PartitionSpec(), SortOrder())
-        staged = self.stage_table(identifier, schema, location, spec=spec, order=order, properties=dict(properties))
+        staged = self.stage_table(
+            identifier,
+            schema,
+            location,
+            spec=spec,
+            order=order,
+            properties=dict(properties),
+            last_column_id=last_column_id,
+        )
         self._flush()
         return self.at(identifier, staged.metadata_location)
 
@@ -130,6 +144,12 @@ class StagingCatalog(Staging):
 def view_schema(fields: Sequence[Mapping[str, Any]]) -> Schema:
     """The schema of a view: the user's columns, then the coordinates."""
     return Schema.model_validate({"type": "struct", "fields": [*fields, *COORDINATE_FIELDS]})
+
+
+def schema_beside(view: Schema, fields: Sequence[Mapping[str, Any]]) -> Schema:
+    """The schema of a view with the user's columns *fields*, and the coordinates that the *view* beside it has."""
+    coordinates = [f.model_dump(mode="json", by_alias=True) for f in view.fields if f.name in _COORDINATE_NAMES]
+    return Schema.model_validate({"type": "struct", "fields": [*fields, *coordinates]})
 
 
 def read_metadata(io: FileIO, location: str) -> TableMetadata:

@@ -41,9 +41,15 @@ class Staging(MetastoreCatalog, NoopCatalog):
         spec: PartitionSpec,
         order: SortOrder,
         properties: dict[str, str],
+        last_column_id: int | None = None,
     ) -> StagedTable:
-        """Write the first metadata of a table."""
-        return self._written(self._create_staged_table(identifier, schema, location, spec, order, properties))
+        """Write the first metadata of a table; with *last_column_id* the columns of *schema* keep their ids."""
+        staged = self._create_staged_table(identifier, schema, location, spec, order, properties)
+        if last_column_id is not None:  # PyIceberg has given others
+            schema = schema.model_copy(update={"schema_id": staged.metadata.current_schema_id})
+            given = {"schemas": [schema], "last_column_id": max(last_column_id, schema.highest_field_id)}
+            staged.metadata = staged.metadata.model_copy(update=given)
+        return self._written(staged)
 
     def _written(self, staged: StagedTable) -> StagedTable:
         self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)

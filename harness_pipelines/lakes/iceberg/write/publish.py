@@ -16,13 +16,14 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import BooleanType, LongType
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.catalog import StagingCatalog, view_schema
+from harness_pipelines.lakes.iceberg.catalog import StagingCatalog, schema_beside, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files, note_files
 from harness_pipelines.lakes.iceberg.private.tables import Changes, apply
 from harness_pipelines.lakes.iceberg.read import deletes, regions
@@ -79,6 +80,7 @@ VIEW_PROPERTIES: Mapping[str, str] = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
 }
+Fields = Sequence[Mapping[str, Any]]  #: Iceberg's JSON form of the user's columns
 BRANCH_TRIES = 10
 
 
@@ -103,30 +105,38 @@ class Lake:
         self.warehouse = normal(warehouse)
 
     def make_views(
-        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str] | None = None
+        self, spec: TableSpec, fields: Fields, *, origin: Mapping[str, str] | None = None
     ) -> tuple[dict[ViewName, View], list[Mapping[str, Any]]]:
         """Stage the empty views of a table, each with its first snapshot (a branch needs one to start from).
 
         *origin* are properties that say where their rows come from.
         Returns the views and *fields* with the ids that Iceberg gave them, the same in both.
         """
-        made = {name: self._make_view(spec, name, fields, origin or {}) for name in view_names(spec)}
+        made = {name: self._make_view(spec, name, fields, origin or {}, None) for name in view_names(spec)}
         given = next(iter(made.values())).schema().model_dump(mode="json", by_alias=True)["fields"]
         return {name: _head(table) for name, table in made.items()}, user_fields(given[: len(fields)], fields)
 
-    def make_batch_view(
-        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str]
-    ) -> View:
-        """Stage an empty batch view, in its own folder, beside a stream view that is there."""
-        return _head(self._make_view(spec, "batch", fields, origin))
+    def make_batch_view(self, spec: TableSpec, fields: Fields, *, stream: str, origin: Mapping[str, str]) -> View:
+        """Stage an empty batch view, in its own folder, with the field ids of the view of the metadata file *stream*.
+
+        Raises: MetadataMissing.
+        """
+        beside = self.catalog.at((spec.namespace, view_names(spec)["stream"]), stream).metadata
+        return _head(self._make_view(spec, "batch", fields, origin, beside))
 
     def _make_view(
-        self, spec: TableSpec, name: ViewName, fields: Sequence[Mapping[str, Any]], origin: Mapping[str, str]
+        self,
+        spec: TableSpec,
+        name: ViewName,
+        fields: Fields,
+        origin: Mapping[str, str],
+        beside: TableMetadata | None = None,
     ) -> Table:
-        iceberg_name = view_names(spec)[name]
+        iceberg_name, users = view_names(spec)[name], lake_fields(fields)
         table = self.catalog.stage_new(
             (spec.namespace, iceberg_name),
-            schema=view_schema(lake_fields(fields)),
+            schema=schema_beside(beside.schema(), users) if beside else view_schema(users),
+            last_column_id=beside.last_column_id if beside else None,
             location=f"{self.warehouse}/{spec.namespace}/{iceberg_name}-{uuid4().hex[:8]}",
             properties={**_properties(spec, name), "harness.table": spec.table, **origin},
             by_partition=name == "stream",
