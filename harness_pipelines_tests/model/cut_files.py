@@ -61,6 +61,7 @@ class Server(NamedTuple):
     unnamed: int = 0  #: a file that it wrote for a cut that was not published; 0: none
     stale: bool = False  #: that file is too old to begin a cut with
     taken: bool = False  #: its cut was begun with it
+    aged: bool = False  #: the file of its draft is too old to be remembered
 
 
 class Query(NamedTuple):
@@ -259,11 +260,10 @@ class CutFiles:
         return Step(f"server{at + 1}", f"load.publish {one.draft.sequence}", then)
 
     def _unpublished(self, one: Server) -> Server:
-        """It remembers what it wrote; of what it remembered before, the model forgets."""
+        """It remembers what it wrote; what it remembered before the model forgets."""
         if not self.remembers or not one.draft:
             return Server()
-        # The clock of what it remembers starts when the cut was begun: if the lease is over, time has passed.
-        return Server(unnamed=one.draft.number)
+        return Server(unnamed=one.draft.number, stale=one.aged)
 
     # -- time -----------------------------------------------------------------------------------------------
 
@@ -271,6 +271,8 @@ class CutFiles:
         for at, one in enumerate(s.servers):
             if one.pc in (LOOKED, WRITTEN) and not one.late:
                 yield Step("time", f"time.lease_ends of server{at + 1}", _with(s, at, one._replace(late=True)))
+            if self.remembers and one.pc == WRITTEN and one.late and not one.aged:
+                yield Step("time", f"time.ages for server{at + 1}", _with(s, at, one._replace(aged=True)))
             if one.unnamed and not one.stale:
                 yield Step("time", f"time.stale for server{at + 1}", _with(s, at, one._replace(stale=True)))
         for at, row in enumerate(s.rows):
@@ -306,7 +308,9 @@ class CutFiles:
 
     def _is_orphan(self, s: State, name: int) -> bool:
         """A file is as old as its maker is slow, and as long as it is remembered."""
-        young = any(one.pc == WRITTEN and not one.late and one.draft and one.draft.number == name for one in s.servers)
+        young = any(
+            one.pc == WRITTEN and one.draft and one.draft.number == name and not self._is_old(one) for one in s.servers
+        )
         if "horizon_too_short" in self.bad:
             young = False
         kept = any(one.unnamed == name and (not one.stale or (one.taken and not one.late)) for one in s.servers)
@@ -314,6 +318,10 @@ class CutFiles:
             kept = False
         age = UNNAMED_MAX if kept else timedelta(minutes=1) if young else timedelta(minutes=60)
         return may_condemn(NOW - age, now=NOW, grace=GRACE)
+
+    def _is_old(self, one: Server) -> bool:
+        """Whether the file of its draft is older than any that a cut may name."""
+        return one.aged if self.remembers else one.late
 
     def _leased(self, s: State) -> Names:
         leased = [one.version for one in s.servers if one.pc in (LOOKED, WRITTEN) and not one.late]

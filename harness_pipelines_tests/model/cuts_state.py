@@ -131,7 +131,14 @@ def chunk_of(at: int, piece: Piece) -> cuts.Chunk:
     ranges = {0: (piece.low, piece.high)}
     rows = len(piece.rows)
     return cuts.Chunk(
-        path=str(at), ranges=ranges, rows=rows, bytes=rows, sequence=piece.sequence, maker=piece.maker, entry="", held=rows
+        path=str(at),
+        ranges=ranges,
+        rows=rows,
+        bytes=rows,
+        sequence=piece.sequence,
+        maker=piece.maker,
+        entry="",
+        held=rows,
     )
 
 

@@ -493,9 +493,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "the id of a cut leaves the version out": Mutant(None, ("id_without_version",), CUTS_CORRECTED, "S2"),
     "the id of a cut leaves the decoder out": Mutant(None, ("id_without_makers",), CUTS_TAIL, "S2"),
-    "a state that comes back has the id of its first cut": Mutant(
-        None, ("id_without_sequence",), CUTS_TAIL_BACK, "F2"
-    ),
+    "a state that comes back has the id of its first cut": Mutant(None, ("id_without_sequence",), CUTS_TAIL_BACK, "F2"),
     "a chunk begins one offset too low": Mutant(None, ("chunk_off_by_one",), CUTS_REVERT, "F1"),
     "a chunk is kept that the lake has a part of": Mutant(None, ("straddling_chunk_kept",), CUTS_REVERT, "F1"),
     "a chunk is kept over a change of columns": Mutant(None, ("chunk_over_makers",), CUTS_EVOLVE, "S21"),

@@ -17,6 +17,7 @@ from harness_pipelines.errors import Recovery
 from harness_pipelines.protocol.cuts import (
     BEHIND_MS,
     MAKING_MAX,
+    UNNAMED_MAX,
     Chunk,
     ChunkPlan,
     CutBounds,
@@ -27,7 +28,6 @@ from harness_pipelines.protocol.cuts import (
     etag,
     follows,
     is_fresh_enough,
-    UNNAMED_MAX,
     may_begin_with,
     may_condemn,
     may_forget,
