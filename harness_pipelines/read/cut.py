@@ -33,8 +33,17 @@ from harness_pipelines.ports.access import (
     HasTables,
 )
 from harness_pipelines.ports.ledger import TableRow, new_lease
-from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
-from harness_pipelines.protocol.cuts import Chunk, CutBounds, Writing, chunk_plan, shows_all_of, snapshot_id
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
+from harness_pipelines.protocol.cuts import (
+    Chunk,
+    CutBounds,
+    Writing,
+    chunk_plan,
+    is_young,
+    shows_all_of,
+    snapshot_id,
+    too_large,
+)
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan, TailPart
 from harness_pipelines.protocol.reading.selection import Selection
@@ -46,9 +55,9 @@ from harness_pipelines.spec.predicate import OFFSET, PARTITION
 log = structlog.get_logger(__name__)
 MAKING_S_MAX = 120.0  #: from the look to the commit: shorter than any grace, after which expire takes files for orphans
 TRIES = 5  #: how often other servers may be faster
-#: The ledger takes 10,000 cuts of a table that are alive. So that two servers stay below, a cut is given out again for
-#: at least this part of the time that its files stay.
-CUTS_ALIVE_MAX = 5_000
+CHECKED_EVERY_S = 10.0  #: a cut is given out again for so long before its files are looked for once more
+SERVED_EVERY = timedelta(seconds=1)  #: the ledger notes no smaller difference
+FULL_MAX = timedelta(minutes=1)  #: how old the newest cut of a table may be that has as many as the ledger takes
 RECALLED = "recalled "  #: begins the maker of chunks of recalled rows
 Part = TypeVar("Part", BufferPart, TailPart)
 IN_ORDER = [(PARTITION, "ascending"), (OFFSET, "ascending")]
@@ -78,13 +87,15 @@ class Cutter:
 
     def __init__(self, stores: Ports, *, holder: str, keep: timedelta, every: timedelta) -> None:
         self._stores, self._holder = stores, holder
-        self._keep, self._every_s = keep, max(every, keep / CUTS_ALIVE_MAX).total_seconds()
+        self._keep, self._every = keep, every
         self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
+        self._checked: tuple[int, float] | None = None  #: sequence of a cut, and when its files were there
 
     def load(self, table: TableRow) -> Served:
         """The newest cut, which is that of the state as it is now or was within `every`.
 
-        Raises: CutImpossible, CutTooSlow; CutOvertaken when other servers were faster every time; as `look_plan`.
+        Raises: CutImpossible, CutTooSlow, CutsFull, CutDamaged; CutOvertaken when other servers were faster every time;
+        as `look_plan`.
         """
         for _ in range(TRIES):
             with suppress(CutOvertaken):
@@ -94,40 +105,62 @@ class Cutter:
     def _load(self, table: TableRow) -> Served:
         newest, clock = self._stores.cuts.newest(table)
         began = time.monotonic()
-        if newest is not None and self._is_of_now(newest, began):
-            return Served(table=table, cut=newest, made=False)
+        try:
+            return self._loaded(table, newest, clock=clock, began=began)
+        except CutDamaged as damage:
+            if newest is None or newest.is_over:
+                raise
+            self._stores.cuts.retire(newest)
+            log.warning("cut.retired", table=table.name, cut=newest.snapshot_id, why=str(damage))
+            raise CutOvertaken(f"{table.name}: cut {newest.snapshot_id} is retired: {damage}") from damage
+        except CutsFull:
+            newest, clock = self._stores.cuts.newest(table)
+            if newest is None or newest.is_over or clock - newest.published_at > FULL_MAX:
+                raise
+            return self._again(table, newest, clock)
+
+    def _loaded(self, table: TableRow, newest: Cut | None, *, clock: datetime, began: float) -> Served:
+        if newest is not None and self._is_of_now(newest, clock, began):
+            return self._again(table, newest, clock)
         with self._looking(table) as found:
             looked = as_served(found)
             bounds = cut_bounds(looked.plan)
             if newest is not None and not newest.is_over and newest.snapshot_id == identity(looked, bounds):
-                served = self._again(looked, newest)
+                served = self._again(looked.table, newest, clock)
             else:
                 try:
                     cut = self._made(looked, bounds, newest, began=began, clock=clock)
                     served = Served(table=looked.table, cut=cut, made=True)
+                    self._checked = (cut.sequence, began)
                 except CutOvertaken:
-                    newer, _ = self._stores.cuts.newest(table)
+                    newer, clock = self._stores.cuts.newest(table)
                     if (
                         newer is None
                         or newer.is_over
                         or not shows_all_of(newer, version=looked.plan.version, bounds=bounds)
                     ):
                         raise
-                    served = self._again(looked, newer)
+                    served = self._again(looked.table, newer, clock)
         self._looked = (served.cut.sequence, began)
         return served
 
-    def _again(self, looked: Looked, cut: Cut) -> Served:
-        self._stores.cuts.serve(cut, keep=self._keep)
-        return Served(table=looked.table, cut=cut, made=False)
+    def _again(self, table: TableRow, cut: Cut, clock: datetime) -> Served:
+        """*cut*, with files that are there and stay. Raises: CutDamaged, CutOvertaken."""
+        now = time.monotonic()
+        if self._checked is None or self._checked[0] != cut.sequence or now - self._checked[1] >= CHECKED_EVERY_S:
+            self._stores.cut_files.check(cut)
+            self._checked = (cut.sequence, now)
+        if cut.until < clock + self._keep - SERVED_EVERY:
+            self._stores.cuts.serve(cut, keep=self._keep)
+        return Served(table=table, cut=cut, made=False)
 
-    def _is_of_now(self, newest: Cut, now: float) -> bool:
-        """Whether this process has just seen that nothing is newer: an engine loads a table several times a query."""
-        return (
-            self._looked is not None
-            and not newest.is_over
-            and self._looked[0] == newest.sequence
-            and now - self._looked[1] < self._every_s
+    def _is_of_now(self, newest: Cut, clock: datetime, now: float) -> bool:
+        """Whether it is young, or this process has just seen that nothing is newer: an engine loads several times."""
+        if newest.is_over:
+            return False
+        is_seen = self._looked is not None and self._looked[0] == newest.sequence
+        return is_young(newest.published_at, newest.until, now=clock, every=self._every, keep=self._keep) or (
+            is_seen and self._looked is not None and now - self._looked[1] < self._every.total_seconds()
         )
 
     @contextmanager
@@ -151,6 +184,8 @@ class Cutter:
         """Make the cut of a look that *began* when the ledger's clock was *clock*; its times are by this clock."""
         table, plan, stores = looked.table, looked.plan, self._stores
         deadline = began + MAKING_S_MAX
+        if why := too_large(bounds):
+            raise CutImpossible(f"{table.name}: {why}; nothing was written")
         writer = _Chunks(stores, looked, newest.chunks if newest else (), sequence=newest.sequence + 1 if newest else 0)
         chunks = []
         for chunk in chain(writer.recalled(), writer.above(bounds)):
