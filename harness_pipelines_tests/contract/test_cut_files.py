@@ -309,6 +309,7 @@ def test_nine_thousand_live_cuts_cost_as_many_statements_as_one(
     assert {file.path for file in found} == {normal(one) for one in lost} | {
         file.path for file in found if "lost-" not in file.path and "__fresh-" not in file.path
     }
+    print("ASKED", len(asked), asked)
     assert len(asked) < 30, asked
     timed("condemn again", lambda: upkeep.condemn(server.table))
     over(real, server.table)

@@ -15,13 +15,14 @@ from harness_pipelines.read import cut as module
 from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 TABLE: Any = SimpleNamespace(name="shop.orders", intake=SimpleNamespace(buffered=True), spec=SimpleNamespace(key=()))
 
 
 def known(sequence: int, *, over: bool = False) -> Cut:
     return Cut(
         snapshot_id=0 if over else sequence, sequence=sequence, timestamp_ms=0, version=1, schema_version=1, bounds={},
-        metadata="", chunks=(), table_id=1, served_at=AT, until=AT,
+        metadata="", chunks=(), table_id=1, published_at=AT - HOUR, served_at=AT, until=AT + HOUR,
     )  # fmt: skip
 
 
