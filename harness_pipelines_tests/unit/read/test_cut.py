@@ -45,7 +45,8 @@ class World:
 
     def _look(self, *_: object, **__: object) -> Any:
         self.looks += 1
-        return SimpleNamespace(table=TABLE, plan=SimpleNamespace(overlay=None, lease_id="x", version=1))
+        plan = SimpleNamespace(overlay=None, tail=None, lease_id="x", version=1)
+        return SimpleNamespace(table=TABLE, plan=plan, state=SimpleNamespace(version=1))
 
     def cutter(self, *, keep_s: float, every_s: float) -> Cutter:
         return Cutter(self.stores, holder="h", keep=timedelta(seconds=keep_s), every=timedelta(seconds=every_s))

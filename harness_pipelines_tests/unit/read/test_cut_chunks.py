@@ -114,7 +114,7 @@ class Forgetful(Files):
 
     def write_chunk(self, *given: Any, **words: Any) -> Chunk:
         chunk = super().write_chunk(*given, **words)
-        self.rows[chunk.path] = self.rows[chunk.path].slice(0, 0)
+        self.rows[chunk.path] = rows(0, [])
         return chunk
 
 
