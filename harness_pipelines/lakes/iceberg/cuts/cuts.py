@@ -26,9 +26,9 @@ from harness_pipelines.lakes.iceberg.cuts.parts import (
 )
 from harness_pipelines.lakes.iceberg.cuts.shape import CutShape, shape_of
 from harness_pipelines.lakes.iceberg.cuts.sound import check, told_of
+from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutDraft, CutImpossible, CutPart
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
