@@ -253,7 +253,7 @@ def test_no_cut_is_kept_for_longer_than_a_day_after_the_next_one(server: Server,
     [row] = real.ask(
         "SELECT until - replaced_at AS stays FROM harness.cuts WHERE snapshot_id = %s", [first.snapshot_id]
     )
-    assert row["stays"] == DAY
+    assert DAY - timedelta(seconds=1) <= row["stays"] <= DAY
 
 
 # -- cuts whose time has ended ------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ def test_a_cut_names_no_file_of_the_cuts_of_another_table(server: Server, real: 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"sequence": 0}, "do not follow"),
+        ({"sequence": 0}, "is no chunk"),  # it cannot be older than its chunk
         ({"sequence": 2**62}, "do not follow"),
         ({"timestamp_ms": 2**53}, "do not follow"),
         ({"timestamp_ms": -1}, "of another kind"),

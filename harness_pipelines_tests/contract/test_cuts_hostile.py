@@ -1,4 +1,4 @@
-"""What a reader's login may give to `cut_publish` and `cut_serve`: what no server writes ends by a name, and harms no other server."""
+"""What no server writes, given to the ledger by a reader's login, ends by a name and harms no other server."""
 
 from __future__ import annotations
 
@@ -87,8 +87,9 @@ def chunk(server: Server, **changes: Any) -> dict[str, Any]:
 
 
 CHUNKS = (
-    {"path": 7}, {"path": None}, {"path": "file:///etc/passwd"}, {"rows": -1}, {"rows": None}, {"rows": "4"}, {"rows": 0.5},
-    {"bytes": -1}, {"bytes": 10**300}, {"sequence": -1}, {"sequence": 2**62}, {"sequence": "1"}, {"maker": None},
+    {"path": 7}, {"path": None}, {"path": "file:///etc/passwd"}, {"rows": -1}, {"rows": None}, {"rows": "4"},
+    {"rows": 0.5}, {"bytes": -1}, {"bytes": 10**300}, {"sequence": -1}, {"sequence": 2**62}, {"sequence": "1"},
+    {"maker": None},
     {"maker": {}}, {"entry": None}, {"entry": {}}, {"ranges": None}, {"ranges": []}, {"ranges": {"0": None}},
     {"ranges": {"0": [5]}}, {"ranges": {"0": [9, 5]}}, {"ranges": {"0": [-5, 9]}}, {"ranges": {"x": [5, 9]}},
     {"ranges": {"00": [5, 9]}}, {"ranges": {"0": ["5", "9"]}}, {"ranges": {"0": [5, 10**300]}}, {"more": 1},
@@ -111,7 +112,8 @@ def test_chunks_of_another_shape_are_refused_by_a_name(server: Server, chunks: s
 @pytest.mark.parametrize(
     "parts",
     ["null", "[]", "7", '{"base": 7}', '{"base": null}', '{"base": {}}', '{"base": {"key": 1, "manifests": ""}}',
-     '{"base": {"key": ""}}', '{"base": {"key": "", "manifests": {}}}', '{"base": {"key": "", "manifests": "", "x": 1}}'],
+     '{"base": {"key": ""}}', '{"base": {"key": "", "manifests": {}}}',
+     '{"base": {"key": "", "manifests": "", "x": 1}}'],
 )  # fmt: skip
 def test_parts_of_another_shape_are_refused_by_a_name(server: Server, parts: str):
     assert refused(server, parts=raw(parts)).sqlstate == "HP017"
@@ -141,7 +143,7 @@ def test_an_end_in_infinity_is_a_day_or_no_promise(server: Server, real: RealRig
     cut = server.cut(keep=timedelta(days=900))
     assert cut.until - cut.published_at == timedelta(days=1)
     ask = "SELECT harness.cut_serve(%s, %s, %s::interval) AS alive"
-    for keep in ("-infinity", "-900 days", None):
+    for keep in ("-900 days", "900000 days", None):
         with server.cuts.database.transaction() as connection:
             row = connection.execute(ask, [cut.table_id, cut.sequence, keep]).fetchone()
         assert row == {"alive": True}
@@ -149,18 +151,15 @@ def test_an_end_in_infinity_is_a_day_or_no_promise(server: Server, real: RealRig
     assert newest is not None and newest.until <= now + timedelta(days=1)
 
 
-def test_a_row_that_a_server_does_not_understand_is_retired_by_it(
-    server: Server, real: RealRig, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-):
+def test_a_row_that_a_server_does_not_understand_is_retired_by_it(server: Server, real: RealRig):
     """By hand: no function writes it. Each server would else fail for as long as the cut is alive."""
     cut = server.cut()
     key = [server.table.table_id]
     real.ask("UPDATE harness.cuts SET chunks = '[7]' WHERE table_id = %s", key)
     newest, _ = server.cuts.newest(server.table)
     assert newest is not None and newest.is_over and newest.sequence > cut.sequence
-    assert real.ask("SELECT retired_at IS NOT NULL AS yes FROM harness.cuts WHERE table_id = %s", key) == [
-        {"yes": True}
-    ]
+    [row] = real.ask("SELECT retired_at FROM harness.cuts WHERE table_id = %s", key)
+    assert row["retired_at"] is not None
     assert server.cut().sequence > cut.sequence
 
 
@@ -251,7 +250,7 @@ def test_a_cut_of_two_thousand_partitions_is_taken(real: RealRig):
 
 
 def test_what_the_ledger_does_not_take_is_known_before(server: Server):
-    """Each limit is the ledger's: what is as large is taken, and what is larger is refused, with its size and the way on."""
+    """Each limit is the ledger's: what is as large is taken; what is larger is refused, with its size."""
     draft = server.look().draft()
     name = f"{server.folder}/data/"
     long = [f"{name}{n:03}".ljust(FILES_BYTES_MAX // 999, "x") for n in range(998)]
@@ -276,10 +275,11 @@ def test_what_the_ledger_does_not_take_is_known_before(server: Server):
             server.publish(server.look().draft(**changes))
     for changes in fits:
         files = changes.get("files", draft.files)
-        assert (
-            server.publish(server.look().draft(**{**changes, "files": files, "metadata": draft.metadata})).files
-            == files
+        server.look()
+        cut = server.publish(
+            server.draft(**{"chunks": draft.chunks, **changes, "files": files, "metadata": draft.metadata})
         )
+        assert cut.files == files
 
 
 def test_bounds_that_the_ledger_does_not_take_are_known_before_a_file_is_written():

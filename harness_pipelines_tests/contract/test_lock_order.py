@@ -65,7 +65,8 @@ LOCKS: Mapping[str, tuple[str, str]] = {
     ),
     "trim": (
         "SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)",
-        r"^SELECT (pg_advisory_xact_lock(_shared)?\(|harness\.cut_(prepare|retire)\(|[a-z_, ]* FROM harness\.cut_publish\()",
+        r"^SELECT (pg_advisory_xact_lock(_shared)?\(|harness\.cut_(prepare|retire)\(|"
+        r"[a-z_, ]* FROM harness\.cut_publish\()",
     ),
     "cuts": (
         "SELECT pg_advisory_xact_lock(1752330871, %(table_id)s)",

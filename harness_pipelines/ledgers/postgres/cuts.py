@@ -124,8 +124,8 @@ class Cuts:
             row = connection.execute(sql("cuts/retire"), {"table_id": table_id, "sequence": sequence}).fetchone()
         if row is None or not row["done"]:
             raise CutDamaged(
-                f"the cut with sequence {sequence} is lost or damaged, and another one was retired less than a minute ago; "
-                "it is not served, and none is made in its place yet"
+                f"the cut with sequence {sequence} is lost or damaged, and another one was retired less than a minute "
+                "ago; it is not served, and none is made in its place yet"
             )
 
 
