@@ -38,8 +38,9 @@ MAKING_MAX = timedelta(minutes=2)  #: from the look to the publication of a cut:
 #: one of the same server goes on from.
 UNNAMED_MAX = timedelta(minutes=30)
 CONDEMNED_FROM = UNNAMED_MAX + 2 * MAKING_MAX  #: no file that no cut names is an orphan earlier, whatever the grace is
-#: What the ledger takes of a cut (`cuts_are_small` of its migration), as JSON. Of the last cut of a table alone it keeps
-#: chunks and parts. A topic of 2,000 partitions has 190 KB of bounds, and 105 KB of ranges in each of up to 100 chunks.
+#: What the ledger takes of a cut (`cuts_are_small` of its migration), as JSON. It keeps chunks and parts of the last
+#: cut of a table alone. A topic of 2,000 partitions has 190 KB of bounds, and 105 KB of ranges in each chunk, of which
+#: it may have 150: 20 for the last half a million rows, and one for each half a million below.
 FILES_MAX = 1_000  #: that a cut names in the fresh folder: chunks, deletes, manifests, its list and its metadata
 FILES_BYTES_MAX = 256 * 2**10  #: of their paths
 BOUNDS_BYTES_MAX = 2**20

@@ -153,6 +153,7 @@ class Cutter:
         except BaseException:
             self._unnamed = []  # one of them may be to blame
             raise
+        self._checked = (cut.sequence, making.began)
         return Served(table=looked.table, cut=cut, made=True)
 
     def _again(self, table: TableRow, cut: Cut, clock: datetime) -> Served:
@@ -229,7 +230,7 @@ class Cutter:
         cut = stores.cuts.publish(
             looked.table, draft, previous=previous, lease_id=looked.plan.lease_id, keep=self._keep
         )
-        self._unnamed, self._checked = [], (cut.sequence, making.began)
+        self._unnamed = []
         faults.point("serve.after_commit")
         log.info(
             "cut.published",

@@ -110,7 +110,6 @@ class Cuts:
                 f"the time of cut {cut.snapshot_id} has ended: its files may be gone; load the table again"
             )
 
-
     def retire(self, cut: Cut) -> None:
         """Let no server show *cut* again, nor go on from its files: one is lost or damaged.
 
@@ -125,7 +124,7 @@ class Cuts:
             row = connection.execute(sql("cuts/retire"), {"table_id": table_id, "sequence": sequence}).fetchone()
         if row is None or not row["done"]:
             raise CutDamaged(
-                f"the cut with sequence {sequence} is lost or damaged, as the one was that was retired less than a minute "
+                f"the cut with sequence {sequence} is lost or damaged, and another one was retired less than a minute "
                 "ago; it is not served, and none is made in its place yet"
             )
 

@@ -317,8 +317,8 @@ class Upkeep:
         live = same.keys(reached)
         kept = {*live, *same.keys(before)}
         if of_cuts:
-            # Asked after the listing: a cut that is published meanwhile names files that are there. A reader's login says
-            # what a cut names, so that one of these is not there holds nothing up, and is not kept in mind; fsck says so.
+            # Asked after the listing: a cut that is published meanwhile names files that are there. A reader's login
+            # says what a cut names, so what is not there holds nothing up, and is not kept in mind; fsck says so.
             named = self.database.streamed("cuts/reached_files", {"table_id": table.table_id})
             kept |= {key for row in named if (key := same.key(str(row["path"]))) in fresh}
         ours: Container[str] | None = None
