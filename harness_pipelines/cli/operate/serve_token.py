@@ -112,4 +112,4 @@ def _described(one: Token) -> str:
 
 
 def _at(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
