@@ -37,7 +37,7 @@ def dies(world: CutWorld, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as killed:
         killed.setattr(Leases, "end", lambda *_: None)
         with pytest.raises(FaultInjected, match=point):
-            world.cut()
+            world.server().load(world.row)
     faults.disarm()
 
 

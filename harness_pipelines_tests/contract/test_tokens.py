@@ -16,7 +16,7 @@ from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ledgers.postgres.tokens import PREFIX, Tokens
-from harness_pipelines.ports.serving.tokens import LASTS_MAX, TokenExists, TokensFull, TokenUnknown
+from harness_pipelines.ports.serving.tokens import LASTS_MAX, Token, TokenExists, TokensFull, TokenUnknown
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 
 
@@ -24,6 +24,11 @@ from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 def tokens(real: RealRig) -> Iterator[Tokens]:
     yield Tokens(lambda: real.readers, lambda: real.database)
     real.ask("DELETE FROM harness.tokens")
+
+
+def checked(tokens: Tokens, secret: str) -> Token | None:
+    [found] = tokens.check([secret])
+    return found
 
 
 def name() -> str:
@@ -34,8 +39,8 @@ def test_a_token_is_found_by_its_secret_and_by_nothing_else(tokens: Tokens, real
     made = tokens.create(name(), ["shop.*", "hr.people"], lasts=HOUR)
     other = tokens.create(name(), ["*"], lasts=None)
 
-    assert tokens.check(made.secret) == made.token
-    assert tokens.check(other.secret) == other.token
+    assert checked(tokens, made.secret) == made.token
+    assert checked(tokens, other.secret) == other.token
     assert made.token.valid and made.token.globs == ("shop.*", "hr.people")
     assert made.token.expires_at is not None and other.token.expires_at is None
     wrong = ["", PREFIX, made.token.name, made.secret.removeprefix(PREFIX), made.secret[:-1], made.secret + "A"]
@@ -45,7 +50,9 @@ def test_a_token_is_found_by_its_secret_and_by_nothing_else(tokens: Tokens, real
         made.secret.replace(PREFIX, PREFIX.upper()),
         f"{PREFIX}é" + "A" * 42,
     ]
-    assert [tokens.check(one) for one in wrong] == [None] * len(wrong)
+    assert tokens.check(wrong) == [None] * len(wrong)
+    both = [made.secret, *wrong, other.secret, made.secret]
+    assert tokens.check(both) == [made.token, *[None] * len(wrong), other.token, made.token], "many by one question"
 
 
 def test_the_ledger_has_the_digest_of_a_secret_alone(tokens: Tokens, real: RealRig):
@@ -62,7 +69,7 @@ def test_a_token_that_expired_or_was_revoked_is_found_no_more(tokens: Tokens, re
     real.ask("UPDATE harness.tokens SET expires_at = clock_timestamp() WHERE name = %s", [made.token.name])
     gone = tokens.revoke(revoked.token.name)
     assert gone.revoked_at is not None and not gone.valid
-    assert tokens.check(made.secret) is tokens.check(revoked.secret) is None
+    assert checked(tokens, made.secret) is checked(tokens, revoked.secret) is None
     assert tokens.revoke(revoked.token.name) == gone, "when it was revoked first"
     assert {t.name: t.valid for t in tokens.list()} == {made.token.name: False, revoked.token.name: False}
     with pytest.raises(TokenUnknown, match="nothing was revoked"):

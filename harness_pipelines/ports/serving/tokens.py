@@ -74,7 +74,7 @@ class MadeToken:
 
 
 class TokenBook(Protocol):
-    """A worker's login creates, lists and revokes; a reader's may look one up by its secret."""
+    """A worker's login creates, lists and revokes; a reader's may look tokens up by their secrets."""
 
     def create(self, name: str, globs: Sequence[str], *, lasts: timedelta | None) -> MadeToken:
         """Raises: UsageError, TokenExists, TokensFull."""
@@ -88,8 +88,8 @@ class TokenBook(Protocol):
         """Let it be valid no more, for good. Raises: TokenUnknown."""
         ...
 
-    def check(self, secret: str) -> Token | None:
-        """The token of a secret, if it is valid now."""
+    def check(self, secrets: Sequence[str]) -> Sequence[Token | None]:
+        """The token of each secret, if it is valid now."""
         ...
 
 

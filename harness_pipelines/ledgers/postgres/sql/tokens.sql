@@ -11,4 +11,5 @@ FROM harness.tokens WHERE %(name)s::text IS NULL OR name = %(name)s ORDER BY nam
 SELECT harness.token_revoke(%(name)s::text) AS there
 
 -- name: check
-SELECT *, true AS valid FROM harness.token_check(%(hash)s::bytea)
+SELECT given.hash, found.*, true AS valid
+FROM unnest(%(hashes)s::bytea[]) AS given (hash), harness.token_check(given.hash) AS found
