@@ -22,11 +22,10 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
 
 if TYPE_CHECKING:
-    import socket
-
     from harness_pipelines.app.client import Harness
     from harness_pipelines.serve.app import Application
     from harness_pipelines.serve.auth import KnownTokens
+    from harness_pipelines.serve.places import Listener
     from harness_pipelines.serve.server import Tls
 
 PORT = 8181  #: on which engines look for catalogs of this protocol in their examples
@@ -259,7 +258,7 @@ def interruptible() -> Iterator[Stop]:
 
 def run(
     application: Application,
-    listener: socket.socket,
+    listener: Listener,
     stop: Stop,
     *,
     tls: Tls | None = None,
