@@ -37,7 +37,7 @@ class Application:
 
     def __init__(self, catalog: Catalog, tokens: TokenCheck, *, local_only: bool, health: Health | None = None) -> None:
         self.metrics = ServeMetrics()
-        self._catalog, self._routes = catalog, Routes(catalog)
+        self._routes = Routes(catalog, self.metrics)
         self._logins = Logins(tokens if isinstance(tokens, KnownTokens) else KnownTokens(tokens))
         self._strangers = Strangers()
         self._health = Shared(health or (lambda: {"ok": True}), keep_s=HEALTH_S)

@@ -28,6 +28,7 @@ from harness_pipelines.serve.requests import KNOWN
 
 log = structlog.get_logger(__name__)
 GRACE_S = 8  #: for running loads after a signal; the command ends itself by force ten seconds after SIGTERM
+STEP_S = 0.2  #: in which the end is waited for
 PATIENCE_S = 30.0  #: for a client to send the head of a request, and to take a part of an answer
 IDLE_S = 75  #: a connection stays open between two requests, longer than balancers keep theirs
 HEAD_BYTES_MAX = 64 * 1024
@@ -188,7 +189,10 @@ class Serving:
     def stop(self, grace_s: float) -> None:
         """End it. It does not raise where a load hangs: its thread ends with the process."""
         self._server.should_exit = True
-        self._thread.join(grace_s + 2)
+        until = time.monotonic() + grace_s + 2
+        while self._thread.is_alive() and time.monotonic() < until:
+            # In steps: the system may give Ctrl-C to another thread, which does not wake this one for its handler.
+            self._thread.join(STEP_S)
         self._listener.close()
 
 

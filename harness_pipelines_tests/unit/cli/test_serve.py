@@ -122,8 +122,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         )
         found.update(status=answer.status_code, started=started)
         shown(started, json_target)
-        stop.number = found.get("signal", 15)
-        stop.asked.set()
+        stop(found.get("signal", 15), None)
 
     monkeypatch.setattr(catalogs, "fresh_catalog", opened)
     monkeypatch.setattr(serve, "interruptible", interruptible)
