@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -16,7 +17,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.serve import answers, oauth
 from harness_pipelines.serve.answers import Refused
 from harness_pipelines.serve.auth import KnownTokens, Principal, TokenCheck, bearer
-from harness_pipelines.serve.logins import Logins, Shared
+from harness_pipelines.serve.logins import Expiries, Logins, Shared
 from harness_pipelines.serve.metrics import ServeMetrics
 from harness_pipelines.serve.requests import KNOWN, LOADS_MAX, Asked, Threads, is_local, parts_of
 from harness_pipelines.serve.routes import READS, Routes
@@ -39,7 +40,7 @@ class Application:
         self.metrics = ServeMetrics()
         self._routes = Routes(catalog, self.metrics)
         self._logins = Logins(tokens if isinstance(tokens, KnownTokens) else KnownTokens(tokens))
-        self._strangers = Strangers()
+        self._strangers, self._expiries = Strangers(), Expiries()
         self._health = Shared(health or (lambda: {"ok": True}), keep_s=HEALTH_S)
         self._local_only = local_only
         self._loads = Threads(LOADS_MAX)  # logins wait for none of them: a load may take seconds
@@ -111,6 +112,7 @@ class Application:
             said = "the token is wrong, expired or revoked"
             raise Refused(401, "NotAuthorizedException", said, {"www-authenticate": challenge})
         setattr(request.state, KNOWN, True)
+        self._expiries.look(found, datetime.now(UTC))
         return found
 
     async def _healthy(self, request: Request) -> Response:

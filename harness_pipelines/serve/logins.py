@@ -8,18 +8,24 @@ of tokens that have the form of ours within that time.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Generic, TypeVar
 
+import structlog
 from anyio import to_thread
 
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.ports.serving.tokens import ends_soon
 from harness_pipelines.serve.auth import KnownTokens, Principal
 
 LOOK_EVERY_S = 0.05
 AT_ONCE_MAX = 1000  #: tokens that are asked for by one question
 WAITING_MAX = 4000
+WARNED_EVERY_S = 86400.0
 R = TypeVar("R")
+log = structlog.get_logger(__name__)
 
 
 class LoginsFull(TryAgain):
@@ -66,6 +72,20 @@ class Logins:
                 for answer, holder in zip(answers, found, strict=True):
                     answer.set_result(holder)
             await asyncio.sleep(began + self._every_s - loop.time())
+
+
+class Expiries:
+    """Warns of secrets in use that end soon: once a day each."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._warned: dict[str, float] = {}  #: as many as there are tokens
+
+    def look(self, holder: Principal, now: datetime) -> None:
+        if not ends_soon(holder.expires, now) or self._clock() < self._warned.get(holder.name, float("-inf")):
+            return
+        self._warned[holder.name] = self._clock() + WARNED_EVERY_S
+        log.warning("serve.token_ends", table=None, reader=holder.name, at=str(holder.expires))
 
 
 class Shared(Generic[R]):

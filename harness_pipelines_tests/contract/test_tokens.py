@@ -76,6 +76,45 @@ def test_a_token_that_expired_or_was_revoked_is_found_no_more(tokens: Tokens, re
         tokens.revoke("nobody")
 
 
+def test_a_rotated_token_has_a_new_secret_and_the_old_one_for_the_overlap(tokens: Tokens, real: RealRig):
+    made = tokens.create(name(), ["shop.*"], lasts=None)
+    again = tokens.rotate(made.token.name, lasts=2 * HOUR, overlap=HOUR)
+    assert again.secret != made.secret
+    assert again.token.token_id == made.token.token_id and again.token.globs == made.token.globs
+    new, old = tokens.check([again.secret, made.secret])
+    assert new == again.token and old is not None and old.name == new.name
+    assert old.expires_at == new.old_until, "a server takes the old secret for good up to then"
+    assert new.expires_at is not None and new.old_until is not None
+    assert new.expires_at - new.old_until == HOUR
+
+    third = tokens.rotate(made.token.name, lasts=None, overlap=HOUR)
+    assert [one is not None for one in tokens.check([third.secret, again.secret, made.secret])] == [True, True, False]
+    at_once = tokens.rotate(made.token.name, lasts=None, overlap=timedelta())
+    assert [one is not None for one in tokens.check([at_once.secret, third.secret])] == [True, False]
+    tokens.revoke(made.token.name)
+    assert tokens.check([at_once.secret, third.secret]) == [None, None]
+
+
+def test_a_rotation_makes_no_secret_good_for_longer_than_it_was(tokens: Tokens, real: RealRig):
+    made = tokens.create(name(), ["*"], lasts=HOUR)
+    again = tokens.rotate(made.token.name, lasts=None, overlap=24 * HOUR)
+    assert again.token.old_until == made.token.expires_at
+    real.ask("UPDATE harness.tokens SET expires_at = clock_timestamp() WHERE name = %s", [made.token.name])
+    third = tokens.rotate(made.token.name, lasts=None, overlap=HOUR)
+    assert [one is not None for one in tokens.check([third.secret, again.secret])] == [True, False]
+
+
+@pytest.mark.parametrize("overlap", [-HOUR, 31 * 24 * HOUR])
+def test_only_a_token_that_is_there_is_rotated(tokens: Tokens, overlap: timedelta):
+    made = tokens.create(name(), ["*"], lasts=None)
+    with pytest.raises(UsageError, match="0 s to 30 days"):
+        tokens.rotate(made.token.name, lasts=None, overlap=overlap)
+    tokens.revoke(made.token.name)
+    for one in (made.token.name, "none"):
+        with pytest.raises(TokenUnknown, match="nothing was changed"):
+            tokens.rotate(one, lasts=None, overlap=HOUR)
+
+
 def test_a_name_is_given_once(tokens: Tokens):
     made = tokens.create(name(), ["*"], lasts=None)
     tokens.revoke(made.token.name)
@@ -144,6 +183,8 @@ def test_there_are_ten_thousand_tokens_at_most(tokens: Tokens, real: RealRig):
         (READER, "SELECT name FROM harness.tokens"),
         (READER, "SELECT harness.token_create('a', sha256('a'), '{*}', NULL)"),
         (READER, "SELECT harness.token_revoke('a')"),
+        (READER, "SELECT harness.token_rotate('a', sha256('a'), NULL, interval '1h')"),
+        (WORKER, "SELECT old_hash FROM harness.tokens"),
         (WORKER, "SELECT hash FROM harness.tokens"),
         (WORKER, "SELECT t FROM harness.tokens t"),
         (WORKER, "UPDATE harness.tokens SET revoked_at = NULL"),

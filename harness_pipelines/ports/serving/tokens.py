@@ -14,6 +14,7 @@ from harness_pipelines.errors import HarnessError, UsageError
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 LASTS_MAX = timedelta(days=3653)
 OVERLAP_MAX = timedelta(days=30)
+SOON = timedelta(days=7)  #: before a token expires, its users are warned
 GLOBS_MAX = 100
 _GLOB = re.compile(r"[a-z0-9_*?]+(\.[a-z0-9_*?]+)?")  #: of `namespace.name`; both are of a-z, 0-9 and `_`
 _GLOB_CHARS_MAX = 160
@@ -117,6 +118,11 @@ def check_globs(globs: Sequence[str]) -> tuple[str, ...]:
                 "and `?` for one character, such as `shop.*`; or `*`"
             )
     return found
+
+
+def ends_soon(expires_at: datetime | None, now: datetime) -> bool:
+    """Return whether a token expires so soon that another secret is due."""
+    return expires_at is not None and expires_at - SOON <= now < expires_at
 
 
 def check_overlap(overlap: timedelta) -> None:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.serve.app import Application
 from harness_pipelines.serve.auth import AnyOf, KnownTokens, Principal, RunToken, basic, bearer
+from harness_pipelines.serve.logins import Expiries
 from harness_pipelines_tests.served import ALL, AT, SHOP, MemoryCatalog, MemoryTokens, application, cut_of, login
 
 FORM = {"grant_type": "client_credentials", "client_id": "shop", "client_secret": SHOP, "scope": "catalog"}
@@ -231,3 +232,17 @@ def test_errors_of_a_login_have_the_form_of_oauth(form: dict[str, str] | str, st
 def test_a_login_has_no_other_method():
     app = application(MemoryCatalog({}))
     assert asked(app, "/v1/oauth/tokens", **login()).status_code == 404
+
+
+def test_a_secret_that_ends_soon_is_warned_of_once_a_day():
+    now = [0.0]
+    expiries = Expiries(clock=lambda: now[0])
+    soon = Principal(name="trino", globs=("*",), expires=AT + timedelta(days=6))
+    with capture_logs() as logged:
+        for now[0] in (0.0, 1.0, 86399.0, 86400.0):
+            expiries.look(soon, AT)
+        expiries.look(Principal(name="a", globs=("*",), expires=AT + timedelta(days=8)), AT)
+        expiries.look(Principal(name="b", globs=("*",)), AT)
+    assert [(one["event"], one["reader"], one["log_level"]) for one in logged] == [
+        ("serve.token_ends", "trino", "warning")
+    ] * 2
