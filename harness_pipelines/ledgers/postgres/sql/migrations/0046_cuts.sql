@@ -254,9 +254,11 @@ $$;
 -- was; the one before that is not. false: there is no token of the name, or it was revoked.
 CREATE FUNCTION harness.token_rotate(its_name text, its_hash bytea, lasts interval, overlap interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
 BEGIN
-    UPDATE harness.tokens SET hash = its_hash, old_hash = hash, old_until = least(clock_timestamp() + overlap, expires_at),
-        expires_at = clock_timestamp() + lasts
+    UPDATE harness.tokens SET hash = its_hash, old_hash = hash, old_until = least(began + overlap, expires_at),
+        expires_at = began + lasts
     WHERE name = its_name AND revoked_at IS NULL;
     RETURN FOUND;
 END;
