@@ -18,7 +18,7 @@ _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 NAME_MAX = 255  #: of a table with its namespace; a longer one is none, and is not asked for
 FORMS = (
     "leave `warehouse` empty for the newest state, or write `pin:5s` (1s to 5m) to get one state of a table in all "
-    "loads of 5 s. A named snapshot or an old version is read by `harness sql --at` or `Table.read(at=...)`"
+    "loads of 5 s. A named snapshot or an old version is read by `harness read TABLE --at` or `Table.read(at=...)`"
 )
 
 
