@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import httpx
@@ -255,8 +256,7 @@ sys.exit(stop.number)
 @contextmanager
 def process(how: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     command = [sys.executable, "-c", SERVES, how]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, text=True, **pipes) as started:
+    with subprocess.Popen(command, text=True, stdin=PIPE, stdout=PIPE, stderr=PIPE) as started:
         try:
             assert started.stdout is not None
             yield started.stdout.readline().strip(), started
