@@ -130,6 +130,17 @@ class CutBook(Protocol):
         """
         ...
 
+    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
+        """The cut that all servers give out in this window of *every_s* (1 to 300), if it is alive.
+
+        Of a window without one it is *mine* from now on, which was published. Windows are those of the ledger's clock.
+        """
+        ...
+
+    def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
+        """The cut of a snapshot, by whatever server it was made, if it is alive."""
+        ...
+
 
 class CutFiles(Protocol):
     """Writes cuts beside the views. Every method raises what the storage raises: LakeAway, StoreRefused."""
