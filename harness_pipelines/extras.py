@@ -25,6 +25,7 @@ MODULES: Mapping[str, frozenset[str]] = {
     "plot": frozenset({"matplotlib"}),
     "s3": frozenset({"botocore", "obstore"}),
     "spark": _SPARK,
+    "sql": frozenset({"duckdb", "prompt_toolkit"}),
     "transform": frozenset({"duckdb"}),
 }
 #: Where another extra would do as well.
