@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from harness_pipelines.engines.duckdb.session import Limits, Session
     from harness_pipelines.engines.duckdb.statements import Statement
     from harness_pipelines.engines.duckdb.tables import TableDataset
-    from harness_pipelines.read.lease import Hold
 
 
 class TableNotFound(UsageError):
@@ -109,26 +108,24 @@ def leased_cut(stores: Stores, row: TableRow, *, at: At | None) -> Iterator[Tabl
 
     lease, lease_id = timedelta(seconds=row.spec.retention.lease), new_lease()
     with given_back(stores, lease_id):
-        seen, plan = plan_cut(stores, row, at=at, lease=lease, lease_id=lease_id)
+        plan = plan_cut(stores, row, at=at, lease=lease, lease_id=lease_id)
         hold = Hold(stores, plan, lease)
         try:
-            yield dataset(stores, seen, plan, hold=hold)
+            yield dataset(stores, row, plan, check_lease=hold.check)
         finally:
             hold.end()
 
 
-def plan_cut(
-    stores: Stores, row: TableRow, *, at: At | None, lease: timedelta, lease_id: str
-) -> tuple[TableRow, ReadPlan]:
-    """The plan of a cut, with the table as it decodes what only Kafka has. Raises: as `Table.read`."""
+def plan_cut(stores: Stores, row: TableRow, *, at: At | None, lease: timedelta, lease_id: str) -> ReadPlan:
+    """The plan of a cut. *row* is read just now: what only Kafka has is decoded by its spec. Raises: as `Table.read`."""
     from harness_pipelines.read.plan import make_plan
 
     tail = not row.intake.buffered
     holder = f"{socket.gethostname()}:{os.getpid()}"
-    return row, make_plan(stores, row, at=at, tail=tail, holder=holder, lease=lease, lease_id=lease_id)
+    return make_plan(stores, row, at=at, tail=tail, holder=holder, lease=lease, lease_id=lease_id)
 
 
-def dataset(stores: Stores, row: TableRow, plan: ReadPlan, *, hold: Hold) -> TableDataset:
+def dataset(stores: Stores, row: TableRow, plan: ReadPlan, *, check_lease: Callable[[], None]) -> TableDataset:
     """The rows of *plan* as DuckDB scans them."""
     from harness_pipelines.engines.duckdb.tables import TableDataset
     from harness_pipelines.protocol.reading.selection import table_columns
@@ -137,7 +134,7 @@ def dataset(stores: Stores, row: TableRow, plan: ReadPlan, *, hold: Hold) -> Tab
 
     reader = ArrowReader.of(stores, lambda part: read_tail(stores, row, part))
     columns = [column for column in table_columns(plan).values() if column.field_id is not None]
-    return TableDataset(columns, partial(reader.batches, plan, check_lease=hold.check))
+    return TableDataset(columns, partial(reader.batches, plan, check_lease=check_lease))
 
 
 def empty_table(row: TableRow) -> TableDataset:

@@ -31,15 +31,13 @@ class QueryFailed(UsageError):
 class QueryTooLarge(HarnessError):
     """A query needs more memory than it may have."""
 
-    way_on = (
-        "select fewer rows or columns, or give more memory: `harness sql --memory`, `harness serve --flight-memory`"
-    )
+    way_on = "select fewer rows or columns, or give more memory: `harness sql --memory`"
 
 
 class QueryTooSlow(HarnessError):
     """A query ran longer than it may."""
 
-    way_on = "select fewer rows, or give more time: `harness sql --timeout`, `harness serve --flight-timeout`"
+    way_on = "select fewer rows, or give more time: `harness sql --timeout`"
 
 
 class QueryCancelled(HarnessError):

@@ -120,7 +120,7 @@ def _name(node: Mapping[str, Any]) -> tuple[str, ...]:
     name = tuple(str(part).lower() for part in parts if part)
     if node.get("at_clause"):
         raise StatementRefused(
-            f"{'.'.join(name)}: AT is not for tables of the harness; `--at` reads an older version, a snapshot or a time"
+            f"{'.'.join(name)}: AT is not for these tables; `--at` reads an older version, a snapshot or a time"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""A table as DuckDB scans it: a dataset of Arrow whose scan is a read of ours with the columns and the filter asked for.
+"""A table as DuckDB scans it: a dataset of Arrow whose scan is a read of ours, of the columns and rows asked for.
 
 PyArrow's own datasets are made of files. DuckDB takes any subclass and calls its `scanner`, as the datasets of Lance
 do.
