@@ -117,7 +117,7 @@ def leased_cut(stores: Stores, row: TableRow, *, at: At | None) -> Iterator[Tabl
 
 
 def plan_cut(stores: Stores, row: TableRow, *, at: At | None, lease: timedelta, lease_id: str) -> ReadPlan:
-    """The plan of a cut. *row* is read just now: what only Kafka has is decoded by its spec. Raises: as `Table.read`."""
+    """The plan of a cut. *row* is of now: its spec decodes what only Kafka has. Raises: as `Table.read`."""
     from harness_pipelines.read.plan import make_plan
 
     tail = not row.intake.buffered

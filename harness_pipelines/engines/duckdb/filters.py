@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,7 +63,7 @@ class _Call:
     arguments: tuple[_Node, ...]
 
 
-_Node = _Call | Ref | pa.Scalar
+_Node: TypeAlias = _Call | Ref | Any  #: Any: a scalar of Arrow, which has no types
 
 
 class _Unknown(Exception):

@@ -53,13 +53,7 @@ class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # PyArrow ha
         return TableScan(self, Selection(columns=list(needed), matching=asked.known), asked.rest, schema)
 
     def rows(self, selection: Selection) -> Iterator[pa.RecordBatch]:
-        try:
-            with closing(cast(Any, self._reads(selection))) as batches:
-                yield from batches
-        except BaseException as error:
-            if not isinstance(error, GeneratorExit):
-                self.failed = error
-            raise
+        return self._reads(selection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +69,16 @@ class TableScan:
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        with closing(cast(Any, self.table.rows(self.selection))) as batches:
-            for batch in batches:
-                left = batch if self.rest is None else batch.filter(self.rest)
-                yield left.select(self.schema.names).cast(self.schema)
+        try:
+            with closing(cast(Any, self.table.rows(self.selection))) as batches:
+                for batch in batches:
+                    left = batch if self.rest is None else batch.filter(self.rest)
+                    yield left.select(self.schema.names).cast(self.schema)
+        except GeneratorExit:  # the query needs no more
+            raise
+        except BaseException as error:
+            self.table.failed = error
+            raise
 
 
 def shown_type(kind: pa.DataType) -> pa.DataType:
