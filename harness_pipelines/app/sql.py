@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from harness_pipelines.app.installation import Stores
     from harness_pipelines.engines.duckdb.session import Limits, Session
-    from harness_pipelines.engines.duckdb.statements import Statement
     from harness_pipelines.engines.duckdb.tables import TableDataset
 
 
@@ -56,8 +55,7 @@ class Sql:
         """The rows of one statement, as DuckDB makes them. Every table is leased as long as the block lasts.
 
         *at* is the name of a snapshot, a time or, for a query of one table, a version.
-        Raises: StatementRefused, TableNotFound, QueryFailed, QueryTooLarge, QueryTooSlow, QueryCancelled, and as
-        `Table.read`.
+        Raises: StatementRefused, TableNotFound, QueryFailed, QueryTooLarge, QueryTooSlow, and as `Table.read`.
         """
         statement = self.session.read(text)
         with ExitStack() as held:
@@ -71,12 +69,6 @@ class Sql:
             cuts = {row.name: held.enter_context(leased_cut(self._stores, row, at=at)) for row in rows}
             held.enter_context(self.session.tables(cuts))
             yield held.enter_context(self.session.run(statement, parameters))
-
-    def schema(self, statement: Statement) -> pa.Schema:
-        """The columns of the result of *statement*, without reading a row. Raises: as `run`."""
-        rows = [self._row(name) for name in dict.fromkeys(statement.reads)]
-        with self.session.tables({row.name: empty_table(row) for row in rows}):
-            return self.session.schema(statement)
 
     def names(self) -> list[str]:
         """All tables that the reader may see, in order."""
@@ -135,12 +127,3 @@ def dataset(stores: Stores, row: TableRow, plan: ReadPlan, *, check_lease: Calla
     reader = ArrowReader.of(stores, lambda part: read_tail(stores, row, part))
     columns = [column for column in table_columns(plan).values() if column.field_id is not None]
     return TableDataset(columns, partial(reader.batches, plan, check_lease=check_lease))
-
-
-def empty_table(row: TableRow) -> TableDataset:
-    """A table with the columns of *row* and no rows."""
-    from harness_pipelines.engines.duckdb.tables import TableDataset
-    from harness_pipelines.protocol.reading.selection import fields_columns
-
-    columns = [column for column in fields_columns(row.fields).values() if column.field_id is not None]
-    return TableDataset(columns, lambda selection: iter(()))

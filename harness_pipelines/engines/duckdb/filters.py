@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -193,13 +194,8 @@ def _arguments(
         if kind == "options":
             yield literals.column(int(value))[0]
         else:
-            yield _node(_again((kind, value), pairs), literals, columns)
+            yield _node(chain([(kind, value)], pairs), literals, columns)
     raise _Unknown
-
-
-def _again(first: tuple[str, str], rest: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    yield first
-    yield from rest
 
 
 class _CSchema(ctypes.Structure):

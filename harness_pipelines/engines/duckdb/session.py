@@ -40,12 +40,6 @@ class QueryTooSlow(HarnessError):
     way_on = "select fewer rows, or give more time: `harness sql --timeout`"
 
 
-class QueryCancelled(HarnessError):
-    """A query was cancelled by its client."""
-
-    way_on = "nothing: the client asked for it"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one query may take."""
@@ -105,38 +99,23 @@ class Session:
             for number in range(len(tables)):
                 self._database.unregister(f"harness_{number}")
 
-    def schema(self, statement: Statement) -> pa.Schema:
-        """The columns of the result, without running the statement; a parameter counts as NULL. Raises: QueryFailed."""
-        import duckdb
-
-        nothing: Any = {name: None for name in statement.parameters}
-        if all(name.isdigit() for name in nothing):
-            nothing = [None] * len(nothing)
-        try:
-            with self._database.cursor() as cursor:
-                found = cursor.execute(statement.text, nothing or None)
-                schema: pa.Schema = found.to_arrow_reader(1).schema
-                return schema
-        except duckdb.Error as error:
-            raise QueryFailed(said(error)) from error
-
     @contextmanager
     def run(
         self, statement: Statement, parameters: Sequence[Any] | Mapping[str, Any] = ()
     ) -> Iterator[pa.RecordBatchReader]:
         """The rows of *statement*, batch by batch as DuckDB makes them.
 
-        Raises here and while rows are taken: QueryFailed, QueryTooLarge, QueryTooSlow, QueryCancelled, and what a read
-        of a table raises.
+        Raises here and while rows are taken: QueryFailed, QueryTooLarge, QueryTooSlow, and what a read of a table
+        raises.
         """
         with self._in_time():
             with self._explained():
                 found = self._database.execute(statement.text, parameters or None).to_arrow_reader(BATCH_ROWS)
             yield pa.RecordBatchReader.from_batches(found.schema, self._rows(found))
 
-    def cancel(self, why: HarnessError | None = None) -> None:
-        """End the running query; any thread may call it."""
-        self._stopped = self._stopped or why or QueryCancelled("the query was cancelled")
+    def _end(self, why: HarnessError) -> None:
+        """End the running query; another thread calls it."""
+        self._stopped = why
         self._database.interrupt()
 
     def _rows(self, found: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -156,7 +135,7 @@ class Session:
             yield
             return
         late = QueryTooSlow(f"the query ran longer than {self._limits.time_s:g} s and was ended")
-        timer = threading.Timer(self._limits.time_s, self.cancel, [late])
+        timer = threading.Timer(self._limits.time_s, self._end, [late])
         timer.daemon = True
         timer.start()
         try:

@@ -43,7 +43,7 @@ class Statement:
 
     @property
     def reads(self) -> Iterator[str]:
-        """The tables as ``namespace.name`` in lower case. Raises: StatementRefused for names that cannot be tables."""
+        """The names that are none of CTEs, in lower case: those of tables have a namespace."""
         for parts in self.tables:
             if len(parts) == 1 and parts[0] in self.ctes:
                 continue
@@ -55,6 +55,7 @@ def split(database: DuckDBPyConnection, text: str) -> list[str]:
     import duckdb
 
     try:
+        text.encode()  # DuckDB's driver does not name what is no UTF-8
         return [one.query.strip() for one in database.extract_statements(text)]
     except (duckdb.Error, UnicodeError) as error:
         raise StatementRefused(f"the SQL cannot be read: {said(error)}") from error
@@ -65,6 +66,7 @@ def read_statement(database: DuckDBPyConnection, text: str) -> Statement:
     import duckdb
 
     try:
+        text.encode()
         found = database.extract_statements(text)
     except (duckdb.Error, UnicodeError) as error:
         raise StatementRefused(f"the SQL cannot be read: {said(error)}") from error
@@ -155,3 +157,20 @@ def said(error: Exception) -> str:
     """DuckDB's message without its kind."""
     text = str(error).strip()
     return re.sub(r"^[A-Za-z ]+ Error: ", "", text)
+
+
+def ends(text: str) -> bool:
+    """Whether a semicolon ends *text*: not one that is in a string or a comment."""
+    import duckdb
+
+    tokens = duckdb.tokenize(text)  # comments and what follows an open quote are none; places are in bytes
+    return bool(tokens) and text.encode()[tokens[-1][0] :].startswith(b";")
+
+
+def keywords() -> list[str]:
+    """The words of DuckDB's SQL, in capitals."""
+    import duckdb
+
+    with duckdb.connect(":memory:") as database:
+        found = database.execute("SELECT DISTINCT upper(keyword_name) FROM duckdb_keywords() ORDER BY 1").fetchall()
+    return [str(word) for (word,) in found]

@@ -293,12 +293,7 @@ def _users(known: Mapping[str, ReadColumn]) -> Iterator[str]:
 
 def table_columns(plan: ReadPlan) -> dict[str, ReadColumn]:
     """All columns of the plan's table by name: the user's in spec order, then the coordinates."""
-    return fields_columns(plan.fields)
-
-
-def fields_columns(fields: Sequence[Mapping[str, Any]]) -> dict[str, ReadColumn]:
-    """The same of a table whose columns are *fields* of Iceberg."""
-    return {column.name: column for column in _columns(orjson.dumps([dict(field) for field in fields]))}
+    return {column.name: column for column in _columns(orjson.dumps([dict(field) for field in plan.fields]))}
 
 
 @lru_cache(maxsize=256)
