@@ -94,7 +94,7 @@ def test_every_mode_shows_the_same_rows(shell, capsys):
     shell.run(typing(".mode csv", sql, ".mode json", sql, ".mode line", sql, ".mode xml"))
     said = capsys.readouterr()
     assert said.out.splitlines() == [
-        "n,long name",
+        '"n","long name"',
         "0,x0",
         "1,x1",
         '{"n": 0, "long name": "x0"}',
