@@ -27,9 +27,7 @@ KINDS = st.sampled_from([*(kind for kind in KEY_TYPES if kind != "decimal"), "de
 def columns(draw: st.DrawFn, rows_max: int = 12) -> list[pa.Array]:
     count = draw(st.integers(1, rows_max))
     kinds = [parse_type(draw(KINDS)) for _ in range(draw(st.integers(1, 3)))]
-    return [
-        pa.array(draw(st.lists(values(kind), min_size=count, max_size=count)), arrow_type(kind)) for kind in kinds
-    ]
+    return [pa.array(draw(st.lists(values(kind), min_size=count, max_size=count)), arrow_type(kind)) for kind in kinds]
 
 
 def numbers(of: list[pa.Array], hasher: KeyHasher = HASHER) -> list[tuple[int, int]]:
@@ -107,7 +105,9 @@ def test_the_halves_of_many_keys_are_as_random_as_they_look():
             assert abs(np.mean((half >> np.uint64(bit)) & np.uint64(1)) - 0.5) < 0.4  # a line is no coin; it is spread
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+)
 def test_all_pairs_are_found_even_of_keys_that_share_a_half(one: list[tuple[int, int]], other: list[tuple[int, int]]):
     keys, known = (np.array(some, np.uint64).reshape(-1, 2).T.copy() for some in (one, other))
     known = known[:, in_order(known)]
@@ -115,4 +115,6 @@ def test_all_pairs_are_found_even_of_keys_that_share_a_half(one: list[tuple[int,
     sorted_other = sorted(other)
     assert pairs == [(i, j) for i, a in enumerate(one) for j, b in enumerate(sorted_other) if a == b]
     assert among(keys, known).tolist() == [a in other for a in one]
-    assert same_as_before(known).tolist() == [j > 0 and sorted_other[j] == sorted_other[j - 1] for j in range(len(other))]
+    assert same_as_before(known).tolist() == [
+        j > 0 and sorted_other[j] == sorted_other[j - 1] for j in range(len(other))
+    ]
