@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import blake2b
-from itertools import chain
 from typing import Protocol, TypeVar
 
 import orjson
@@ -23,6 +22,7 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.access import (
+    HasBatchKeys,
     HasBufferReader,
     HasCutFiles,
     HasCuts,
@@ -34,10 +34,12 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.ledger import TableRow, new_lease
 from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
+from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, Writing, chunk_plan, shows_all_of, snapshot_id
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan, TailPart
 from harness_pipelines.protocol.reading.selection import Selection
+from harness_pipelines.read.keyed_cut import KeyedCuts, batch_of
 from harness_pipelines.read.plan import Looked, look_plan
 from harness_pipelines.read.tail import read_tail
 from harness_pipelines.read.union import ArrowReader
@@ -54,7 +56,18 @@ Part = TypeVar("Part", BufferPart, TailPart)
 IN_ORDER = [(PARTITION, "ascending"), (OFFSET, "ascending")]
 
 
-class Ports(HasBufferReader, HasCutFiles, HasCuts, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
+class Ports(
+    HasBatchKeys,
+    HasBufferReader,
+    HasCutFiles,
+    HasCuts,
+    HasLakeReads,
+    HasLeases,
+    HasLog,
+    HasSchemas,
+    HasTables,
+    Protocol,
+):
     """The ports that it uses."""
 
 
@@ -71,6 +84,7 @@ class Served:
     table: TableRow
     cut: Cut
     made: bool  #: by this load
+    behind: int | None = None  #: offsets that are left out: the merged state of a keyed table
 
 
 class Cutter:
@@ -80,6 +94,7 @@ class Cutter:
         self._stores, self._holder = stores, holder
         self._keep, self._every_s = keep, max(every, keep / CUTS_ALIVE_MAX).total_seconds()
         self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
+        self._keyed = KeyedCuts(stores, keep=keep)
 
     def load(self, table: TableRow) -> Served:
         """The newest cut, which is that of the state as it is now or was within `every`.
@@ -96,30 +111,52 @@ class Cutter:
         began = time.monotonic()
         if newest is not None and self._is_of_now(newest, began):
             return Served(table=table, cut=newest, made=False)
-        with self._looking(table) as found:
-            looked = as_served(found)
-            bounds = cut_bounds(looked.plan)
-            if newest is not None and not newest.is_over and newest.snapshot_id == identity(looked, bounds):
-                served = self._again(looked, newest)
-            else:
-                try:
-                    cut = self._made(looked, bounds, newest, began=began, clock=clock)
-                    served = Served(table=looked.table, cut=cut, made=True)
-                except CutOvertaken:
-                    newer, _ = self._stores.cuts.newest(table)
-                    if (
-                        newer is None
-                        or newer.is_over
-                        or not shows_all_of(newer, version=looked.plan.version, bounds=bounds)
-                    ):
-                        raise
-                    served = self._again(looked, newer)
+        with self._looking(table) as looked:
+            check_served(looked)
+            try:
+                served = self._of(looked, newest, began=began, clock=clock)
+            except CutOverLimits as over:
+                served = self._within_limits(looked, newest, over, began=began, clock=clock)
         self._looked = (served.cut.sequence, began)
         return served
 
-    def _again(self, looked: Looked, cut: Cut) -> Served:
+    def _of(
+        self, looked: Looked, newest: Cut | None, *, began: float, clock: datetime, behind: int | None = None
+    ) -> Served:
+        bounds = cut_bounds(looked.plan)
+        if newest is not None and not newest.is_over and newest.snapshot_id == identity(looked, bounds):
+            return self._again(looked, newest, behind=behind)
+        try:
+            cut = self._made(looked, bounds, newest, began=began, clock=clock, behind=behind)
+            return Served(table=looked.table, cut=cut, made=True, behind=behind)
+        except CutOvertaken:
+            newer, _ = self._stores.cuts.newest(looked.table)
+            if newer is None or newer.is_over or not shows_all_of(newer, version=looked.plan.version, bounds=bounds):
+                raise
+            return self._again(looked, newer)
+
+    def _within_limits(
+        self, looked: Looked, newest: Cut | None, over: CutOverLimits, *, began: float, clock: datetime
+    ) -> Served:
+        """The state of the last merge, if it shows all that the last cut does; else that cut.
+
+        Raises: CutOverLimits where the table's spec wants that, and where there is neither.
+        """
+        if looked.table.spec.serve.over == "refuse":
+            raise over
+        merged = as_merged(looked)
+        if not shows_as_much(merged, newest):
+            if newest is None or newest.is_over:
+                raise over
+            log.info("cut.behind", table=looked.table.name, cut=newest.snapshot_id, why=str(over))
+            return self._again(looked, newest)
+        behind = offsets_behind(looked.plan)
+        log.info("cut.merged", table=looked.table.name, behind=behind, why=str(over))
+        return self._of(merged, newest, began=began, clock=clock, behind=behind)
+
+    def _again(self, looked: Looked, cut: Cut, *, behind: int | None = None) -> Served:
         self._stores.cuts.serve(cut, keep=self._keep)
-        return Served(table=looked.table, cut=cut, made=False)
+        return Served(table=looked.table, cut=cut, made=False, behind=behind)
 
     def _is_of_now(self, newest: Cut, now: float) -> bool:
         """Whether this process has just seen that nothing is newer: an engine loads a table several times a query."""
@@ -138,7 +175,7 @@ class Cutter:
                 self._stores,
                 table,
                 at=None,
-                tail=not table.intake.buffered and not table.spec.key,  # the merged state has none
+                tail=not table.intake.buffered,
                 holder=self._holder,
                 lease=timedelta(seconds=MAKING_S_MAX),
                 lease_id=lease_id,
@@ -147,31 +184,52 @@ class Cutter:
             with suppress(HarnessError):  # the ledger is away: the lease ends by its time
                 self._stores.leases.end(lease_id)
 
-    def _made(self, looked: Looked, bounds: CutBounds, newest: Cut | None, *, began: float, clock: datetime) -> Cut:
+    def _made(
+        self,
+        looked: Looked,
+        bounds: CutBounds,
+        newest: Cut | None,
+        *,
+        began: float,
+        clock: datetime,
+        behind: int | None,
+    ) -> Cut:
         """Make the cut of a look that *began* when the ledger's clock was *clock*; its times are by this clock."""
         table, plan, stores = looked.table, looked.plan, self._stores
         deadline = began + MAKING_S_MAX
         writer = _Chunks(stores, looked, newest.chunks if newest else (), sequence=newest.sequence + 1 if newest else 0)
-        chunks = []
-        for chunk in chain(writer.recalled(), writer.above(bounds)):
-            chunks.append(chunk)
+        recalled = list(writer.recalled())
+        if plan.key:
+            above = (
+                []
+                if behind is not None
+                else self._keyed.chunks(looked, bounds, newest, maker=maker_of(looked), recalled=recalled)
+            )
+            chunks = [*recalled, *above]
             _check_in_time(table, deadline)
+        else:
+            chunks = list(recalled)
+            for chunk in writer.above(bounds):
+                chunks.append(chunk)
+                _check_in_time(table, deadline)
         faults.point("serve.after_chunks")
         draft = stores.cut_files.write_cut(
             table,
             looked.state.version,
-            plan,
+            batch_of(plan) if plan.key else plan,
             chunks=chunks,
             previous=newest,
             bounds=bounds,
             snapshot_id=identity(looked, bounds),
             now_ms=int((clock.timestamp() + time.monotonic() - began) * 1000),
+            behind=behind,
         )
         faults.point("serve.after_files")
         _check_in_time(table, deadline)
         cut = stores.cuts.publish(
             table, draft, previous=None if newest is None else newest.sequence, lease_id=plan.lease_id, keep=self._keep
         )
+        self._keyed.published(cut)
         faults.point("serve.after_commit")
         log.info(
             "cut.published",
@@ -246,19 +304,30 @@ class _Chunks:
         )
 
 
-def as_served(looked: Looked) -> Looked:
-    """What of a state a cut shows: of a keyed table its merged state, for which no row has to be compared by its key.
+def check_served(looked: Looked) -> None:
+    """Raises: CutImpossible for a keyed table without a batch view, whose lake is a changelog."""
+    if looked.plan.key and not looked.table.view_set.clustered:
+        said = "a keyed table with `views: stream` has only a changelog in the lake"
+        raise CutImpossible(f"{looked.table.name}: {said}")
 
-    Raises: CutImpossible for a keyed table without a batch view, whose lake is a changelog.
-    """
-    table, plan = looked.table, looked.plan
-    if not plan.key:
-        return looked
-    if not table.view_set.clustered:
-        raise CutImpossible(f"{table.name}: a keyed table with `views: stream` has only a changelog in the lake")
+
+def as_merged(looked: Looked) -> Looked:
+    """Of the state of a keyed table the one of the last merge, for which no row has to be compared by its key."""
+    plan = looked.plan
     merged = {p: replace(b, stream_hi=b.batch_hi, buffer_hi=b.batch_hi) for p, b in plan.bounds.items()}
     lake = tuple(part for part in plan.lake if part.view == "batch")
     return replace(looked, plan=replace(plan, bounds=merged, lake=lake, buffer=None, tail=None))
+
+
+def offsets_behind(plan: ReadPlan) -> int:
+    """How many offsets the state of the last merge leaves out."""
+    return sum(high - batch_hi for _, batch_hi, _, high in cut_bounds(plan).values())
+
+
+def shows_as_much(looked: Looked, cut: Cut | None) -> bool:
+    """Whether no partition of *looked* ends below that of *cut*: who has read one may be given the other (S4)."""
+    bounds = cut_bounds(looked.plan)
+    return cut is None or all(p in bounds and bounds[p][3] >= high for p, (_, _, _, high) in cut.bounds.items())
 
 
 def cut_bounds(plan: ReadPlan) -> CutBounds:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.protocol.keyed_cuts import Hidden
     from harness_pipelines.protocol.reading.narrowing import Ranges
     from harness_pipelines.protocol.reading.plan import ReadPlan
     from harness_pipelines.protocol.versions import Version
@@ -126,6 +127,13 @@ class CutFiles(Protocol):
         """
         ...
 
+    def write_hidden(self, table: TableRow, version: Version, hidden: Hidden, *, sequence: int) -> Chunk:
+        """Write which rows of some data files a cut hides, as one file, which the cut names among its chunks.
+
+        The data files are chunks, or files of a view that is not partitioned; *hidden* names at least one row.
+        """
+        ...
+
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
         """The rows of a chunk as they were written. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
         ...
@@ -141,10 +149,12 @@ class CutFiles(Protocol):
         bounds: CutBounds,
         snapshot_id: int,
         now_ms: int,
+        behind: int | None = None,
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are.
 
-        *now_ms* is the server's clock. The draft's chunks are *chunks*, those that are new with the cut's sequence and
+        *now_ms* is the server's clock. *behind*: the cut is the merged state of a keyed table, which leaves out so many
+        offsets; None: it has all rows of its bounds. The draft's chunks are *chunks*, those that are new with the cut's sequence and
         snapshot: they are what the next cut is given.
         Raises, besides: CutImpossible; LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
         """

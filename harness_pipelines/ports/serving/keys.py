@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from harness_pipelines.errors import TryAgain
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from harness_pipelines.protocol.key_hashes import Keys
     from harness_pipelines.protocol.keyed_cuts import Cold
@@ -45,6 +47,6 @@ class BatchKeys(Protocol):
         """
         ...
 
-    def live(self, plan: ReadPlan, cold: Cold) -> Sequence[bool]:
+    def live(self, plan: ReadPlan, cold: Cold) -> NDArray[np.bool_]:
         """Which rows of *cold*, all of files of the view, no delete file of the view hides."""
         ...

@@ -10,6 +10,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
 
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.cuts import chunks as chunk_files
+from harness_pipelines.lakes.iceberg.cuts.deletes import write_hidden
 from harness_pipelines.lakes.iceberg.cuts.folder import Place, common_folder
 from harness_pipelines.lakes.iceberg.cuts.manifests import Listed, Stamp, write_list, write_manifest
 from harness_pipelines.lakes.iceberg.cuts.metadata import snapshot, write_metadata
@@ -28,7 +29,9 @@ from harness_pipelines.lakes.iceberg.cuts.shape import CutShape, shape_of
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.serving.cuts import CutDraft, CutImpossible, CutPart
+from harness_pipelines.protocol.cut_checks import FRESH, MERGED
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp
+from harness_pipelines.protocol.keyed_cuts import Hidden
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
 from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.protocol.versions import Version
@@ -87,6 +90,11 @@ class IcebergCuts:
         with reachable(table.name, "writing a chunk of a cut"):
             return chunk_files.write_chunk(seen, place, shape, rows, ranges=ranges, maker=maker, sequence=sequence)
 
+    def write_hidden(self, table: TableRow, version: Version, hidden: Hidden, *, sequence: int) -> Chunk:
+        """Write which rows of some data files a cut hides, as one file. Raises: LakeAway, StoreRefused."""
+        with reachable(table.name, "writing position deletes of a cut"):
+            return write_hidden(self._place(table, version), hidden, sequence=sequence)
+
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
         """The rows of a chunk as they were written. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
         return chunk_files.read_chunk(opened_io(), plan, chunk)
@@ -102,6 +110,7 @@ class IcebergCuts:
         bounds: CutBounds,
         snapshot_id: int,
         now_ms: int,
+        behind: int | None = None,
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are. Raises: as the port."""
         place, views = self._place(table, version), self._views(table, version, plan)
@@ -113,11 +122,11 @@ class IcebergCuts:
         parts, manifests, own = _view_manifests(writing, views, previous.parts if previous else {})
         named = chunk_files.named_by(chunks, stamp)
         with reachable(table.name, "writing a cut"):
-            if entries := chunk_files.entries_of_chunks(named, stamp):
+            for entries in chunk_files.entries_of_chunks(named, stamp):
                 added = write_manifest(place, views.shape, views.shape.plain, entries, stamp=stamp)
                 manifests, own = [*manifests, added], [*own, added.path]
             listed_at = write_list(place, manifests, stamp=stamp)
-            summary = _summary(plan, bounds) | totals(manifests)
+            summary = _summary(plan, bounds, behind) | totals(manifests)
             head = snapshot(views.shape, manifest_list=listed_at, stamp=stamp, timestamp_ms=at_ms, summary=summary)
             metadata = write_metadata(place, views.shape, head, location=location, table=table.name)
         return CutDraft(
@@ -196,10 +205,7 @@ def _view_manifests(
     return parts, manifests, files
 
 
-def _summary(plan: ReadPlan, bounds: CutBounds) -> dict[str, str]:
-    """What the snapshot says of the cut. That of a keyed table is its merged state."""
-    return {
-        "harness.version": str(plan.version),
-        "harness.bounds": bounds_text(bounds),
-        "harness.freshness": "merged" if plan.key else "fresh",
-    }
+def _summary(plan: ReadPlan, bounds: CutBounds, behind: int | None) -> dict[str, str]:
+    """What the snapshot says of the cut."""
+    found = {"harness.version": str(plan.version), "harness.bounds": bounds_text(bounds), "harness.freshness": FRESH}
+    return found if behind is None else found | {"harness.freshness": MERGED, "harness.behind": str(behind)}

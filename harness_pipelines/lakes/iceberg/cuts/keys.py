@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -31,6 +31,21 @@ from harness_pipelines.protocol.reading.selection import ReadColumn, table_colum
 AT_ONCE = 4  #: files whose keys are read at once, each row group by row group
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Search:
+    """What is looked for, and where."""
+
+    plan: ReadPlan
+    view: PinnedView
+    columns: Sequence[ReadColumn]  #: of the key
+    keys: Keys  #: in order
+
+    @property
+    def kind(self) -> str:
+        """What an index is made of: a column that was widened has other numbers."""
+        return ", ".join(f"{column.field_id} {column.arrow.type}" for column in self.columns)
+
+
 class IcebergKeys:
     """Finds rows by keys; what it has read of a file it keeps in *indexes*, by the numbers of *hasher*."""
 
@@ -54,22 +69,22 @@ class IcebergKeys:
     def find(self, plan: ReadPlan, values: pa.Table, keys: Keys, *, among: Collection[int] | None) -> Cold:
         """All rows with one of *keys*, hidden ones too. Raises: as the port."""
         part = _batch_part(plan)
-        if part is None or not keys.shape[1] or among is not None and not among:
+        if part is None or not keys.shape[1] or (among is not None and not among):
             return Cold.none()
-        view, columns = _view(plan, part), _key_columns(plan)
-        wanted = may_hold(view, columns, values)
+        search = _Search(plan=plan, view=_view(plan, part), columns=_key_columns(plan), keys=keys)
+        wanted = may_hold(search.view, search.columns, values)
         if among is not None:
             only = np.zeros(len(wanted), np.bool_)
             only[list(among)] = True
             wanted &= only
         numbers = np.flatnonzero(wanted)
-        files = view.files.many(numbers)
+        files = search.view.files.many(numbers)
         self._check_room(plan, files)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="keys") as pool:
-            found = list(pool.map(partial(self._in_file, plan, view, columns, keys), numbers.tolist(), files))
+            found = list(pool.map(partial(self._in_file, search), numbers.tolist(), files))
         return Cold.of(found)
 
-    def live(self, plan: ReadPlan, cold: Cold) -> Sequence[bool]:
+    def live(self, plan: ReadPlan, cold: Cold) -> NDArray[np.bool_]:
         """Which rows of *cold* no delete file hides. Raises: as the port."""
         found = np.ones(len(cold), np.bool_)
         part = _batch_part(plan)
@@ -79,7 +94,7 @@ class IcebergKeys:
             for number, file in zip(numbers.tolist(), view.files.many(numbers), strict=True):
                 mine = np.flatnonzero(cold.files == number)
                 found[mine] = _is_live(plan, view, file, cold.places[mine])
-        return found  # type: ignore[return-value]
+        return found
 
     def _check_room(self, plan: ReadPlan, files: Sequence[LakeFile]) -> None:
         needed = ROW_BYTES * sum(file.stored for file in files)
@@ -89,29 +104,26 @@ class IcebergKeys:
                 f"versions, take {needed:,} bytes; there is room for {self._indexes.bytes_max:,}"
             )
 
-    def _in_file(
-        self, plan: ReadPlan, view: PinnedView, columns: Sequence[ReadColumn], keys: Keys, number: int, file: LakeFile
-    ) -> Cold:
-        index = self._indexes.get(
-            f"{file.path} {[column.field_id for column in columns]}", partial(self._made, plan, view, columns, file)
-        )
-        one, other = matches(keys, index.keys)
+    def _in_file(self, search: _Search, number: int, file: LakeFile) -> Cold:
+        index = self._indexes.get(f"{file.path}, keys {search.kind}", partial(self._made, search, file))
+        one, other = matches(search.keys, index.keys)
         places = index.places[other].astype(np.int64)
         return Cold(
-            keys=keys[:, one],
+            keys=search.keys[:, one],
             files=np.full(len(one), number),
             places=places,
-            live=_is_live(plan, view, file, places),
+            live=_is_live(search.plan, search.view, file, places),
             partitions=index.partitions[other].astype(np.int64),
         )
 
-    def _made(self, plan: ReadPlan, view: PinnedView, columns: Sequence[ReadColumn], file: LakeFile) -> KeyIndex:
+    def _made(self, search: _Search, file: LakeFile) -> KeyIndex:
         """Of all rows that are stored in *file*."""
+        columns = search.columns
         schema = pa.schema([*(column.arrow.with_nullable(True) for column in columns), pa.field(PARTITION, pa.int32())])
         asked = [LakeColumn(name=c.name, field_id=c.field_id, type=c.type) for c in columns]
-        query = _query(plan, [*asked, LakeColumn(name=PARTITION, field_id=None)])
+        query = _query(search.plan, [*asked, LakeColumn(name=PARTITION, field_id=None)])
         keys, partitions = [np.empty((2, 0), np.uint64)], [np.empty(0, np.int64)]
-        with opened_file(view, file, query) as opened:
+        with opened_file(search.view, file, query) as opened:
             for group in opened.fragment.row_groups:
                 rows = opened.fragment.subset(row_group_ids=[group.id]).to_table(columns=opened.columns)
                 found = conformed(opened.shaped(rows), schema)
@@ -134,14 +146,8 @@ def _query(plan: ReadPlan, columns: Sequence[LakeColumn] = ()) -> LakeQuery:
 
 
 def _view(plan: ReadPlan, part: LakePart) -> PinnedView:
-    with _named(plan, part.metadata):
+    with named_errors(_query(plan), part.metadata):
         return pinned(part.metadata)
-
-
-@contextmanager
-def _named(plan: ReadPlan, path: str) -> Iterator[None]:
-    with named_errors(_query(plan), path):
-        yield
 
 
 def _is_live(plan: ReadPlan, view: PinnedView, file: LakeFile, places: Positions) -> NDArray[np.bool_]:
@@ -154,7 +160,7 @@ def _is_live(plan: ReadPlan, view: PinnedView, file: LakeFile, places: Positions
         assert hidden is not None
         return hidden
 
-    with _named(plan, file.path):
+    with named_errors(_query(plan), file.path):
         hidden = KEPT.get(file.deletes.path, read, kind="positions", weigh=lambda found: int(found.nbytes) + 64)
     at = np.minimum(np.searchsorted(hidden, places), len(hidden) - 1)
     return hidden[at] != places if len(hidden) else np.ones(len(places), np.bool_)
