@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from typing import Protocol, TypeVar
 
 import orjson
@@ -84,7 +85,7 @@ class Served:
     table: TableRow
     cut: Cut
     made: bool  #: by this load
-    behind: int | None = None  #: offsets that are left out: the merged state of a keyed table
+    behind: int = 0  #: how many offsets the cut leaves out that the look has found
 
 
 class Cutter:
@@ -114,21 +115,18 @@ class Cutter:
         with self._looking(table) as looked:
             check_served(looked)
             try:
-                served = self._of(looked, newest, began=began, clock=clock)
+                served = self._of(looked, cut_bounds(looked.plan), newest, began=began, clock=clock)
             except CutOverLimits as over:
                 served = self._within_limits(looked, newest, over, began=began, clock=clock)
         self._looked = (served.cut.sequence, began)
         return served
 
-    def _of(
-        self, looked: Looked, newest: Cut | None, *, began: float, clock: datetime, behind: int | None = None
-    ) -> Served:
-        bounds = cut_bounds(looked.plan)
+    def _of(self, looked: Looked, bounds: CutBounds, newest: Cut | None, *, began: float, clock: datetime) -> Served:
         if newest is not None and not newest.is_over and newest.snapshot_id == identity(looked, bounds):
-            return self._again(looked, newest, behind=behind)
+            return self._again(looked, newest)
         try:
-            cut = self._made(looked, bounds, newest, began=began, clock=clock, behind=behind)
-            return Served(table=looked.table, cut=cut, made=True, behind=behind)
+            cut = self._made(looked, bounds, newest, began=began, clock=clock)
+            return _served(looked, cut, made=True)
         except CutOvertaken:
             newer, _ = self._stores.cuts.newest(looked.table)
             if newer is None or newer.is_over or not shows_all_of(newer, version=looked.plan.version, bounds=bounds):
@@ -144,19 +142,21 @@ class Cutter:
         """
         if looked.table.spec.serve.over == "refuse":
             raise over
-        merged = as_merged(looked)
-        if not shows_as_much(merged, newest):
-            if newest is None or newest.is_over:
-                raise over
-            log.info("cut.behind", table=looked.table.name, cut=newest.snapshot_id, why=str(over))
-            return self._again(looked, newest)
-        behind = offsets_behind(looked.plan)
-        log.info("cut.merged", table=looked.table.name, behind=behind, why=str(over))
-        return self._of(merged, newest, began=began, clock=clock, behind=behind)
+        bounds = merged_bounds(looked.plan)
+        if shows_as_much(bounds, newest):
+            served = self._of(looked, bounds, newest, began=began, clock=clock)
+        elif newest is not None and not newest.is_over:
+            served = self._again(looked, newest)
+        else:
+            raise over
+        log.info(
+            "cut.over_limits", table=looked.table.name, cut=served.cut.snapshot_id, behind=served.behind, why=str(over)
+        )
+        return served
 
-    def _again(self, looked: Looked, cut: Cut, *, behind: int | None = None) -> Served:
+    def _again(self, looked: Looked, cut: Cut) -> Served:
         self._stores.cuts.serve(cut, keep=self._keep)
-        return Served(table=looked.table, cut=cut, made=False, behind=behind)
+        return _served(looked, cut, made=False)
 
     def _is_of_now(self, newest: Cut, now: float) -> bool:
         """Whether this process has just seen that nothing is newer: an engine loads a table several times a query."""
@@ -184,45 +184,28 @@ class Cutter:
             with suppress(HarnessError):  # the ledger is away: the lease ends by its time
                 self._stores.leases.end(lease_id)
 
-    def _made(
-        self,
-        looked: Looked,
-        bounds: CutBounds,
-        newest: Cut | None,
-        *,
-        began: float,
-        clock: datetime,
-        behind: int | None,
-    ) -> Cut:
+    def _made(self, looked: Looked, bounds: CutBounds, newest: Cut | None, *, began: float, clock: datetime) -> Cut:
         """Make the cut of a look that *began* when the ledger's clock was *clock*; its times are by this clock."""
         table, plan, stores = looked.table, looked.plan, self._stores
         deadline = began + MAKING_S_MAX
         writer = _Chunks(stores, looked, newest.chunks if newest else (), sequence=newest.sequence + 1 if newest else 0)
-        recalled = list(writer.recalled())
-        if plan.key:
-            above = (
-                []
-                if behind is not None
-                else self._keyed.chunks(looked, bounds, newest, maker=maker_of(looked), recalled=recalled)
-            )
-            chunks = [*recalled, *above]
+        chunks = []
+        for chunk in chain(writer.recalled(), () if plan.key else writer.above(bounds)):
+            chunks.append(chunk)
             _check_in_time(table, deadline)
-        else:
-            chunks = list(recalled)
-            for chunk in writer.above(bounds):
-                chunks.append(chunk)
-                _check_in_time(table, deadline)
+        if plan.key and bounds != merged_bounds(plan):
+            chunks += self._keyed.chunks(looked, bounds, newest, maker=maker_of(looked), recalled=tuple(chunks))
+            _check_in_time(table, deadline)
         faults.point("serve.after_chunks")
         draft = stores.cut_files.write_cut(
             table,
             looked.state.version,
-            batch_of(plan) if plan.key else plan,
+            as_written(plan),
             chunks=chunks,
             previous=newest,
             bounds=bounds,
             snapshot_id=identity(looked, bounds),
             now_ms=int((clock.timestamp() + time.monotonic() - began) * 1000),
-            behind=behind,
         )
         faults.point("serve.after_files")
         _check_in_time(table, deadline)
@@ -311,23 +294,28 @@ def check_served(looked: Looked) -> None:
         raise CutImpossible(f"{looked.table.name}: {said}")
 
 
-def as_merged(looked: Looked) -> Looked:
-    """Of the state of a keyed table the one of the last merge, for which no row has to be compared by its key."""
-    plan = looked.plan
-    merged = {p: replace(b, stream_hi=b.batch_hi, buffer_hi=b.batch_hi) for p, b in plan.bounds.items()}
-    lake = tuple(part for part in plan.lake if part.view == "batch")
-    return replace(looked, plan=replace(plan, bounds=merged, lake=lake, buffer=None, tail=None))
+def merged_bounds(plan: ReadPlan) -> CutBounds:
+    """Those of the state of the last merge of a keyed table, for which no row has to be compared by its key."""
+    return {p: (b.start, b.batch_hi, b.batch_hi, b.batch_hi) for p, b in plan.bounds.items()}
 
 
-def offsets_behind(plan: ReadPlan) -> int:
-    """How many offsets the state of the last merge leaves out."""
-    return sum(high - batch_hi for _, batch_hi, _, high in cut_bounds(plan).values())
-
-
-def shows_as_much(looked: Looked, cut: Cut | None) -> bool:
-    """Whether no partition of *looked* ends below that of *cut*: who has read one may be given the other (S4)."""
-    bounds = cut_bounds(looked.plan)
+def shows_as_much(bounds: CutBounds, cut: Cut | None) -> bool:
+    """Whether no partition ends below that of *cut*: who has read that may be given a cut of *bounds* (S4)."""
     return cut is None or all(p in bounds and bounds[p][3] >= high for p, (_, _, _, high) in cut.bounds.items())
+
+
+def as_written(plan: ReadPlan) -> ReadPlan:
+    """What of *plan* is named as it is: of a keyed table the batch view. Its bounds say how far the table goes."""
+    if not plan.key:
+        return plan
+    ends = {p: replace(plan.bounds[p], buffer_hi=end) for p, (_, _, _, end) in cut_bounds(plan).items()}
+    return replace(batch_of(plan), bounds=ends)
+
+
+def _served(looked: Looked, cut: Cut, *, made: bool) -> Served:
+    ends = cut_bounds(looked.plan)
+    behind = sum(max(0, ends[p][3] - high) for p, (_, _, _, high) in cut.bounds.items() if p in ends)
+    return Served(table=looked.table, cut=cut, made=made, behind=behind)
 
 
 def cut_bounds(plan: ReadPlan) -> CutBounds:

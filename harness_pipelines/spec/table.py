@@ -121,8 +121,8 @@ class ServeRules(SpecPart):
     hot_rows: Annotated[
         Count,
         Field(
-            description="Up to this number of keys with a version above the batch view `harness serve` shows the newest "
-            "version of each; a server holds some 100 bytes for each in memory."
+            description="Up to this number of keys with a version above the batch view, `harness serve` shows the "
+            "newest version of each; a server holds some 100 bytes for each in memory."
         ),
     ] = 1_000_000
     over: Annotated[

@@ -149,12 +149,11 @@ class CutFiles(Protocol):
         bounds: CutBounds,
         snapshot_id: int,
         now_ms: int,
-        behind: int | None = None,
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are.
 
-        *now_ms* is the server's clock. *behind*: the cut is the merged state of a keyed table, which leaves out so many
-        offsets; None: it has all rows of its bounds. The draft's chunks are *chunks*, those that are new with the cut's sequence and
+        *now_ms* is the server's clock. A cut of *bounds* that end below those of *plan* is the merged state of a keyed
+        table, and says so. The draft's chunks are *chunks*, those that are new with the cut's sequence and
         snapshot: they are what the next cut is given.
         Raises, besides: CutImpossible; LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
         """

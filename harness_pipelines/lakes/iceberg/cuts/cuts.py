@@ -110,7 +110,6 @@ class IcebergCuts:
         bounds: CutBounds,
         snapshot_id: int,
         now_ms: int,
-        behind: int | None = None,
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are. Raises: as the port."""
         place, views = self._place(table, version), self._views(table, version, plan)
@@ -126,7 +125,7 @@ class IcebergCuts:
                 added = write_manifest(place, views.shape, views.shape.plain, entries, stamp=stamp)
                 manifests, own = [*manifests, added], [*own, added.path]
             listed_at = write_list(place, manifests, stamp=stamp)
-            summary = _summary(plan, bounds, behind) | totals(manifests)
+            summary = _summary(plan, bounds) | totals(manifests)
             head = snapshot(views.shape, manifest_list=listed_at, stamp=stamp, timestamp_ms=at_ms, summary=summary)
             metadata = write_metadata(place, views.shape, head, location=location, table=table.name)
         return CutDraft(
@@ -205,7 +204,8 @@ def _view_manifests(
     return parts, manifests, files
 
 
-def _summary(plan: ReadPlan, bounds: CutBounds, behind: int | None) -> dict[str, str]:
-    """What the snapshot says of the cut."""
+def _summary(plan: ReadPlan, bounds: CutBounds) -> dict[str, str]:
+    """What the snapshot says of the cut: with how many offsets it is behind the plan, if it is a merged state."""
+    behind = sum(max(0, b.buffer_hi - bounds[p][3]) for p, b in plan.bounds.items())
     found = {"harness.version": str(plan.version), "harness.bounds": bounds_text(bounds), "harness.freshness": FRESH}
-    return found if behind is None else found | {"harness.freshness": MERGED, "harness.behind": str(behind)}
+    return found if not behind else found | {"harness.freshness": MERGED, "harness.behind": str(behind)}
