@@ -28,7 +28,7 @@ Place = tuple[str, int]
 
 def key_of(number: int) -> tuple[int | None, str | None]:
     """A key of two columns, of which one may be NULL; even numbers live in partition 0, odd ones in 1."""
-    return (None if number % 3 == 0 else number, None if number % 5 == 0 else f"{number}")
+    return (None, f"{number}") if number % 3 == 0 else (number, None if number % 5 == 0 else f"{number}")
 
 
 @dataclass(frozen=True)
@@ -297,11 +297,14 @@ class World:
                     for at, one in enumerate(of)
                     if one in wanted
                 ]
-        columns = [np.array(column) for column in zip(*found, strict=True)] or [np.empty(0, np.int64)] * 6
+        files, places, live, partitions = (np.array([one[at] for one in found], np.int64) for at in range(4))
         return Cold(
-            keys=np.array(columns[4:], np.uint64).reshape(2, -1), files=columns[0].astype(np.int64),
-            places=columns[1].astype(np.int64), live=columns[2].astype(np.bool_), partitions=columns[3].astype(np.int64),
-        )  # fmt: skip
+            keys=np.array([one[4:] for one in found], np.uint64).reshape(-1, 2).T.copy(),
+            files=files,
+            places=places,
+            live=live.astype(np.bool_),
+            partitions=partitions,
+        )
 
     def live(self, plan: Any, cold: Cold) -> Any:
         paths, hidden = sorted(self.state.view.files), self.state.view.hidden
