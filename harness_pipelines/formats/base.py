@@ -49,6 +49,11 @@ class Reason(StrEnum):
     UNDECODABLE = "undecodable"  #: it raises what no codec expects
 
 
+#: What is not decided by the record and the spec alone: a registry may have the schema later, and an exception may be
+#: that of a moment. When the record is decoded again it may be a row.
+UNSETTLED = frozenset({Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
     """One record that does not fit."""

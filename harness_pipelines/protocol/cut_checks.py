@@ -67,10 +67,10 @@ def check_rows(cut: ListedCut, *, rows: int) -> Iterator[Finding]:
 
 
 def check_identity(cut: ListedCut, *, warehouse: str, before: ListedCut | None) -> Iterator[Finding]:
-    """F2: the number of a cut is that of its content, the table's uuid never changes, the sequence rises."""
-    wanted = snapshot_id(cut.table_id, cut.version, cut.bounds, makers=cut.makers)
+    """F2: the id of a cut is that of its content and number, the table's uuid never changes, the sequence rises."""
+    wanted = snapshot_id(cut.table_id, cut.version, cut.bounds, sequence=cut.sequence, makers=cut.makers)
     if cut.snapshot_id != wanted:
-        yield Finding("F2", f"cut {cut.snapshot_id}: its version and bounds give {wanted}")
+        yield Finding("F2", f"cut {cut.snapshot_id}: its version, bounds and sequence give {wanted}")
     if cut.uuid != (uuid := str(table_uuid(warehouse, cut.table_id))):
         yield Finding("F2", f"cut {cut.snapshot_id} has the uuid {cut.uuid}, the table has {uuid}")
     if before is not None and cut.sequence <= before.sequence:

@@ -26,11 +26,16 @@ from harness_pipelines.protocol.bounds import Vector
 CutBounds = Mapping[int, tuple[int, int, int, int]]
 Ranges = Mapping[int, tuple[int, int]]  #: partition -> half-open offsets ``[low, high)``
 
-#: A larger chunk is not put together again: it is a file of a usual size, and its rows have to fit in memory.
+#: A chunk has no more, but for a single row, and is not put together with others beyond it: its rows are held in memory
+#: while it is written. Bytes are those of the rows in memory; the file has fewer.
 CHUNK_ROWS_MAX = 1 << 19
 CHUNK_BYTES_MAX = 64 * 2**20
 REUSE = timedelta(milliseconds=100)  #: engines load a table two to four times in one query
 MAKING_MAX = timedelta(minutes=2)  #: from the look to the publication of a cut: the maker's lease
+#: How old a chunk that no cut names may be when a server begins a cut with it: what one cut had no time for, the next
+#: one of the same server goes on from.
+UNNAMED_MAX = timedelta(minutes=30)
+CONDEMNED_FROM = UNNAMED_MAX + 2 * MAKING_MAX  #: no file that no cut names is an orphan earlier, whatever the grace is
 BEHIND_MS = 10_000  #: an engine may read as of the start of its transaction
 
 
@@ -53,18 +58,22 @@ class Chunk:
         str  #: what its rows were made with: its columns, and for a tail the decoder; another maker starts new chunks
     )
     entry: str  #: JSON of the lake, which alone reads it: what the manifest says of the file
+    held: int = 0  #: bytes of its rows in memory
+    read_as: str = ""  #: JSON of the tail, which alone reads it: what its rows depend on besides the maker
 
 
 # -- identity ---------------------------------------------------------------------------------------------------
 
 
-def snapshot_id(table_id: int, version: int, bounds: CutBounds, *, makers: Iterable[str] = ()) -> int:
-    """The id of a cut's snapshot: positive, of 63 bits, and made of all that decides the rows of a cut.
+def snapshot_id(table_id: int, version: int, bounds: CutBounds, *, sequence: int, makers: Iterable[str] = ()) -> int:
+    """The id of a cut's snapshot: positive, of 63 bits, and made of its number and all that decides its rows.
 
     *makers* are those of its chunks, recalled ones too: they name the columns, the decoder of a tail, and generations.
-    Two servers that make the same cut give it the same id. The order of partitions and of makers does not count.
+    Their order, and that of partitions, does not count. *sequence* is the cut's: a state that comes back, as when a
+    decoder is changed and changed back, has another cut, and both may be alive. Whether a cut is that of a state shows
+    by the id that the state has with the cut's sequence.
     """
-    said = [table_id, version, bounds_text(bounds), sorted(set(makers))]
+    said = [table_id, version, bounds_text(bounds), sorted(set(makers)), sequence]
     digest = blake2b(dumps(said).encode(), digest_size=8, person=b"harness-cut").digest()
     return (int.from_bytes(digest, "big") >> 1) or 1
 
@@ -197,9 +206,21 @@ def may_forget(until: datetime, *, now: datetime, grace: timedelta) -> bool:
 def may_condemn(written_at: datetime, *, now: datetime, grace: timedelta) -> bool:
     """True if a file of the fresh folder that no row names is an orphan: a cut that is being made has younger ones.
 
-    The files that such a cut takes over have the row of the cut before, or the cut cannot be published.
+    The files that such a cut takes over have the row of the cut before, or the cut cannot be published; or its server
+    wrote them for a cut that it did not publish. These were no older than `UNNAMED_MAX` when the cut was begun, and so
+    are no older than that and `MAKING_MAX` when it is published. As much again is for clocks: *written_at* is the
+    store's.
     """
-    return written_at + max(grace, 2 * MAKING_MAX) <= now
+    return written_at + max(grace, CONDEMNED_FROM) <= now
+
+
+def may_begin_with(written_at: datetime, *, now: datetime) -> bool:
+    """True if a cut that is begun *now* may name a chunk that its server wrote before, and that no cut names.
+
+    *written_at* is a moment before the chunk was written. Both times are of the ledger's clock, by which the lease of a
+    maker ends too: a server that slept does not take an old file for a young one.
+    """
+    return now - written_at <= UNNAMED_MAX
 
 
 # -- chunks -----------------------------------------------------------------------------------------------------
@@ -211,7 +232,7 @@ class Writing:
 
     ranges: Ranges
     sources: tuple[Chunk, ...]  #: the chunks whose rows in *ranges* it takes over, oldest offsets first
-    read: Ranges  #: the ranges that have to be read from the tier itself
+    read: Ranges  #: the ranges that have to be read from the tier itself, above or below the sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,15 +260,15 @@ def chunk_plan(
     high: Vector,
     *,
     maker: str,
-    row_bytes: int = 0,
     rows_max: int = CHUNK_ROWS_MAX,
     bytes_max: int = CHUNK_BYTES_MAX,
 ) -> ChunkPlan:
     """Which chunks of the last cut stay, which are written, and which offsets are read from the buffer.
 
     *chunks* are those of the last cut, in any order, but the recalled ones, which lie at offsets of the batch view.
-    Wanted are the offsets ``[low, high)`` of each partition of *high*, with columns of *maker*. *row_bytes* is the size
-    of a row where no chunk shows it.
+    Wanted are the offsets ``[low, high)`` of each partition of *high*, with columns of *maker*. What is read at one end
+    of the chunks is one `Writing`, however much it is: it is read in one pass, and written as several chunks if its
+    rows turn out to be more than one may have.
 
     The weight of a chunk is its rows, since these are what is written again. Of offsets that are still to be read it is
     their number, which is known before they are read and no less than their rows. So a log with gaps costs no more than
@@ -259,12 +280,11 @@ def chunk_plan(
     wanted = {p: (low[p], end) for p, end in sorted(high.items()) if low[p] < end}
     pieces = _in_order(_usable(known, wanted, maker))
     rows = sum(piece.rows for piece in pieces)
-    size = -(-sum(piece.bytes for piece in pieces) // rows) if rows else row_bytes
-    at_once = max(1, min(rows_max, bytes_max // size if size else rows_max))
+    size = -(-sum(piece.bytes for piece in pieces) // rows) if rows else 0
     below, between, above = _gaps([piece.ranges for piece in pieces], wanted)
-    ordered = [*_read(below, at_once, size), *pieces]
+    ordered = [*_unread(below, size), *pieces]
     for gap in (*between, above):
-        ordered += _read(gap, at_once, size)
+        ordered += _unread(gap, size)
     groups = _grouped(ordered, rows_max, bytes_max)
     kept = [chunk for group in groups if (chunk := _kept(group)) is not None]
     written = [_writing(group) for group in groups if _kept(group) is None]
@@ -285,7 +305,7 @@ def _usable(chunks: Iterable[Chunk], wanted: Ranges, maker: str) -> list[_Piece]
         inside = {p: (max(a, wanted[p][0]), b) for p, (a, b) in runs.items() if p in wanted and b > wanted[p][0]}
         if not inside or any(_overlap(inside, piece.ranges) for piece in pieces):
             continue
-        rows, size = (-(-whole * _span(inside) // _span(runs)) for whole in (chunk.rows, chunk.bytes))
+        rows, size = (-(-whole * _span(inside) // _span(runs)) for whole in (chunk.rows, chunk.held))
         pieces.append(_Piece(ranges=inside, rows=rows, bytes=size, source=chunk))
     return pieces
 
@@ -316,19 +336,10 @@ def _gaps(held: Sequence[Ranges], wanted: Ranges) -> tuple[Ranges, list[Ranges],
     return below, between, above
 
 
-def _read(gap: Ranges, at_once: int, row_bytes: int) -> Iterator[_Piece]:
-    """*gap* in pieces of at most *at_once* offsets, lowest first."""
-    taken: dict[int, tuple[int, int]] = {}
-    for p, (low, high) in gap.items():
-        at = low
-        while at < high:
-            end = min(high, at + at_once - _span(taken))
-            taken[p], at = (at, end), end
-            if _span(taken) == at_once:
-                yield _Piece(ranges=taken, rows=at_once, bytes=at_once * row_bytes)
-                taken = {}
-    if taken:
-        yield _Piece(ranges=taken, rows=_span(taken), bytes=_span(taken) * row_bytes)
+def _unread(gap: Ranges, row_bytes: int) -> Iterator[_Piece]:
+    """*gap* as a piece, if it has an offset."""
+    if gap:
+        yield _Piece(ranges=gap, rows=_span(gap), bytes=_span(gap) * row_bytes)
 
 
 def _grouped(pieces: Sequence[_Piece], rows_max: int, bytes_max: int) -> list[list[_Piece]]:

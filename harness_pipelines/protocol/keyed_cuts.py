@@ -331,23 +331,3 @@ def hiding(
 
 def _same(one: Hidden, other: Hidden) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(places, other[path]) for path, places in one.items())
-
-
-def unread(known: Vector, low: Vector, high: Vector, *, at_once: int = CHUNK_ROWS_MAX) -> Iterator[Ranges]:
-    """The offsets up to *high* that no level has, in pieces of at most *at_once*.
-
-    Levels have those below *known*; none below *low* is wanted.
-    """
-    taken: dict[int, tuple[int, int]] = {}
-    room = at_once
-    for p, end in sorted(high.items()):
-        at = max(known.get(p, low[p]), low[p])
-        while at < end:
-            to = min(end, at + room)
-            taken[p] = (at, to)
-            room, at = room - (to - at), to
-            if not room:
-                yield taken
-                taken, room = {}, at_once
-    if taken:
-        yield taken

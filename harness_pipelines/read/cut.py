@@ -10,18 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from hashlib import blake2b
-from itertools import chain
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-import orjson
-import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.formats.decoding import decoder_name
 from harness_pipelines.ports.access import (
     HasBatchKeys,
     HasBufferReader,
@@ -33,18 +28,16 @@ from harness_pipelines.ports.access import (
     HasSchemas,
     HasTables,
 )
+from harness_pipelines.ports.errors import LogRewritten
 from harness_pipelines.ports.ledger import TableRow, new_lease
 from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
 from harness_pipelines.ports.serving.keys import CutOverLimits
-from harness_pipelines.protocol.cuts import Chunk, CutBounds, Writing, chunk_plan, shows_all_of, snapshot_id
-from harness_pipelines.protocol.reading.narrowing import Ranges
-from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan, TailPart
-from harness_pipelines.protocol.reading.selection import Selection
-from harness_pipelines.read.keyed_cut import KeyedCuts, batch_of
+from harness_pipelines.protocol.cuts import Chunk, CutBounds, may_begin_with, shows_all_of, snapshot_id
+from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.read.cut_chunks import RECALLED, ChunkMaker, Chunks, recalled_maker
+from harness_pipelines.read.cut_tail import Known, check_log_reaches, still_right
+from harness_pipelines.read.keyed_cut import KeyedCuts, as_written, check_keyed, merged_bounds, shows_as_much
 from harness_pipelines.read.plan import Looked, look_plan
-from harness_pipelines.read.tail import read_tail
-from harness_pipelines.read.union import ArrowReader
-from harness_pipelines.spec.predicate import OFFSET, PARTITION
 
 log = structlog.get_logger(__name__)
 MAKING_S_MAX = 120.0  #: from the look to the commit: shorter than any grace, after which expire takes files for orphans
@@ -52,9 +45,8 @@ TRIES = 5  #: how often other servers may be faster
 #: The ledger takes 10,000 cuts of a table that are alive. So that two servers stay below, a cut is given out again for
 #: at least this part of the time that its files stay.
 CUTS_ALIVE_MAX = 5_000
-RECALLED = "recalled "  #: begins the maker of chunks of recalled rows
-Part = TypeVar("Part", BufferPart, TailPart)
-IN_ORDER = [(PARTITION, "ascending"), (OFFSET, "ascending")]
+CHUNKS_MAX = 900  #: the ledger takes a thousand files of a cut
+COMPARED_EVERY_S = 10.0  #: how often the log is asked whether it is still the one that chunks of a tail are of
 
 
 class Ports(
@@ -73,9 +65,9 @@ class Ports(
 
 
 class CutTooSlow(TryAgain):
-    """Making the cut took longer than its files are safe from expire; what was written is left to expire."""
+    """Making the cut took longer than a lease of its maker lasts; the next load goes on from what was written."""
 
-    way_on = "let a worker tier the table, so that less is above the lake; then load it again"
+    way_on = "load it again, at the same server; let a worker tier the table, so that less is above the lake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +81,25 @@ class Served:
 
 
 class Cutter:
-    """Makes the cuts of one table in this process; one thread at a time."""
+    """Makes the cuts of one table in this process; one thread at a time.
+
+    It remembers the chunks that it wrote for a cut that was not published, as time ran out or another server was
+    faster: its next cut goes on from them. So a buffer of any size is served after some loads.
+    """
 
     def __init__(self, stores: Ports, *, holder: str, keep: timedelta, every: timedelta) -> None:
         self._stores, self._holder = stores, holder
         self._keep, self._every_s = keep, max(every, keep / CUTS_ALIVE_MAX).total_seconds()
-        self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
         self._keyed = KeyedCuts(stores, keep=keep)
+        self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
+        self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
+        self._compared_at: float | None = None  #: when the log was found to be the one that the chunks are of
 
     def load(self, table: TableRow) -> Served:
         """The newest cut, which is that of the state as it is now or was within `every`.
 
-        Raises: CutImpossible, CutTooSlow; CutOvertaken when other servers were faster every time; as `look_plan`.
+        Raises: CutImpossible, CutTooSlow, LogEndsBelowCut; CutOvertaken when other servers were faster every time; as
+        `look_plan` and, of a decoded tail, as `tail_batches`.
         """
         for _ in range(TRIES):
             with suppress(CutOvertaken):
@@ -113,46 +112,63 @@ class Cutter:
         if newest is not None and self._is_of_now(newest, began):
             return Served(table=table, cut=newest, made=False)
         with self._looking(table) as looked:
-            check_served(looked)
+            check_keyed(looked)
+            bounds, maker = cut_bounds(looked.plan), maker_of(looked)
+            check_log_reaches(looked, newest, bounds)
+            known = self._known(looked, newest, maker, clock=clock, now=began)
+            making = _Making(
+                looked=looked, bounds=bounds, maker=maker, newest=newest, known=known, began=began, clock=clock
+            )
             try:
-                served = self._of(looked, cut_bounds(looked.plan), newest, began=began, clock=clock)
+                served = self._again_or_made(making)
             except CutOverLimits as over:
-                served = self._within_limits(looked, newest, over, began=began, clock=clock)
+                served = self._within_limits(making, over)
         self._looked = (served.cut.sequence, began)
         return served
 
-    def _of(self, looked: Looked, bounds: CutBounds, newest: Cut | None, *, began: float, clock: datetime) -> Served:
-        if newest is not None and not newest.is_over and newest.snapshot_id == identity(looked, bounds):
-            return self._again(looked, newest)
-        try:
-            cut = self._made(looked, bounds, newest, began=began, clock=clock)
-            return _served(looked, cut, made=True)
-        except CutOvertaken:
-            newer, _ = self._stores.cuts.newest(looked.table)
-            if newer is None or newer.is_over or not shows_all_of(newer, version=looked.plan.version, bounds=bounds):
-                raise
-            return self._again(looked, newer)
+    def _again_or_made(self, making: _Making) -> Served:
+        newest, looked = making.newest, making.looked
+        if newest is None or not shows(newest, looked, making.bounds, making.maker):
+            return self._made_or_overtaken(making)
+        return self._again(looked, newest) if making.known.has(newest.chunks) else self._made_or_overtaken(making)
 
-    def _within_limits(
-        self, looked: Looked, newest: Cut | None, over: CutOverLimits, *, began: float, clock: datetime
-    ) -> Served:
+    def _within_limits(self, making: _Making, over: CutOverLimits) -> Served:
         """The state of the last merge, if it shows all that the last cut does; else that cut.
 
         Raises: CutOverLimits where the table's spec wants that, and where there is neither.
         """
+        looked, newest = making.looked, making.newest
         if looked.table.spec.serve.over == "refuse":
             raise over
         bounds = merged_bounds(looked.plan)
         if shows_as_much(bounds, newest):
-            served = self._of(looked, bounds, newest, began=began, clock=clock)
+            served = self._again_or_made(replace(making, bounds=bounds))
         elif newest is not None and not newest.is_over:
             served = self._again(looked, newest)
         else:
             raise over
-        log.info(
-            "cut.over_limits", table=looked.table.name, cut=served.cut.snapshot_id, behind=served.behind, why=str(over)
-        )
+        cut, behind = served.cut, served.behind
+        log.info("cut.over_limits", table=looked.table.name, cut=cut.snapshot_id, behind=behind, why=str(over))
         return served
+
+    def _made_or_overtaken(self, making: _Making) -> Served:
+        looked = making.looked
+        try:
+            cut = self._made(making)
+        except CutOvertaken:
+            newer, _ = self._stores.cuts.newest(looked.table)
+            if newer is None or not answers(newer, looked, making.bounds, making.maker):
+                raise
+            return self._again(looked, newer)
+        except TryAgain:
+            raise
+        except LogRewritten as error:  # the log is another one since the chunks were compared with it
+            self._compared_at = None
+            raise CutOvertaken(f"{error}; load the table again") from error
+        except BaseException:
+            self._unnamed = []  # one of them may be to blame
+            raise
+        return _served(looked, cut, made=True)
 
     def _again(self, looked: Looked, cut: Cut) -> Served:
         self._stores.cuts.serve(cut, keep=self._keep)
@@ -167,6 +183,16 @@ class Cutter:
             and now - self._looked[1] < self._every_s
         )
 
+    def _known(self, looked: Looked, newest: Cut | None, maker: str, *, clock: datetime, now: float) -> Known:
+        """The chunks of the last cut, and those that this server wrote since, as far as they are still right."""
+        self._unnamed = [(chunk, born) for chunk, born in self._unnamed if may_begin_with(born, now=clock)]
+        chunks = [*(newest.chunks if newest else ()), *(chunk for chunk, _ in self._unnamed)]
+        due = self._compared_at is None or now - self._compared_at >= COMPARED_EVERY_S
+        known = still_right(self._stores, looked, chunks, maker=maker, compare=due)
+        if due:
+            self._compared_at = now
+        return known
+
     @contextmanager
     def _looking(self, table: TableRow) -> Iterator[Looked]:
         lease_id = new_lease()
@@ -175,7 +201,7 @@ class Cutter:
                 self._stores,
                 table,
                 at=None,
-                tail=not table.intake.buffered,
+                tail=not table.intake.buffered and not table.spec.key,  # the merged state has none
                 holder=self._holder,
                 lease=timedelta(seconds=MAKING_S_MAX),
                 lease_id=lease_id,
@@ -184,138 +210,98 @@ class Cutter:
             with suppress(HarnessError):  # the ledger is away: the lease ends by its time
                 self._stores.leases.end(lease_id)
 
-    def _made(self, looked: Looked, bounds: CutBounds, newest: Cut | None, *, began: float, clock: datetime) -> Cut:
-        """Make the cut of a look that *began* when the ledger's clock was *clock*; its times are by this clock."""
-        table, plan, stores = looked.table, looked.plan, self._stores
-        deadline = began + MAKING_S_MAX
-        writer = _Chunks(stores, looked, newest.chunks if newest else (), sequence=newest.sequence + 1 if newest else 0)
+    def _made(self, making: _Making) -> Cut:
+        """Make a cut; its times are by the ledger's clock."""
+        looked, newest, stores = making.looked, making.newest, self._stores
+        maker = self._maker(making)
         chunks = []
-        for chunk in chain(writer.recalled(), () if plan.key else writer.above(bounds)):
+        for chunk in maker.chunks():
             chunks.append(chunk)
-            _check_in_time(table, deadline)
-        if plan.key and bounds != merged_bounds(plan):
-            chunks += self._keyed.chunks(looked, bounds, newest, maker=maker_of(looked), recalled=tuple(chunks))
-            _check_in_time(table, deadline)
+            _check_count(looked.table, chunks)
+        making.check()
         faults.point("serve.after_chunks")
         draft = stores.cut_files.write_cut(
-            table,
+            looked.table,
             looked.state.version,
-            as_written(plan),
+            as_written(looked.plan),
             chunks=chunks,
             previous=newest,
-            bounds=bounds,
-            snapshot_id=identity(looked, bounds),
-            now_ms=int((clock.timestamp() + time.monotonic() - began) * 1000),
+            bounds=making.bounds,
+            makers=makers_of(looked, making.maker),
+            now_ms=int((making.clock.timestamp() + time.monotonic() - making.began) * 1000),
         )
         faults.point("serve.after_files")
-        _check_in_time(table, deadline)
+        making.check()
+        previous = None if newest is None else newest.sequence
         cut = stores.cuts.publish(
-            table, draft, previous=None if newest is None else newest.sequence, lease_id=plan.lease_id, keep=self._keep
+            looked.table, draft, previous=previous, lease_id=looked.plan.lease_id, keep=self._keep
         )
+        self._unnamed = []
         self._keyed.published(cut)
         faults.point("serve.after_commit")
         log.info(
             "cut.published",
-            table=table.name,
+            table=looked.table.name,
             cut=cut.snapshot_id,
             version=cut.version,
             chunks=len(chunks),
-            written=writer.written,
-            rows=writer.rows,
-            ms=round((time.monotonic() - began) * 1000, 1),
+            written=maker.written,
+            rows=maker.rows,
+            ms=round((time.monotonic() - making.began) * 1000, 1),
         )
         return cut
 
-
-def _check_in_time(table: TableRow, deadline: float) -> None:
-    if time.monotonic() > deadline:
-        raise CutTooSlow(f"{table.name}: making a cut took longer than {MAKING_S_MAX:g} s; nothing was published")
-
-
-class _Chunks:
-    """The chunks of one cut: those of the last one that still serve, and what has to be written."""
-
-    def __init__(self, stores: Ports, looked: Looked, known: Sequence[Chunk], *, sequence: int) -> None:
-        self._stores, self._looked, self._known, self._sequence = stores, looked, known, sequence
-        self.written = self.rows = 0  #: chunks and rows that this cut writes
-
-    def recalled(self) -> Iterator[Chunk]:
-        """Those of the rows of the batch view that lie in Postgres, as one generation of them."""
-        overlay = self._looked.plan.overlay
-        if overlay is None:
-            return
-        maker = recalled_maker(self._looked.plan)
-        if kept := [chunk for chunk in self._known if chunk.maker == maker]:
-            yield from kept
-            return
-        rows = self._read(replace(self._looked.plan, lake=(), buffer=None, tail=None))
-        ranges = {p: (overlay.low[p], overlay.high[p]) for p in overlay.low}
-        yield self._write(rows, ranges, maker)
-
-    def above(self, bounds: CutBounds) -> Iterator[Chunk]:
-        """Those of the rows that the lake does not have."""
-        maker = maker_of(self._looked)
-        low = {p: stream_hi for p, (_, _, stream_hi, _) in bounds.items()}
-        high = {p: end for p, (_, _, _, end) in bounds.items()}
-        planned = chunk_plan([c for c in self._known if not c.maker.startswith(RECALLED)], low, high, maker=maker)
-        yield from planned.kept
-        for wanted in planned.written:
-            yield self._write(self._rows(wanted), wanted.ranges, maker)
-
-    def _rows(self, wanted: Writing) -> pa.Table:
-        parts = [
-            within(self._stores.cut_files.read_chunk(self._looked.table, self._looked.plan, chunk), wanted.ranges)
-            for chunk in wanted.sources
-        ]
-        if wanted.read:
-            parts.append(self._read(_narrowed(self._looked.plan, wanted.read)))
-        return pa.concat_tables(parts, promote_options="none")
-
-    def _read(self, plan: ReadPlan) -> pa.Table:
-        reader = ArrowReader.of(self._stores, partial(read_tail, self._stores, self._looked.table))
-        return reader.read(plan, Selection(coordinates=True, changelog=True), check_lease=_nothing)
-
-    def _write(self, rows: pa.Table, ranges: Ranges, maker: str) -> Chunk:
-        self.written, self.rows = self.written + 1, self.rows + rows.num_rows
-        return self._stores.cut_files.write_chunk(
-            self._looked.table,
-            self._looked.state.version,
-            rows.sort_by(IN_ORDER),
-            ranges=ranges,
-            maker=maker,
-            sequence=self._sequence,
+    def _maker(self, making: _Making) -> ChunkMaker:
+        """What makes the chunks of this cut."""
+        chunks = Chunks(
+            self._stores,
+            making.looked,
+            making.bounds,
+            making.known,
+            maker=making.maker,
+            sequence=making.newest.sequence + 1 if making.newest else 0,
+            check=making.check,
+            wrote=lambda chunk: self._unnamed.append((chunk, making.clock)),
+        )
+        if not making.looked.plan.key or making.bounds == merged_bounds(making.looked.plan):
+            return chunks
+        return self._keyed.maker(
+            making.looked,
+            making.bounds,
+            making.newest,
+            maker=making.maker,
+            recalled=chunks.recalled(),
+            check=making.check,
         )
 
 
-def check_served(looked: Looked) -> None:
-    """Raises: CutImpossible for a keyed table without a batch view, whose lake is a changelog."""
-    if looked.plan.key and not looked.table.view_set.clustered:
-        said = "a keyed table with `views: stream` has only a changelog in the lake"
-        raise CutImpossible(f"{looked.table.name}: {said}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Making:
+    """A cut that is being made."""
+
+    looked: Looked
+    bounds: CutBounds
+    maker: str  #: see `maker_of`
+    newest: Cut | None
+    known: Known
+    began: float  #: by this process's clock
+    clock: datetime  #: the ledger's, then
+
+    def check(self) -> None:
+        """Raises: CutTooSlow."""
+        if time.monotonic() - self.began > MAKING_S_MAX:
+            raise CutTooSlow(
+                f"{self.looked.table.name}: making a cut took longer than {MAKING_S_MAX:g} s; nothing was published. "
+                "The next load of this server goes on from what was written"
+            )
 
 
-def merged_bounds(plan: ReadPlan) -> CutBounds:
-    """Those of the state of the last merge of a keyed table, for which no row has to be compared by its key."""
-    return {p: (b.start, b.batch_hi, b.batch_hi, b.batch_hi) for p, b in plan.bounds.items()}
-
-
-def shows_as_much(bounds: CutBounds, cut: Cut | None) -> bool:
-    """Whether no partition ends below that of *cut*: who has read that may be given a cut of *bounds* (S4)."""
-    return cut is None or all(p in bounds and bounds[p][3] >= high for p, (_, _, _, high) in cut.bounds.items())
-
-
-def as_written(plan: ReadPlan) -> ReadPlan:
-    """What of *plan* is named as it is: of a keyed table the batch view. Its bounds say how far the table goes."""
-    if not plan.key:
-        return plan
-    ends = {p: replace(plan.bounds[p], buffer_hi=end) for p, (_, _, _, end) in cut_bounds(plan).items()}
-    return replace(batch_of(plan), bounds=ends)
-
-
-def _served(looked: Looked, cut: Cut, *, made: bool) -> Served:
-    ends = cut_bounds(looked.plan)
-    behind = sum(max(0, ends[p][3] - high) for p, (_, _, _, high) in cut.bounds.items() if p in ends)
-    return Served(table=looked.table, cut=cut, made=made, behind=behind)
+def _check_count(table: TableRow, chunks: Sequence[Chunk]) -> None:
+    if len(chunks) > CHUNKS_MAX:
+        raise CutImpossible(
+            f"{table.name}: the rows above the lake are more than {CHUNKS_MAX} files, and a cut may not name more; "
+            "let a worker tier the table"
+        )
 
 
 def cut_bounds(plan: ReadPlan) -> CutBounds:
@@ -324,63 +310,33 @@ def cut_bounds(plan: ReadPlan) -> CutBounds:
     return {p: (b.start, b.batch_hi, b.stream_hi, tail.get(p, b.buffer_hi)) for p, b in plan.bounds.items()}
 
 
-def identity(looked: Looked, bounds: CutBounds) -> int:
-    """The snapshot id of a cut: a number made of all that decides its rows."""
-    plan = looked.plan
-    makers = (maker_of(looked), *([recalled_maker(plan)] if plan.overlay else ()))
-    return snapshot_id(plan.table_id, plan.version, bounds, makers=makers)
+def _served(looked: Looked, cut: Cut, *, made: bool) -> Served:
+    ends = cut_bounds(looked.plan)
+    behind = sum(max(0, ends[p][3] - high) for p, (_, _, _, high) in cut.bounds.items() if p in ends)
+    return Served(table=looked.table, cut=cut, made=made, behind=behind)
+
+
+def makers_of(looked: Looked, maker: str) -> tuple[str, ...]:
+    """What decides the rows of a cut besides its version and bounds; *maker* is `maker_of`."""
+    return (maker, *([recalled_maker(looked.plan)] if looked.plan.overlay else ()))
 
 
 def maker_of(looked: Looked) -> str:
     """What the rows above the lake are made with: their columns, and where they are decoded here, the decoder."""
     columns = f"schema {looked.plan.schema_version}"
-    if looked.table.intake.buffered:
-        return columns
-    spec = orjson.dumps(looked.table.spec.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
-    return f"{columns}, decoder {blake2b(spec, digest_size=8).hexdigest()}"
+    return columns if looked.table.intake.buffered else f"{columns}, decoder {decoder_name(looked.table.spec)}"
 
 
-def recalled_maker(plan: ReadPlan) -> str:
-    """The generations of recalled rows, which never change, with the columns that they are read in."""
-    assert plan.overlay is not None
-    names = ", ".join(sorted(segment.name for segment in plan.overlay.segments))
-    return f"{RECALLED}{names}, schema {plan.schema_version}, up to {sorted(plan.overlay.high.items())}"
+def shows(cut: Cut, looked: Looked, bounds: CutBounds, maker: str) -> bool:
+    """Whether *cut* is one of the state that was looked at, as its id says, and its files are there."""
+    plan, makers = looked.plan, makers_of(looked, maker)
+    wanted = snapshot_id(plan.table_id, plan.version, bounds, sequence=cut.sequence, makers=makers)
+    return not cut.is_over and cut.snapshot_id == wanted
 
 
-def within(rows: pa.Table, ranges: Ranges) -> pa.Table:
-    """The rows whose offsets are in *ranges*."""
-    partition, offset = rows.column(PARTITION), rows.column(OFFSET)
-    wanted = (
-        pa.chunked_array([pa.nulls(0, pa.bool_())])
-        if not rows.num_rows
-        else _any(
-            pc.and_(pc.equal(partition, p), pc.and_(pc.greater_equal(offset, low), pc.less(offset, high)))
-            for p, (low, high) in ranges.items()
-        )
-    )
-    return rows.filter(wanted)
-
-
-def _any(masks: Iterator[pa.ChunkedArray]) -> pa.ChunkedArray:
-    found = next(masks)
-    for mask in masks:
-        found = pc.or_(found, mask)
-    return found
-
-
-def _narrowed(plan: ReadPlan, ranges: Ranges) -> ReadPlan:
-    """Of *plan* only the rows above the lake in *ranges*."""
-
-    def part(of: Part | None) -> Part | None:
-        if of is None:
-            return None
-        both = {p: (max(low, of.low[p]), min(high, of.high[p])) for p, (low, high) in ranges.items() if p in of.low}
-        both = {p: run for p, run in both.items() if run[0] < run[1]}
-        low, high = ({p: run[at] for p, run in both.items()} for at in (0, 1))
-        return replace(of, low=low, high=high) if both else None
-
-    return replace(plan, lake=(), overlay=None, buffer=part(plan.buffer), tail=part(plan.tail))
-
-
-def _nothing() -> None:
-    """The lease is judged by the commit."""
+def answers(cut: Cut | None, looked: Looked, bounds: CutBounds, maker: str) -> bool:
+    """Whether *cut*, of a server that was faster, shows all that was found here, decoded in the same way."""
+    if cut is None or cut.is_over or not shows_all_of(cut, version=looked.plan.version, bounds=bounds):
+        return False
+    others = {chunk.maker for chunk in cut.chunks if not chunk.maker.startswith(RECALLED)} - {maker}
+    return looked.table.intake.buffered or not others

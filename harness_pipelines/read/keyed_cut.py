@@ -7,7 +7,7 @@ before again only while the ledger has the row of the cut that it named them in.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -23,11 +23,9 @@ from harness_pipelines.ports.access import (
     HasCuts,
     HasLakeReads,
     HasLeases,
-    HasLog,
-    HasSchemas,
     HasTables,
 )
-from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.cuts import Chunk, CutBounds
@@ -45,35 +43,25 @@ from harness_pipelines.protocol.keyed_cuts import (
     newest_of,
     renumbered,
     to_join,
-    unread,
 )
 from harness_pipelines.protocol.reading.fold import int_column
 from harness_pipelines.protocol.reading.narrowing import Ranges
-from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, TailPart
+from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection, table_columns
+from harness_pipelines.read.cut_chunks import first_of
 from harness_pipelines.read.plan import Looked
-from harness_pipelines.read.tail import read_tail
 from harness_pipelines.read.union import ArrowReader
 from harness_pipelines.spec.predicate import PARTITION
 
 FOLDING_S_MAX = 60.0  #: for the levels of one cut; what was read of the batch view's keys stays for the next one
+#: What is read at once: offsets, few at first, since nothing is known of the rows; and bytes of rows.
+PIECE_OFFSETS, PIECE_OFFSETS_MAX, PIECE_BYTES_MAX = 8_192, 262_144, 32 * 2**20
 WAIT_PER_S, WAIT_S_MAX = 10.0, 300.0  #: before what was over the limits is tried again, for each second that it took
-Part = TypeVar("Part", LakePart, BufferPart, TailPart)
+Part = TypeVar("Part", LakePart, BufferPart)
 KEYED = "newest of each key, "  #: begins the maker of chunks of a keyed table
 
 
-class Ports(
-    HasBatchKeys,
-    HasBufferReader,
-    HasCutFiles,
-    HasCuts,
-    HasLakeReads,
-    HasLeases,
-    HasLog,
-    HasSchemas,
-    HasTables,
-    Protocol,
-):
+class Ports(HasBatchKeys, HasBufferReader, HasCutFiles, HasCuts, HasLakeReads, HasLeases, HasTables, Protocol):
     """The ports that it uses."""
 
 
@@ -111,30 +99,37 @@ class KeyedCuts:
         self._made: _Hot | None = None
         self._over: tuple[object, float, CutOverLimits] | None = None  #: for which state, until when, and why
 
-    def chunks(
-        self, looked: Looked, bounds: CutBounds, newest: Cut | None, *, maker: str, recalled: Sequence[Chunk]
-    ) -> list[Chunk]:
-        """Files with the newest version of each key above the batch view, and files of what they hide there.
+    def maker(
+        self,
+        looked: Looked,
+        bounds: CutBounds,
+        newest: Cut | None,
+        *,
+        maker: str,
+        recalled: Iterable[Chunk],
+        check: Callable[[], None],
+    ) -> KeyedChunks:
+        """What makes the chunks of the next cut; *recalled* are those of recalled rows, of which it may hide some.
 
-        *recalled* are the chunks of recalled rows, which these files hide rows of too.
-        Raises: CutOverLimits, KeyInTwoPartitions, KeysMeet; as `ArrowReader.read`, `CutFiles` and `BatchKeys`.
+        Raises: CutOverLimits where it was too much a short time ago, and for a table without a buffer.
         """
+        if not looked.table.intake.buffered:
+            said = "a record that is in the log alone may still become another row"
+            raise CutOverLimits(f"{looked.table.name} has no buffer, and {said}; a cut shows what is merged")
         low = {p: batch_hi for p, (_, batch_hi, _, _) in bounds.items()}
         state = (maker, tuple(sorted(low.items())), looked.table.spec.serve)
         if self._over is not None and self._over[0] == state and time.monotonic() < self._over[1]:
             raise self._over[2]
-        began = time.monotonic()
         begun = self._usable(bounds, newest, maker) or _Hot(maker=maker, low=low, high={}, stream_hi={}, files={})
-        making = _Making(self._stores, looked, maker=maker, sequence=newest.sequence + 1 if newest else 0)
-        try:
-            made = making.advanced(begun, bounds, recalled, check=partial(_check_in_time, looked, began))
-        except CutOverLimits as over:
-            wait_s = min(WAIT_PER_S * (time.monotonic() - began), WAIT_S_MAX)
-            self._over = (state, time.monotonic() + wait_s, over)
-            raise
+        sequence = newest.sequence + 1 if newest else 0
+        making = _Making(self._stores, looked, maker=maker, sequence=sequence, check=check)
+        return KeyedChunks(making, begun, bounds, recalled, done=self._done, over=partial(self._is_over, state))
+
+    def _done(self, made: _Hot) -> None:
         self._made, self._over = made, None
-        files = ((level.chunk, level.hides) for level in made.levels)
-        return [file for both in files for file in both if file is not None]
+
+    def _is_over(self, state: object, over: CutOverLimits, took_s: float) -> None:
+        self._over = (state, time.monotonic() + min(WAIT_PER_S * took_s, WAIT_S_MAX), over)
 
     def published(self, cut: Cut) -> None:
         """The ledger has *cut*, which was made of the last `chunks`: the next one may name its files again."""
@@ -169,33 +164,73 @@ def _named(chunk: Chunk | None, named: Mapping[str, Chunk]) -> Chunk | None:
     return None if chunk is None else named[chunk.path]
 
 
-def _check_in_time(looked: Looked, began: float) -> None:
-    if time.monotonic() - began > FOLDING_S_MAX:
-        raise CutOverLimits(f"{looked.table.name}: folding its newest versions takes longer than {FOLDING_S_MAX:g} s")
+class KeyedChunks:
+    """`ChunkMaker` of a keyed table: the newest version of each key, what these hide, and recalled rows."""
+
+    def __init__(
+        self,
+        making: _Making,
+        begun: _Hot,
+        bounds: CutBounds,
+        recalled: Iterable[Chunk],
+        *,
+        done: Callable[[_Hot], None],
+        over: Callable[[CutOverLimits, float], None],
+    ) -> None:
+        self._making, self._begun, self._bounds, self._recalled = making, begun, bounds, recalled
+        self._done, self._over = done, over
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Raises: CutOverLimits, KeyInTwoPartitions, KeysMeet; as `ArrowReader.read`, `CutFiles` and `BatchKeys`."""
+        recalled = list(self._recalled)
+        began = time.monotonic()
+        try:
+            made = self._making.advanced(self._begun, self._bounds, recalled)
+        except CutOverLimits as over:
+            self._over(over, time.monotonic() - began)
+            raise
+        self._done(made)
+        yield from recalled
+        for level in made.levels:
+            yield from (file for file in (level.chunk, level.hides) if file is not None)
+
+    @property
+    def written(self) -> int:
+        return self._making.written
+
+    @property
+    def rows(self) -> int:
+        return self._making.rows
 
 
 class _Making:
     """The files of one cut."""
 
-    def __init__(self, stores: Ports, looked: Looked, *, maker: str, sequence: int) -> None:
+    def __init__(self, stores: Ports, looked: Looked, *, maker: str, sequence: int, check: Callable[[], None]) -> None:
+        self.written = self.rows = 0  #: files that this cut writes, and rows in them
+        self._check_lease, self._began = check, time.monotonic()
         self._stores, self._table, self._plan = stores, looked.table, looked.plan
         self._version, self._maker, self._sequence = looked.state.version, KEYED + maker, sequence
-        self._reader = ArrowReader.of(stores, partial(read_tail, stores, looked.table))
+        self._reader = ArrowReader.of(stores)
         self._hasher: KeyHasher = hasher()
+        self._at_once = PIECE_OFFSETS
         self._files: Mapping[str, str] = {}
         self._recalled: tuple[_Recalled, ...] = ()
 
-    def advanced(self, hot: _Hot, bounds: CutBounds, recalled: Sequence[Chunk], *, check: Callable[[], None]) -> _Hot:
+    def advanced(self, hot: _Hot, bounds: CutBounds, recalled: Sequence[Chunk]) -> _Hot:
         """*hot* as it is at *bounds*, with all files written."""
         low, stream_hi, high = ({p: bound[at] for p, bound in bounds.items()} for at in (1, 2, 3))
         levels = [rest for level in hot.levels if (rest := cut_off(level, low)) is not None]
         self._files, self._recalled = hot.files, hot.recalled
         if (view := self._view(recalled)) != hot.view:
-            levels = self._moved(levels, recalled, check)
-        for ranges in unread(hot.high, low, high):
+            levels = self._moved(levels, recalled)
+        left = {p: run for p, at in low.items() if (run := (max(hot.high.get(p, at), at), high[p]))[0] < run[1]}
+        while left:
+            ranges = first_of(sorted(left.items()), self._at_once)
+            left = {p: run for p, (at, end) in left.items() if (run := (ranges.get(p, (0, at))[1], end))[0] < end}
             levels = self._added(levels, ranges)
             self._check_size(levels)
-            check()
+            self._check()
         levels = [self._with_deletes(level) for level in levels]
         return _Hot(
             maker=hot.maker,
@@ -218,7 +253,7 @@ class _Making:
 
     # -- a batch view that moves ----------------------------------------------------------------------------
 
-    def _moved(self, levels: list[Level], recalled: Sequence[Chunk], check: Callable[[], None]) -> list[Level]:
+    def _moved(self, levels: list[Level], recalled: Sequence[Chunk]) -> list[Level]:
         """*levels* over the batch view as it is now: what is hot is looked for in the files that are new."""
         was, of_view = self._files, self._stores.batch_keys.files(self._plan)
         self._recalled = tuple(self._index_of(chunk) for chunk in recalled)
@@ -230,7 +265,7 @@ class _Making:
         found = [self._live_now(kept)]
         for level, rest in newest_of(levels):
             found.append(self._find(level, rest, among=new))
-            check()
+            self._check()
         return hiding(
             levels, Cold.of(found), was=list(was), now=list(self._files), table=self._table.name, key=self._key
         )
@@ -280,6 +315,8 @@ class _Making:
     def _added(self, levels: list[Level], ranges: Ranges) -> list[Level]:
         """*levels* with one more, of the versions in *ranges*, and with those that it is joined with."""
         rows = self._reader.newest(hot_of(self._plan, ranges), Selection(coordinates=True))
+        self._check_lease()
+        self._at_once = _next_size(ranges, rows.nbytes)
         level, puts = folded(rows, key=self._key, ranges=ranges, hasher=self._hasher)
         if not len(level):
             return levels
@@ -307,6 +344,7 @@ class _Making:
     def _written(self, level: Level, rows: pa.Table) -> Level:
         chunk = None
         if rows.num_rows:
+            self.written, self.rows = self.written + 1, self.rows + rows.num_rows
             chunk = self._stores.cut_files.write_chunk(
                 self._table, self._version, rows, ranges=level.ranges, maker=self._maker, sequence=self._sequence
             )
@@ -316,7 +354,14 @@ class _Making:
         if level.hides is not None or not (hidden := level.hidden(list(self._files))):
             return level
         written = self._stores.cut_files.write_hidden(self._table, self._version, hidden, sequence=self._sequence)
+        self.written, self.rows = self.written + 1, self.rows + written.rows
         return replace(level, hides=written)
+
+    def _check(self) -> None:
+        self._check_lease()
+        if time.monotonic() - self._began > FOLDING_S_MAX:
+            said = f"folding its newest versions takes longer than {FOLDING_S_MAX:g} s"
+            raise CutOverLimits(f"{self._table.name}: {said}")
 
     def _check_size(self, levels: Sequence[Level]) -> None:
         allowed = self._table.spec.serve.hot_rows
@@ -327,7 +372,35 @@ class _Making:
             )
 
 
+def _next_size(ranges: Ranges, size: int) -> int:
+    """How many offsets are read next, after rows of *size* bytes in *ranges*."""
+    offsets = sum(high - low for low, high in ranges.values())
+    return max(1, min(PIECE_OFFSETS_MAX, 4 * offsets, PIECE_BYTES_MAX * offsets // max(size, 1)))
+
+
 # -- parts of a plan --------------------------------------------------------------------------------------------
+
+
+def check_keyed(looked: Looked) -> None:
+    """Raises: CutImpossible for a keyed table without a batch view, whose lake is a changelog."""
+    if looked.plan.key and not looked.table.view_set.clustered:
+        said = "a keyed table with `views: stream` has only a changelog in the lake"
+        raise CutImpossible(f"{looked.table.name}: {said}")
+
+
+def merged_bounds(plan: ReadPlan) -> CutBounds:
+    """Those of the state of the last merge of a keyed table, for which no row has to be compared by its key."""
+    return {p: (b.start, b.batch_hi, b.batch_hi, b.batch_hi) for p, b in plan.bounds.items()}
+
+
+def shows_as_much(bounds: CutBounds, cut: Cut | None) -> bool:
+    """Whether no partition ends below that of *cut*: who has read that may be given a cut of *bounds* (S4)."""
+    return cut is None or all(p in bounds and bounds[p][3] >= high for p, (_, _, _, high) in cut.bounds.items())
+
+
+def as_written(plan: ReadPlan) -> ReadPlan:
+    """What of *plan* a cut names as it is: of a keyed table the batch view alone. Its bounds say how far all goes."""
+    return batch_of(plan) if plan.key else plan
 
 
 def batch_of(plan: ReadPlan) -> ReadPlan:
@@ -340,8 +413,7 @@ def hot_of(plan: ReadPlan, ranges: Ranges) -> ReadPlan:
     """Of the plan of a keyed table what lies in *ranges* above the batch view."""
     stream = (_within(part, ranges) for part in plan.lake if part.view == "stream")
     buffer = None if plan.buffer is None else _within(plan.buffer, ranges)
-    tail = None if plan.tail is None else _within(plan.tail, ranges)
-    return replace(plan, lake=tuple(part for part in stream if part), overlay=None, buffer=buffer, tail=tail)
+    return replace(plan, lake=tuple(part for part in stream if part), overlay=None, buffer=buffer, tail=None)
 
 
 def _within(part: Part, ranges: Ranges) -> Part | None:

@@ -12,10 +12,9 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines.ports.errors import LogRewritten
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.source import TopicIdentity
+from harness_pipelines.ports.source import TopicIdentity, check_epochs
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.ingest.log_epochs import check_epochs
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.memory.log import MemoryLog
 from harness_pipelines_tests.producer import KafkaRig, wait_until

@@ -1,9 +1,11 @@
 """The files of cuts (decision 0057): two servers make and serve them, engines use them, expire removes the others.
 
 A cut is named by the file that was written for it, which stands for its chunk, manifests and metadata; it names the
-file of the cut before it too, whose chunk it keeps. A version is named by its number, and its files are those of the
-lake. Times are what has passed: a maker's lease (`late`), what a row promises (`over`). Nothing depends on how these
-two compare. Numbers of cuts go on where no row is left.
+file of the cut before it too, whose chunk it keeps. A server that did not publish a cut remembers its file, and its
+next cut names it instead. A version is named by its number, and its files are those of the lake. Times are what has
+passed: a maker's lease (`late`), what a row promises (`over`), for how long a file may be remembered (`stale`). Nothing
+depends on how these compare, but that a file is no orphan before it is stale and the cut that named it is late.
+Numbers of cuts go on where no row is left.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.cuts import check_newest, etag, may_condemn, may_forget, next_sequence
+from harness_pipelines.protocol.cuts import (
+    UNNAMED_MAX,
+    check_newest,
+    etag,
+    may_begin_with,
+    may_condemn,
+    may_forget,
+    next_sequence,
+)
 from harness_pipelines.protocol.versions import reached_versions
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import GRACE, NOW, Published
@@ -29,10 +39,11 @@ class Cut(NamedTuple):
     sequence: int
     version: int
     kept: int  #: the file of the cut before; 0: none
+    own: int = 0  #: a file that its server wrote for a cut that was not published; 0: none
 
     @property
     def names(self) -> Names:
-        return (self.number, self.kept) if self.kept else (self.number,)
+        return tuple(name for name in (self.number, self.kept, self.own) if name)
 
 
 class Row(NamedTuple):
@@ -47,6 +58,10 @@ class Server(NamedTuple):
     version: int = 0  #: that its lease names
     late: bool = False  #: its lease has ended
     draft: Cut | tuple[()] = ()
+    unnamed: int = 0  #: a file that it wrote for a cut that was not published; 0: none
+    stale: bool = False  #: that file is too old to begin a cut with
+    taken: bool = False  #: its cut was begun with it
+    aged: bool = False  #: the file of its draft is too old to be remembered
 
 
 class Query(NamedTuple):
@@ -87,6 +102,7 @@ class CutFiles:
     crashes: int = 0
     servers: int = 2
     caches: bool = False
+    remembers: bool = False
     bad: frozenset[str] = frozenset()
     name: str = "cut_files"
 
@@ -106,6 +122,7 @@ class CutFiles:
             "the time of a cut ends while it is served": lambda s: any(
                 one.pc == SERVING and Row(one.base, over=True) in s.rows for one in s.servers if one.base
             ),
+            "a cut names a file that was written for another one": lambda s: any(row.cut.own for row in s.rows),
             "a file is kept by a newer cut alone": lambda s: any(
                 row.cut.kept and all(row.cut.kept != other.cut.number for other in s.rows) for row in s.rows
             ),
@@ -179,16 +196,17 @@ class CutFiles:
         who = f"server{at + 1}"
         if one.pc == IDLE and s.loads:
             newest = _newest(s)
-            asked = Server(ASKED, newest or (), s.last)
+            asked = one._replace(pc=ASKED, base=newest or (), last=s.last)
             yield Step(who, "load.ask", _with(s._replace(loads=s.loads - 1), at, asked))
         if one.pc != IDLE and s.crashes:
             yield Step(who, "load.die", _with(s._replace(crashes=s.crashes - 1), at, Server()))
         if one.pc == ASKED:
             if one.base:
                 alive = Row(one.base) in s.rows or "served_without_its_row" in self.bad
-                begun = one._replace(pc=SERVING) if alive else Server()
+                begun = one._replace(pc=SERVING) if alive else _idle(one)
                 yield Step(who, "load.serve begins" if alive else "load.gone", _with(s, at, begun))
-            yield Step(who, "load.look", _with(s, at, one._replace(pc=LOOKED, version=s.head)))
+            taken = bool(one.unnamed) and may_begin_with(_written(one.stale), now=NOW)
+            yield Step(who, "load.look", _with(s, at, one._replace(pc=LOOKED, version=s.head, taken=taken)))
         if one.pc == SERVING:
             yield self._served(s, at, one.base)
         if one.pc == LOOKED:
@@ -200,7 +218,7 @@ class CutFiles:
         """The statement that moves `until` ends: it had the row, which is locked as long."""
         assert cut
         rows = tuple(row._replace(over=False) if row.cut == cut else row for row in s.rows)
-        then = _with(s if "until_not_moved" in self.bad else s._replace(rows=rows), at, Server())
+        then = _with(s if "until_not_moved" in self.bad else s._replace(rows=rows), at, _idle(s.servers[at]))
         return Step(f"server{at + 1}", f"load.serve {cut.sequence}", self._answered(then, cut, is_first=False))
 
     def _answered(self, s: State, cut: Cut, *, is_first: bool) -> State:
@@ -219,7 +237,8 @@ class CutFiles:
     @staticmethod
     def _written(s: State, at: int, one: Server) -> State:
         number = s.wrote + 1
-        draft = Cut(number, next_sequence(one.last, ()), one.version, one.base.number if one.base else 0)
+        kept, own = one.base.number if one.base else 0, one.unnamed if one.taken else 0
+        draft = Cut(number, next_sequence(one.last, ()), one.version, kept, own if own != kept else 0)
         then = s._replace(files=(*s.files, number), wrote=number)
         return _with(then, at, one._replace(pc=WRITTEN, draft=draft))
 
@@ -234,11 +253,17 @@ class CutFiles:
             if "loser_answers" in self.bad:
                 then = self._answered(_with(s, at, Server()), one.draft, is_first=True)
                 return Step(f"server{at + 1}", "load.answer with what was not published", then)
-            return Step(f"server{at + 1}", "load.overtaken", _with(s, at, Server()))
+            return Step(f"server{at + 1}", "load.overtaken", _with(s, at, self._unpublished(one)))
         rows = (*s.rows, Row(one.draft))
         then = _with(s._replace(rows=rows, last=max(s.last, one.draft.sequence)), at, Server())
         then = self._answered(then, one.draft, is_first=True)
         return Step(f"server{at + 1}", f"load.publish {one.draft.sequence}", then)
+
+    def _unpublished(self, one: Server) -> Server:
+        """It remembers what it wrote; what it remembered before the model forgets."""
+        if not self.remembers or not one.draft:
+            return Server()
+        return Server(unnamed=one.draft.number, stale=one.aged)
 
     # -- time -----------------------------------------------------------------------------------------------
 
@@ -246,6 +271,10 @@ class CutFiles:
         for at, one in enumerate(s.servers):
             if one.pc in (LOOKED, WRITTEN) and not one.late:
                 yield Step("time", f"time.lease_ends of server{at + 1}", _with(s, at, one._replace(late=True)))
+            if self.remembers and one.pc == WRITTEN and one.late and not one.aged:
+                yield Step("time", f"time.ages for server{at + 1}", _with(s, at, one._replace(aged=True)))
+            if one.unnamed and not one.stale:
+                yield Step("time", f"time.stale for server{at + 1}", _with(s, at, one._replace(stale=True)))
         for at, row in enumerate(s.rows):
             if not row.over and not self._promises(s, row):
                 rows = (*s.rows[:at], row._replace(over=True), *s.rows[at + 1 :])
@@ -278,11 +307,21 @@ class CutFiles:
             yield Step("expire", f"expire.delete {list(s.going)}", s._replace(rows=rows, files=files, going=()))
 
     def _is_orphan(self, s: State, name: int) -> bool:
-        """A file is as old as its maker is slow."""
-        young = any(one.pc == WRITTEN and not one.late and one.draft and one.draft.number == name for one in s.servers)
+        """A file is as old as its maker is slow, and as long as it is remembered."""
+        young = any(
+            one.pc == WRITTEN and one.draft and one.draft.number == name and not self._is_old(one) for one in s.servers
+        )
         if "horizon_too_short" in self.bad:
             young = False
-        return may_condemn(NOW - timedelta(minutes=1 if young else 60), now=NOW, grace=GRACE)
+        kept = any(one.unnamed == name and (not one.stale or (one.taken and not one.late)) for one in s.servers)
+        if "unnamed_are_orphans" in self.bad:
+            kept = False
+        age = UNNAMED_MAX if kept else timedelta(minutes=1) if young else timedelta(minutes=60)
+        return may_condemn(NOW - age, now=NOW, grace=GRACE)
+
+    def _is_old(self, one: Server) -> bool:
+        """Whether the file of its draft is older than any that a cut may name."""
+        return one.aged if self.remembers else one.late
 
     def _leased(self, s: State) -> Names:
         leased = [one.version for one in s.servers if one.pc in (LOOKED, WRITTEN) and not one.late]
@@ -297,6 +336,16 @@ class CutFiles:
 def _newest(s: State) -> Cut | None:
     """The newest cut, if it is alive."""
     return s.rows[-1].cut if s.rows and not s.rows[-1].over else None
+
+
+def _idle(one: Server) -> Server:
+    """After a load that wrote nothing."""
+    return Server(unnamed=one.unnamed, stale=one.stale)
+
+
+def _written(stale: bool) -> datetime:
+    """When a file was written that is remembered."""
+    return NOW - 2 * UNNAMED_MAX if stale else NOW - UNNAMED_MAX
 
 
 def _until(row: Row) -> datetime:

@@ -131,7 +131,14 @@ def chunk_of(at: int, piece: Piece) -> cuts.Chunk:
     ranges = {0: (piece.low, piece.high)}
     rows = len(piece.rows)
     return cuts.Chunk(
-        path=str(at), ranges=ranges, rows=rows, bytes=rows, sequence=piece.sequence, maker=piece.maker, entry=""
+        path=str(at),
+        ranges=ranges,
+        rows=rows,
+        bytes=rows,
+        sequence=piece.sequence,
+        maker=piece.maker,
+        entry="",
+        held=rows,
     )
 
 
@@ -147,8 +154,8 @@ Writing = tuple[tuple[int, int], tuple[int, ...], tuple[int, int] | None]
 
 
 @cache
-def id_of(version: int, bound: tuple[int, int, int, int], makers: tuple[str, ...]) -> int:
-    return cuts.snapshot_id(1, version, {0: bound}, makers=makers)
+def id_of(version: int, bound: tuple[int, int, int, int], makers: tuple[str, ...], sequence: int) -> int:
+    return cuts.snapshot_id(1, version, {0: bound}, makers=makers, sequence=sequence)
 
 
 def between(rows: Rows, low: int, high: int) -> Rows:

@@ -128,6 +128,7 @@ CUTS_REVERT = Cuts(CutsLeft(loads=3, reverts=1), name="cuts: reverts")
 CUTS_CORRECTED = Cuts(CutsLeft(loads=2, merges=1), odd=True, name="cuts: corrections")
 CUTS_CORRECTED_REVERT = Cuts(CutsLeft(loads=2, merges=1, reverts=1), odd=True, name="cuts: corrections, reverts")
 CUTS_TAIL = Cuts(CutsLeft(loads=2, decoders=1, reverts=1), kind="tail", name="cuts: a decoded tail")
+CUTS_TAIL_BACK = Cuts(CutsLeft(loads=3, decoders=2), records=1, kind="tail", name="cuts: a decoder, and back")
 CUTS_KEYED = Cuts(CutsLeft(loads=2, merges=2, recalls=2), records=2, kind="keyed", name="cuts: recalled rows")
 CUTS_KEYED_REVERT = Cuts(
     CutsLeft(loads=2, merges=1, recalls=1, reverts=1), records=1, kind="keyed", name="cuts: recalled rows, reverts"
@@ -135,6 +136,7 @@ CUTS_KEYED_REVERT = Cuts(
 CUT_FILES = CutFiles(name="cuts: files")
 CUT_FILES_CRASH = CutFiles(loads=2, crashes=1, name="cuts: files, a server that dies")
 CUT_FILES_CACHED = CutFiles(servers=1, compactions=0, caches=True, name="cuts: files, an answer that is cached")
+CUT_FILES_UNNAMED = CutFiles(compactions=0, remembers=True, name="cuts: files that were not published")
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
@@ -164,8 +166,8 @@ SUITE: tuple[AnyModel, ...] = (
     DROPS,
     *(SPECS, HISTORY, STREAMS, MIRRORS, MIRRORS_BACKUP, MIRRORS_DROP),
     *(CUTS, CUTS_TWO_REVERT, CUTS_SLOW, CUTS_LOG, CUTS_VIEWS, CUTS_VIEWS_REVERT, CUTS_EVOLVE, CUTS_REVERT),
-    *(CUTS_CORRECTED, CUTS_CORRECTED_REVERT, CUTS_TAIL, CUTS_KEYED, CUTS_KEYED_REVERT),
-    *(CUT_FILES, CUT_FILES_CRASH, CUT_FILES_CACHED),
+    *(CUTS_CORRECTED, CUTS_CORRECTED_REVERT, CUTS_TAIL, CUTS_TAIL_BACK, CUTS_KEYED, CUTS_KEYED_REVERT),
+    *(CUT_FILES, CUT_FILES_CRASH, CUT_FILES_CACHED, CUT_FILES_UNNAMED),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -491,6 +493,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "the id of a cut leaves the version out": Mutant(None, ("id_without_version",), CUTS_CORRECTED, "S2"),
     "the id of a cut leaves the decoder out": Mutant(None, ("id_without_makers",), CUTS_TAIL, "S2"),
+    "a state that comes back has the id of its first cut": Mutant(None, ("id_without_sequence",), CUTS_TAIL_BACK, "F2"),
     "a chunk begins one offset too low": Mutant(None, ("chunk_off_by_one",), CUTS_REVERT, "F1"),
     "a chunk is kept that the lake has a part of": Mutant(None, ("straddling_chunk_kept",), CUTS_REVERT, "F1"),
     "a chunk is kept over a change of columns": Mutant(None, ("chunk_over_makers",), CUTS_EVOLVE, "S21"),
@@ -514,5 +517,6 @@ MUTANTS: Mapping[str, Mutant] = {
     "expire judges cuts by the clock": Mutant(EXPIRE, ("cuts_by_the_clock",), CUT_FILES, "F3"),
     "files go in the run that forgets their cut": Mutant(EXPIRE, ("same_run",), CUT_FILES, "F3"),
     "files of a cut that is being made are orphans": Mutant(EXPIRE, ("horizon_too_short",), CUT_FILES, "F3"),
+    "files that a server remembers are orphans": Mutant(EXPIRE, ("unnamed_are_orphans",), CUT_FILES_UNNAMED, "F3"),
     "the ETag of an answer is that of the state": Mutant(None, ("etag_of_the_state",), CUT_FILES_CACHED, "S11"),
 }

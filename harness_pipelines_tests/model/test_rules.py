@@ -200,7 +200,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
     "snapshot_id forgets what a tail is decoded with": (
         cuts_rules,
         "snapshot_id",
-        lambda *given, makers: snapshot_id(*given),
+        lambda *given, makers, sequence: snapshot_id(*given, sequence=sequence),
         mutants.CUTS_TAIL,
         "S2",
     ),
@@ -215,6 +215,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
     "follows refuses nothing": (cuts, "follows", passes, mutants.CUTS_LOG, "S4"),
     "check_newest refuses nothing": (cut_files, "check_newest", passes, mutants.CUT_FILES, "F3"),
     "may_forget allows all": (cut_files, "may_forget", lambda *_, **__: True, mutants.CUT_FILES, "S11"),
+    "may_begin_with allows all": (cut_files, "may_begin_with", lambda *_, **__: True, mutants.CUT_FILES_UNNAMED, "F3"),
     "may_condemn allows all": (cut_files, "may_condemn", lambda *_, **__: True, mutants.CUT_FILES, "F3"),
 }
 

@@ -160,6 +160,8 @@ def chunk_to_json(chunk: Chunk) -> dict[str, Any]:
         "sequence": chunk.sequence,
         "maker": chunk.maker,
         "entry": chunk.entry,
+        "held": chunk.held,
+        "read_as": chunk.read_as,
     }
 
 

@@ -30,6 +30,7 @@ from harness_pipelines.ports.repair import WarehouseMark
 from harness_pipelines.ports.upkeep import StoredFile, TrimDecision
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.cuts import CONDEMNED_FROM
 from harness_pipelines.protocol.lake.files import (
     LiveFilesUnlisted,
     check_listed,
@@ -49,8 +50,6 @@ SHARE_MAX = 0.5  #: the size guard: one run never removes more than this share o
 UPLOADS_LAST_MAX = timedelta(days=1)
 UNLISTED_MAX = 100  #: needed files that a listing may lack where they are there: each costs a request, under the lock
 GUARD_FREE_BYTES = 256 * 1024 * 1024
-#: A server publishes what it writes for a cut within two minutes, whatever the grace is.
-CUTS_TAKE_MAX = timedelta(minutes=5)
 
 
 class SizeGuard(HarnessError):
@@ -172,7 +171,7 @@ class Upkeep:
         """
         seen = self._look(table)
         horizon = self._horizon(table)
-        young = min(horizon, self._now() - CUTS_TAKE_MAX) if seen.fresh else horizon
+        young = min(horizon, self._now() - CONDEMNED_FROM) if seen.fresh else horizon
         loose = [f for f in seen.loose if f.modified < (young if seen.of_cuts(f) else horizon)]
         if not dry_run:
             with self.database.transaction() as connection:

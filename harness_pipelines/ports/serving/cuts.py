@@ -147,13 +147,14 @@ class CutFiles(Protocol):
         chunks: Sequence[Chunk],
         previous: CutDraft | None,
         bounds: CutBounds,
-        snapshot_id: int,
+        makers: Sequence[str],
         now_ms: int,
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are.
 
-        *now_ms* is the server's clock. A cut of *bounds* that end below those of *plan* is the merged state of a keyed
-        table, and says so. The draft's chunks are *chunks*, those that are new with the cut's sequence and
+        *makers* are what decides its rows besides the version and *bounds* (`protocol.cuts.snapshot_id`). *now_ms* is
+        the server's clock. A cut of *bounds* that end below those of *plan* is the merged state of a keyed table, and
+        says so. The draft's chunks are *chunks*, those that are new with the cut's sequence and
         snapshot: they are what the next cut is given.
         Raises, besides: CutImpossible; LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
         """

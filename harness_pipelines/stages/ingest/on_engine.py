@@ -17,11 +17,10 @@ from harness_pipelines.formats.contract.checks import judge_of
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import HasBufferWriter, HasClose, HasEngine, HasLog, HasSchemas, HasSegments
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.source import BATCH_RECORDS_MAX, Log, PartitionBatch, below, check_source
+from harness_pipelines.ports.source import BATCH_RECORDS_MAX, Log, PartitionBatch, below, check_epochs, check_source
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.stages.ingest.ingest import OpenSegment, check_decodes, ingest_unit
-from harness_pipelines.stages.ingest.log_epochs import check_epochs
 
 RANGE_OFFSETS_MAX = 500_000  #: per partition and job, so that the claim and the log are looked at in between
 SILENT_POLLS_MAX = 60

@@ -10,12 +10,11 @@ from harness_pipelines.formats.contract.checks import judge_of
 from harness_pipelines.ports.access import HasBufferRows, HasEngine, HasLake, HasLedger, HasLog, HasSegments
 from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.ledger import RefusedRecord, StateDraft, TableRow
-from harness_pipelines.ports.source import check_positions, check_source
+from harness_pipelines.ports.source import check_epochs, check_positions, check_source, epochs_of
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.segments import needed
-from harness_pipelines.stages.ingest.log_epochs import check_epochs, epochs_of
 from harness_pipelines.stages.ingest.refusing import One, check_move, note_refused
 from harness_pipelines.stages.run.moving import make_branch
 

@@ -29,7 +29,7 @@ from harness_pipelines.ports.serving.cuts import CutDraft
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
-from harness_pipelines.protocol.cuts import Chunk, snapshot_id
+from harness_pipelines.protocol.cuts import Chunk
 from harness_pipelines.protocol.lake.properties import BATCH_HI, STARTS, vector_text
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeColumn, LakeQuery, LakeStats
@@ -240,7 +240,7 @@ class CutRig:
             chunks=chunks,
             previous=previous,
             bounds=told,
-            snapshot_id=snapshot_id(7, plan.version, told),
+            makers=(),
             now_ms=NOW_MS,
         )
 

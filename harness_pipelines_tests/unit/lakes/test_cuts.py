@@ -573,7 +573,7 @@ def test_a_plan_that_reads_a_later_views_rows_is_refused(rig: CutRig):
     old = replace(plan, lake=(*plan.lake, later), buffer=None)
     with pytest.raises(CutImpossible, match="in a later version's view by now"):
         rig.cuts.write_cut(
-            rig.table, rig.version(), old, chunks=[], previous=None, bounds={}, snapshot_id=1, now_ms=NOW_MS
+            rig.table, rig.version(), old, chunks=[], previous=None, bounds={}, makers=(), now_ms=NOW_MS
         )
 
 

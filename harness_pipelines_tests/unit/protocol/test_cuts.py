@@ -17,6 +17,7 @@ from harness_pipelines.errors import Recovery
 from harness_pipelines.protocol.cuts import (
     BEHIND_MS,
     MAKING_MAX,
+    UNNAMED_MAX,
     Chunk,
     ChunkPlan,
     CutBounds,
@@ -27,6 +28,7 @@ from harness_pipelines.protocol.cuts import (
     etag,
     follows,
     is_fresh_enough,
+    may_begin_with,
     may_condemn,
     may_forget,
     next_sequence,
@@ -39,12 +41,12 @@ from harness_pipelines.protocol.cuts import (
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 MAKER = "schema 1"
-SNAPSHOT_ID = 107703157816082576  #: of one cut, for ever
+SNAPSHOT_ID = 5838905793980862305  #: of one cut, for ever
 
 
 def a_chunk(path: str, ranges: Ranges, *, rows: int | None = None, size: int = 0, maker: str = MAKER) -> Chunk:
     rows = span(ranges) if rows is None else rows
-    return Chunk(path=path, ranges=ranges, rows=rows, bytes=size, sequence=1, maker=maker, entry="")
+    return Chunk(path=path, ranges=ranges, rows=rows, bytes=1, held=size, sequence=1, maker=maker, entry="")
 
 
 def span(ranges: Ranges) -> int:
@@ -250,20 +252,25 @@ def test_a_large_chunk_is_not_written_again_for_a_few_rows():
     assert [one.read for one in plan.written] == [{0: (1000, 1900)}]
 
 
-@pytest.mark.parametrize("limit", [{"rows_max": 100}, {"row_bytes": 10, "bytes_max": 1000}])
-def test_what_is_read_at_once_is_bounded_in_rows_and_bytes(limit: dict[str, int]):
-    plan = chunk_plan([], {0: 0, 1: 0}, {0: 250, 1: 30}, maker=MAKER, **limit)
+def test_however_much_is_new_is_read_in_one_pass():
+    plan = chunk_plan([], {0: 0, 1: 0}, {0: 250, 1: 30}, maker=MAKER, rows_max=100)
 
-    assert [span(one.read) for one in plan.written] == [100, 100, 80]
-    assert sorted(o for one in plan.written for o in offsets(one.ranges)) == offsets({0: (0, 250), 1: (0, 30)})
+    assert [one.read for one in plan.written] == [{0: (0, 250), 1: (0, 30)}]
 
 
-def test_the_size_of_rows_is_learned_from_chunks():
-    wide = a_chunk("wide", {0: (0, 10)}, size=10_000)
+def test_chunks_whose_rows_would_not_fit_in_memory_together_are_not_put_together():
+    wide, next_one = a_chunk("wide", {0: (0, 10)}, size=6_000), a_chunk("next", {0: (10, 20)}, size=6_000)
 
-    plan = chunk_plan([wide], {0: 0}, {0: 30}, maker=MAKER, bytes_max=10_000)
+    assert len(chunk_plan([wide, next_one], {0: 0}, {0: 20}, maker=MAKER, bytes_max=12_000).written) == 1
+    assert chunk_plan([wide, next_one], {0: 0}, {0: 20}, maker=MAKER, bytes_max=11_000).kept == (wide, next_one)
 
-    assert [one.read for one in plan.written] == [{0: (10, 20)}, {0: (20, 30)}]
+
+def test_the_size_of_rows_that_were_not_read_yet_is_learned_from_chunks():
+    wide = a_chunk("wide", {0: (0, 10)}, size=6_000)
+
+    plan = chunk_plan([wide], {0: 0}, {0: 20}, maker=MAKER, bytes_max=11_000)
+
+    assert (plan.kept, [one.read for one in plan.written]) == ((wide,), [{0: (10, 20)}])
 
 
 # -- identity ---------------------------------------------------------------------------------------------------
@@ -272,12 +279,12 @@ BOUNDS: CutBounds = {0: (0, 1, 2, 3), 1: (0, 0, 0, 9)}
 few = st.integers(0, 2)
 bounds = st.dictionaries(few, st.tuples(few, few, few, few), max_size=2)
 makers = st.frozensets(st.sampled_from(["schema 1", "schema 2"]))
-states = st.tuples(few, few, bounds, makers)
+states = st.tuples(few, few, bounds, makers, few)
 
 
 @given(states, states)
 def test_cuts_have_one_id_if_and_only_if_they_have_one_content(one, other):
-    first, second = (snapshot_id(t, v, b, makers=m) for t, v, b, m in (one, other))
+    first, second = (snapshot_id(t, v, b, makers=m, sequence=n) for t, v, b, m, n in (one, other))
 
     assert 0 < first < 2**63
     assert (first == second) == (one == other)
@@ -285,10 +292,10 @@ def test_cuts_have_one_id_if_and_only_if_they_have_one_content(one, other):
 
 def test_an_id_does_not_change_with_the_harness():
     """Servers of two releases share the cuts of a table."""
-    assert snapshot_id(1, 5, BOUNDS, makers=("b", "a")) == snapshot_id(
-        1, 5, dict(reversed(list(BOUNDS.items()))), makers=("a", "b")
+    assert snapshot_id(1, 5, BOUNDS, makers=("b", "a"), sequence=7) == snapshot_id(
+        1, 5, dict(reversed(list(BOUNDS.items()))), makers=("a", "b"), sequence=7
     )
-    assert snapshot_id(1, 5, BOUNDS, makers=("a",)) == SNAPSHOT_ID
+    assert snapshot_id(1, 5, BOUNDS, makers=("a",), sequence=7) == SNAPSHOT_ID
 
 
 def test_the_uuid_is_that_of_the_table_in_its_warehouse():
@@ -383,5 +390,13 @@ def test_a_row_goes_when_the_grace_after_its_promise_has_passed():
 
 @pytest.mark.parametrize("grace", [timedelta(0), 60 * MINUTE])
 def test_a_file_of_a_cut_that_is_being_made_is_no_orphan(grace: timedelta):
-    assert not may_condemn(NOW, now=NOW + MAKING_MAX, grace=grace)
-    assert may_condemn(NOW, now=NOW + max(grace, 2 * MAKING_MAX), grace=grace)
+    assert not may_condemn(NOW, now=NOW + UNNAMED_MAX + MAKING_MAX, grace=grace)
+    assert may_condemn(NOW, now=NOW + max(grace, UNNAMED_MAX + 2 * MAKING_MAX), grace=grace)
+
+
+def test_a_chunk_that_no_cut_names_is_used_only_while_it_is_too_young_to_be_an_orphan_at_the_publication():
+    latest = NOW + UNNAMED_MAX
+
+    assert may_begin_with(NOW, now=latest)
+    assert not may_begin_with(NOW, now=latest + timedelta(milliseconds=1))
+    assert not may_condemn(NOW, now=latest + MAKING_MAX, grace=timedelta(0))

@@ -116,7 +116,7 @@ def test_a_topic_created_again_after_the_last_poll_gives_no_rows(monkeypatch: py
     polled = reader.poll(100, 0.1)
     world.create_again()
     world.produce(8)
-    monkeypatch.setattr(reader, "poll", lambda *_: polled)
+    monkeypatch.setattr(reader, "poll", lambda *_, **__: polled)
     monkeypatch.setattr(world.log, "reader", lambda *_, **__: reader)
     with pytest.raises(TopicRecreated):
         world.rows(plan)
@@ -135,7 +135,7 @@ class OneSilent:
     def __exit__(self, *_: object) -> None:
         """Nothing to give back."""
 
-    def poll(self, *_: object) -> list[PartitionBatch]:
+    def poll(self, *_: object, **__: object) -> list[PartitionBatch]:
         assert time.monotonic() < self._deadline, "the read does not end"
         self._log.append(TOPIC, 0, b'{"id": 1}')
         return self._inner.poll(1, 0)

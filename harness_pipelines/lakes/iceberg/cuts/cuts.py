@@ -30,7 +30,7 @@ from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.serving.cuts import CutDraft, CutImpossible, CutPart
 from harness_pipelines.protocol.cut_checks import FRESH, MERGED
-from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp
+from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp, snapshot_id
 from harness_pipelines.protocol.keyed_cuts import Hidden
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
 from harness_pipelines.protocol.reading.queries import LakeQuery
@@ -108,13 +108,15 @@ class IcebergCuts:
         chunks: Sequence[Chunk],
         previous: CutDraft | None,
         bounds: CutBounds,
-        snapshot_id: int,
+        makers: Sequence[str],
         now_ms: int,
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are. Raises: as the port."""
         place, views = self._place(table, version), self._views(table, version, plan)
         last = (previous.sequence, previous.timestamp_ms) if previous else (None, None)
-        stamp = Stamp(snapshot=snapshot_id, sequence=next_sequence(last[0], views.sequences))
+        sequence = next_sequence(last[0], views.sequences)
+        number = snapshot_id(table.table_id, version.version, bounds, sequence=sequence, makers=makers)
+        stamp = Stamp(snapshot=number, sequence=sequence)
         at_ms = next_timestamp(last[1], now_ms)
         location = common_folder(*views.folders, place.folder)
         writing = Writing(place=place, shape=views.shape, stamp=stamp, plan=plan)
