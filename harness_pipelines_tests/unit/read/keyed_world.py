@@ -184,13 +184,21 @@ class World:
 
     def make(self) -> list[Chunk]:
         self.cuts._stores = self.stores
-        table = SimpleNamespace(name="t.keyed", spec=SimpleNamespace(serve=ServeRules(hot_rows=self.hot_rows)))
-        looked: Any = SimpleNamespace(table=table, plan=self.plan(), state=SimpleNamespace(version=None))
         recalled = self.recalled_chunk()
-        made = self.cuts.chunks(
-            looked, self.bounds, self.newest, maker=f"schema {self.schema}", recalled=[recalled] if recalled else []
+        maker = self.cuts.maker(
+            self.looked(),
+            self.bounds,
+            self.newest,
+            maker=f"schema {self.schema}",
+            recalled=[recalled] if recalled else [],
+            check=lambda: None,
         )
-        return [*([recalled] if recalled else []), *made]
+        return list(maker.chunks())
+
+    def looked(self) -> Any:
+        spec = SimpleNamespace(serve=ServeRules(hot_rows=self.hot_rows))
+        table = SimpleNamespace(name="t.keyed", spec=spec, intake=SimpleNamespace(buffered=True))
+        return SimpleNamespace(table=table, plan=self.plan(), state=SimpleNamespace(version=None))
 
     def recalled_chunk(self) -> Chunk | None:
         view = self.state.view
