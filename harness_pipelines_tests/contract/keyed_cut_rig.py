@@ -47,7 +47,7 @@ class KeyedWorld(CutWorld):
         return self.row.spec.key[0]
 
     def _rows(self, partition: int, offsets: list[int]) -> pa.Table:
-        values = {c.name: [None] * len(offsets) for c in self.row.spec.columns}
+        values: dict[str, list[Any]] = {c.name: [None] * len(offsets) for c in self.row.spec.columns}
         values[self.key] = [key_at(partition, o) for o in offsets]
         values["s"] = [None if is_delete(o) else f"row {o}" for o in offsets]
         kinds = {c.name: pa.int64() if c.name == self.key else pa.string() for c in self.row.spec.columns}

@@ -74,7 +74,7 @@ def test_another_schema_and_a_key_column_of_another_name(world: KeyedWorld):
     world.merge({0: 20, 1: 10})
     world.cut()
     extra = Column(name="extra", type=parse_type("string"))
-    world.evolve(ColumnChanges(renamed={"id": "number"}, added=(extra,)))
+    world.evolve(ColumnChanges(rename=(("id", "number"),), add=(extra,)))
     world.assert_exact(world.cut())
     world.ingest({0: 50, 1: 33})
     cut = world.cut()
@@ -127,9 +127,8 @@ def test_over_the_limit_the_last_merge_is_shown_once_it_shows_as_much_as_the_las
     assert summary(merged.cut)["harness.freshness"] == "merged"
     assert summary(merged.cut)["harness.behind"] == "40"
     assert merged.behind == 40
-    assert sum(small.seen(merged.cut).values()) == sum(map(lambda o: o % 5 != 4, _newest(12)))
+    assert sum(small.seen(merged.cut).values()) == sum(o % 5 != 4 for o in _newest(12))
     small.merge({0: 32})
-    small._looked = None  # type: ignore[attr-defined]
     cut = small.cut()
     assert summary(cut)["harness.freshness"] == "fresh"
     small.assert_exact(cut)

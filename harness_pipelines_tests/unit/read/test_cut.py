@@ -32,7 +32,7 @@ class World:
         self.now_s, self.newest, self.looks = 1000.0, known(7), 0
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(module, "look_plan", self._look)
-        monkeypatch.setattr(module, "as_served", lambda looked: looked)
+        monkeypatch.setattr(module, "check_keyed", lambda looked: None)
         monkeypatch.setattr(module, "cut_bounds", lambda plan: {0: (0, 0, 0, 9)})
         monkeypatch.setattr(module, "identity", lambda looked, bounds: self.newest.snapshot_id)
         monkeypatch.setattr(module, "maker_of", lambda looked: "schema 1")
@@ -43,7 +43,7 @@ class World:
 
     def _look(self, *_: object, **__: object) -> Any:
         self.looks += 1
-        return SimpleNamespace(table=TABLE, plan=SimpleNamespace(overlay=None, lease_id="x", version=1))
+        return SimpleNamespace(table=TABLE, plan=SimpleNamespace(overlay=None, lease_id="x", version=1, key=()))
 
     def cutter(self, *, keep_s: float, every_s: float) -> Cutter:
         return Cutter(self.stores, holder="h", keep=timedelta(seconds=keep_s), every=timedelta(seconds=every_s))
