@@ -36,7 +36,7 @@ from harness_pipelines.protocol.cuts import Chunk, CutBounds, may_begin_with, sh
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read.cut_chunks import RECALLED, ChunkMaker, Chunks, recalled_maker
 from harness_pipelines.read.cut_tail import Known, check_log_reaches, still_right
-from harness_pipelines.read.keyed_cut import KeyedCuts, as_written, check_keyed, merged_bounds, shows_as_much
+from harness_pipelines.read.keyed_cut import KeyedCuts, as_served, as_written, merged_bounds, shows_as_much
 from harness_pipelines.read.plan import Looked, look_plan
 
 log = structlog.get_logger(__name__)
@@ -111,8 +111,8 @@ class Cutter:
         began = time.monotonic()
         if newest is not None and self._is_of_now(newest, began):
             return Served(table=table, cut=newest, made=False)
-        with self._looking(table) as looked:
-            check_keyed(looked)
+        with self._looking(table) as found:
+            looked = as_served(found)
             bounds, maker = cut_bounds(looked.plan), maker_of(looked)
             check_log_reaches(looked, newest, bounds)
             known = self._known(looked, newest, maker, clock=clock, now=began)

@@ -381,11 +381,15 @@ def _next_size(ranges: Ranges, size: int) -> int:
 # -- parts of a plan --------------------------------------------------------------------------------------------
 
 
-def check_keyed(looked: Looked) -> None:
-    """Raises: CutImpossible for a keyed table without a batch view, whose lake is a changelog."""
+def as_served(looked: Looked) -> Looked:
+    """The state that a cut shows, if it can be one.
+
+    Raises: CutImpossible for a keyed table without a batch view, whose lake is a changelog.
+    """
     if looked.plan.key and not looked.table.view_set.clustered:
         said = "a keyed table with `views: stream` has only a changelog in the lake"
         raise CutImpossible(f"{looked.table.name}: {said}")
+    return looked
 
 
 def merged_bounds(plan: ReadPlan) -> CutBounds:

@@ -68,13 +68,13 @@ def test_every_engine_reads_the_same_rows(world: KeyedWorld, engine: str):
     world.assert_exact(world.cut(), engine)
 
 
-def test_another_schema_and_a_key_column_of_another_name(world: KeyedWorld):
+def test_another_schema_begins_new_chunks_over_files_of_the_old_one(world: KeyedWorld):
     world.ingest({0: 40, 1: 25})
     world.tier({0: 30, 1: 20})
     world.merge({0: 20, 1: 10})
     world.cut()
     extra = Column(name="extra", type=parse_type("string"))
-    world.evolve(ColumnChanges(rename=(("id", "number"),), add=(extra,)))
+    world.evolve(ColumnChanges(add=(extra,), order=("extra",)))
     world.assert_exact(world.cut())
     world.ingest({0: 50, 1: 33})
     cut = world.cut()
