@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.lake_writes import RepairBuilds, SchemaBuilds
     from harness_pipelines.ports.proof import LakeBytes
     from harness_pipelines.ports.serving.cuts import CutFiles
+    from harness_pipelines.ports.serving.keys import BatchKeys
     from harness_pipelines.ports.source import Log
     from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
     from harness_pipelines.protocol.claims import Claim
@@ -205,6 +206,14 @@ class Stores:
         from harness_pipelines.ledgers.postgres.cuts import Cuts
 
         return Cuts(self.readers)
+
+    @once
+    def batch_keys(self) -> BatchKeys:
+        from harness_pipelines.lakes.iceberg.cuts.key_indexes import KeyIndexes
+        from harness_pipelines.lakes.iceberg.cuts.keys import IcebergKeys
+        from harness_pipelines.protocol.key_hashes import hasher
+
+        return IcebergKeys(hasher(), KeyIndexes())
 
     @once
     def cut_files(self) -> CutFiles:
