@@ -64,6 +64,12 @@ class CutTooSlow(TryAgain):
     way_on = "let a worker tier the table, so that less is above the lake; then load it again"
 
 
+class MergedBehind(TryAgain):
+    """The merged state of a keyed table shows less than it did, or none of its rows: its batch view is made again."""
+
+    way_on = "let a worker merge the table; then load it again"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """What a load answers with."""
@@ -99,8 +105,14 @@ class Cutter:
         with self._looking(table) as found:
             looked = as_served(found)
             bounds = cut_bounds(looked.plan)
-            if newest is not None and not newest.is_over and newest.snapshot_id == identity(looked, bounds):
+            if (
+                newest is not None
+                and not newest.is_over
+                and (newest.snapshot_id == identity(looked, bounds) or shows_less(found, bounds, newest))
+            ):
                 served = self._again(looked, newest)
+            elif shows_less(found, bounds, newest):
+                raise MergedBehind(f"{table.name}: its merged state shows less than it did, or none of its rows yet")
             else:
                 try:
                     cut = self._made(looked, bounds, newest, began=began, clock=clock)
@@ -259,6 +271,19 @@ def as_served(looked: Looked) -> Looked:
     merged = {p: replace(b, stream_hi=b.batch_hi, buffer_hi=b.batch_hi) for p, b in plan.bounds.items()}
     lake = tuple(part for part in plan.lake if part.view == "batch")
     return replace(looked, plan=replace(plan, bounds=merged, lake=lake, buffer=None, tail=None))
+
+
+def shows_less(found: Looked, bounds: CutBounds, newest: Cut | None) -> bool:
+    """Whether *bounds*, the merged state of a keyed table, shows less than the *newest* cut (S4).
+
+    Or nothing, though the table has rows: an answer without rows would be taken for an empty table.
+    """
+    if not found.table.spec.key:
+        return False
+    ends = {p: high for p, (_, _, _, high) in (newest.bounds if newest else {}).items()}
+    is_empty = all(start == high for start, _, _, high in bounds.values())
+    has_rows = any(b.buffer_hi > b.start for b in found.plan.bounds.values())
+    return (is_empty and has_rows) or any(bounds.get(p, (0, 0, 0, -1))[3] < high for p, high in ends.items())
 
 
 def cut_bounds(plan: ReadPlan) -> CutBounds:

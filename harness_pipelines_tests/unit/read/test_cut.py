@@ -12,7 +12,7 @@ import pytest
 from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
 from harness_pipelines.protocol.cuts import ChunkPlan, Writing
 from harness_pipelines.read import cut as module
-from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow
+from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow, MergedBehind
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 TABLE: Any = SimpleNamespace(name="shop.orders", intake=SimpleNamespace(buffered=True), spec=SimpleNamespace(key=()))
@@ -90,6 +90,41 @@ def test_a_server_that_lost_gives_out_the_newer_cut_if_that_has_all_of_its_look(
         with pytest.raises(CutOvertaken, match="5 times"):
             cutter.load(TABLE)
     assert world.looks == looks
+
+
+@pytest.mark.parametrize(
+    ("merged", "last", "given"),
+    [
+        (9, 9, "made"),
+        (9, None, "made"),
+        (12, 9, "made"),
+        (4, 9, "last"),
+        (0, 9, "last"),
+        (4, -9, "refused"),  # of a cut that is over the numbers alone are known
+        (0, None, "refused"),
+        (0, 0, "last"),
+    ],
+)
+def test_a_merged_state_that_shows_less_or_nothing_is_not_served(
+    world: World, monkeypatch: pytest.MonkeyPatch, merged: int, last: int | None, given: str
+):
+    """A revert, or a batch view that is begun again, lowers `batch_hi`. A negative *last* is over."""
+    table: Any = SimpleNamespace(name="shop.customers", intake=TABLE.intake, spec=SimpleNamespace(key=("id",)))
+    plan = SimpleNamespace(overlay=None, lease_id="x", version=2, bounds={0: SimpleNamespace(start=0, buffer_hi=20)})
+    monkeypatch.setattr(module, "look_plan", lambda *_, **__: SimpleNamespace(table=table, plan=plan))
+    monkeypatch.setattr(module, "cut_bounds", lambda plan: {0: (0, merged, merged, merged)})
+    monkeypatch.setattr(module, "identity", lambda looked, bounds: 99)
+    monkeypatch.setattr(Cutter, "_made", lambda *_, **__: known(8))
+    before = (
+        [] if last is None else [replace(known(7, over=last < 0), bounds={0: (0, abs(last), abs(last), abs(last))})]
+    )
+    world.stores.cuts.newest = lambda table: (before[0] if before else None, AT)
+    cutter = world.cutter(keep_s=900.0, every_s=0.0)
+    if given == "refused":
+        with pytest.raises(MergedBehind, match=r"shop\.customers"):
+            cutter.load(table)
+    else:
+        assert cutter.load(table).cut.sequence == (8 if given == "made" else 7)
 
 
 def test_a_long_keep_makes_fewer_cuts_so_that_the_ledger_takes_them(world: World):
