@@ -78,6 +78,12 @@ class CutTooSlow(TryAgain):
     way_on = "load it again, at the same server; let a worker tier the table, so that less is above the lake"
 
 
+class MergedBehind(TryAgain):
+    """The merged state of a keyed table shows less than it did, or none of its rows: its batch view is made again."""
+
+    way_on = "let a worker merge the table; then load it again"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """What a load answers with."""
@@ -161,18 +167,19 @@ class Cutter:
     def _within_limits(self, making: _Making, over: CutOverLimits) -> Served:
         """The state of the last merge, if it shows all that the last cut does; else that cut.
 
-        Raises: CutOverLimits where the table's spec wants that, and where there is neither.
+        Raises: CutOverLimits where the table's spec wants that; MergedBehind where there is neither.
         """
         looked, newest = making.looked, making.newest
         if looked.table.spec.serve.over == "refuse":
             raise over
         bounds = merged_bounds(looked.plan)
-        if shows_as_much(bounds, newest):
+        if shows_as_much(bounds, newest) and not _shows_nothing(bounds, looked.plan):
             served = self._again_or_made(replace(making, bounds=bounds))
         elif newest is not None and not newest.is_over:
             served = self._again(looked.table, newest, making.clock)
         else:
-            raise over
+            what = "its merged state shows less than it did, or none of its rows yet"
+            raise MergedBehind(f"{looked.table.name}: {what}") from over
         behind = _behind(looked, served.cut)
         log.info("cut.over_limits", table=looked.table.name, cut=served.cut.snapshot_id, behind=behind, why=str(over))
         return replace(served, behind=behind)
@@ -339,6 +346,12 @@ def _check_count(table: TableRow, chunks: Sequence[Chunk]) -> None:
             f"{table.name}: the rows above the lake are more than {CHUNKS_MAX} files, and a cut may not name more; "
             "let a worker tier the table"
         )
+
+
+def _shows_nothing(bounds: CutBounds, plan: ReadPlan) -> bool:
+    """Whether *bounds* have no offset though the state has: no rows would be taken for an empty table."""
+    is_empty = all(start == high for start, _, _, high in bounds.values())
+    return is_empty and any(b.buffer_hi > b.start for b in plan.bounds.values())
 
 
 def cut_bounds(plan: ReadPlan) -> CutBounds:

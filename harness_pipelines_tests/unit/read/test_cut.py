@@ -12,9 +12,10 @@ import pytest
 
 from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
+from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.cuts import UNNAMED_MAX, Chunk
 from harness_pipelines.read import cut as module
-from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow
+from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow, MergedBehind
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -68,7 +69,7 @@ class World:
 
     def _look(self, *_: object, **__: object) -> Any:
         self.looks += 1
-        plan = SimpleNamespace(overlay=None, tail=None, lease_id="x", version=1)
+        plan = SimpleNamespace(key=(), overlay=None, tail=None, lease_id="x", version=1)
         return SimpleNamespace(table=TABLE, plan=plan, state=SimpleNamespace(version=1))
 
     def cutter(self, *, keep_s: float, every_s: float) -> Cutter:
@@ -116,6 +117,51 @@ def test_a_server_that_lost_gives_out_the_newer_cut_if_that_has_all_of_its_look(
         with pytest.raises(CutOvertaken, match="5 times"):
             cutter.load(TABLE)
     assert world.looks == looks
+
+
+@pytest.mark.parametrize(
+    ("merged", "last", "given"),
+    [
+        (9, 9, "made"),
+        (9, None, "made"),
+        (12, 9, "made"),
+        (4, 9, "last"),
+        (0, 9, "last"),
+        (4, -9, "refused"),  # of a cut that is over the numbers alone are known
+        (0, None, "refused"),
+        (0, 0, "last"),
+    ],
+)
+def test_a_merged_state_that_shows_less_or_nothing_is_not_served(
+    world: World, monkeypatch: pytest.MonkeyPatch, merged: int, last: int | None, given: str
+):
+    """A revert, or a batch view that is begun again, lowers `batch_hi`. A negative *last* is over."""
+    spec = SimpleNamespace(key=("id",), serve=SimpleNamespace(over="lake"))
+    table: Any = SimpleNamespace(name="shop.customers", intake=TABLE.intake, spec=spec)
+    bounds = {0: SimpleNamespace(start=0, buffer_hi=20)}
+    plan = SimpleNamespace(overlay=None, tail=None, lease_id="x", version=2, bounds=bounds)
+    looked = SimpleNamespace(table=table, plan=plan, state=SimpleNamespace(version=2))
+
+    def made(_: Cutter, making: Any) -> Cut:
+        if making.bounds[0][3] == 20:
+            raise CutOverLimits("shop.customers: too many hot keys")
+        return known(8)
+
+    monkeypatch.setattr(module, "look_plan", lambda *_, **__: looked)
+    monkeypatch.setattr(module, "cut_bounds", lambda plan: {0: (0, merged, merged, 20)})
+    monkeypatch.setattr(module, "merged_bounds", lambda plan: {0: (0, merged, merged, merged)})
+    monkeypatch.setattr(module, "shows", lambda *_: False)
+    monkeypatch.setattr(Cutter, "_made", made)
+    before = (
+        [] if last is None else [replace(known(7, over=last < 0), bounds={0: (0, abs(last), abs(last), abs(last))})]
+    )
+    world.stores.cuts.newest = lambda table: (before[0] if before else None, AT)
+    cutter = world.cutter(keep_s=900.0, every_s=0.0)
+    if given == "refused":
+        with pytest.raises(MergedBehind, match=r"shop\.customers"):
+            cutter.load(table)
+    else:
+        assert cutter.load(table).cut.sequence == (8 if given == "made" else 7)
 
 
 def test_a_long_keep_makes_fewer_cuts_so_that_the_ledger_takes_them(world: World):
