@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,7 +166,7 @@ def test_other_libraries_get_the_rows_of_a_read(world):
     assert sorted(table.to_pandas(columns=["id"])["id"]) == sorted(offset for _, offset, _ in truth.elements())
     stream = pa.RecordBatchReader.from_stream(table)
     assert stream.read_all().num_rows == truth.total()
-    assert pl.from_arrow(table).height == truth.total()
+    assert pl.DataFrame(table).height == truth.total()
 
 
 def test_a_relation_of_duckdb_is_one_cut_until_its_lease_ends(world):
@@ -178,3 +183,22 @@ def test_a_relation_of_duckdb_is_one_cut_until_its_lease_ends(world):
         with pytest.raises(duckdb.Error, match="has ended"):
             connection.sql("SELECT count(*) FROM orders").fetchall()
     assert world.table.to_duckdb().aggregate("count(*)").fetchall() == [(60,)]
+
+
+def test_ctrl_c_ends_a_query_at_once_with_130_and_leaves_no_file(world, tmp_path):
+    world.ingest({0: 40})
+    settings, target = world.stores.settings, tmp_path / "rows.csv"
+    long = f"SELECT t.i FROM {world.row.name}, range(1000000000000) t(i) WHERE t.i % 1000003 = id"
+    command = [sys.executable, "-m", "harness_pipelines.cli.main", "--home", str(tmp_path), "sql", long]
+    env = {**os.environ, "HARNESS_DSN": settings.dsn, "HARNESS_WAREHOUSE": settings.warehouse}
+    env |= {"HARNESS_CATALOG_NAME": settings.catalog_name, "HARNESS_KAFKA": "127.0.0.1:1", "HARNESS_SPARK": "local[1]"}
+    with subprocess.Popen([*command, "--output", str(target)], env=env, stderr=subprocess.PIPE, text=True) as process:
+        draft = target.with_name(f".{target.name}.new")
+        deadline = time.monotonic() + 120
+        while not draft.exists():
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "interrupted" in (process.stderr.read() if process.stderr else "")
+    assert list(tmp_path.glob("*rows.csv*")) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -105,7 +105,9 @@ def session() -> Iterator[Session]:
         yield made
 
 
-def ask(session: Session, reads: Reads, sql: str, *parameters: object) -> list[tuple[object, ...]]:
+def ask(
+    session: Session, reads: Callable[[Selection], Iterator[pa.RecordBatch]], sql: str, *parameters: object
+) -> list[tuple[object, ...]]:
     statement = session.read(sql)
     with session.tables({"shop.orders": TableDataset(COLUMNS, reads)}), session.run(statement, parameters) as found:
         return [tuple(one.values()) for one in found.read_all().to_pylist()]
