@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import click
 
 from harness_pipelines.cli.common import LONG_MAX, at_option, duration, opened
 from harness_pipelines.cli.reads.written import FORMATS, form_of, write_rows
+from harness_pipelines.cli.sizes import size
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.reading.reads import At
 
 ROWS_MAX = 1000
-MEMORY_BYTES_MIN = 64 << 20
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-
-
-def size(_ctx: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    """Turn ``512MiB``, ``4GB`` or plain bytes into bytes (a click callback)."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)b?", value.strip().lower())
-    unit = _UNITS.get(found[2]) if found else None
-    if found is None or unit is None or not MEMORY_BYTES_MIN <= float(found[1]) * unit <= 1 << 50:
-        raise click.BadParameter(f"{value!r} is no size of at least 64 MiB, such as 512MiB or 4GB")
-    return int(float(found[1]) * unit)
 
 
 @click.command()

@@ -113,8 +113,20 @@ class Session:
                 found = self._database.execute(statement.text, parameters or None).to_arrow_reader(BATCH_ROWS)
             yield pa.RecordBatchReader.from_batches(found.schema, self._rows(found))
 
-    def _end(self, why: HarnessError) -> None:
-        """End the running query; another thread calls it."""
+    def schema(self, statement: Statement, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Schema:
+        """The columns of the result, without a row. Raises: QueryFailed."""
+        import duckdb
+
+        with self._explained():
+            try:
+                found = self._database.execute(f"FROM ({statement.bare}\n) LIMIT 0", parameters or None)
+            except duckdb.ParserException:  # EXPLAIN is none that a query can read from
+                found = self._database.execute(statement.text, parameters or None)
+            schema: pa.Schema = found.to_arrow_reader(1).schema
+        return schema
+
+    def end(self, why: HarnessError) -> None:
+        """End the running query; another thread calls it. The rows that are taken next raise *why*."""
         self._stopped = why
         self._database.interrupt()
 
@@ -135,7 +147,7 @@ class Session:
             yield
             return
         late = QueryTooSlow(f"the query ran longer than {self._limits.time_s:g} s and was ended")
-        timer = threading.Timer(self._limits.time_s, self._end, [late])
+        timer = threading.Timer(self._limits.time_s, self.end, [late])
         timer.daemon = True
         timer.start()
         try:
