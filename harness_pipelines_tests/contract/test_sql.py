@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -74,7 +75,7 @@ def world(real: RealRig, tmp_path: Path) -> Iterator[CutWorld]:
     made.stores.close()
 
 
-def rows(world: CutWorld, sql: str, **at) -> Counter:
+def rows(world: CutWorld, sql: str, **at: Any) -> Counter[Any]:
     with Sql(world.stores) as sql_, sql_.run(sql.format(t=world.row.name), **at) as found:
         return Counter(tuple(row.values()) for row in found.read_all().to_pylist())
 

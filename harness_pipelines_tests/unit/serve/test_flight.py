@@ -18,6 +18,8 @@ from harness_pipelines.protocol.reading.selection import ReadColumn, Selection
 from harness_pipelines.serve.auth import KnownTokens, Principal
 from harness_pipelines.serve.flight import messages
 from harness_pipelines.serve.flight.server import FlightSqlServer
+from harness_pipelines.spec.arrow import to_arrow
+from harness_pipelines.spec.predicate import TRUE
 
 COLUMNS = {"id": {"type": "long", "required": True}, "s": "string"}
 LONG = "SELECT i FROM range(1000000000000) t(i)"
@@ -69,6 +71,7 @@ class FakeSql:
 
 def _read(selection: Selection) -> Iterator[pa.RecordBatch]:
     rows = pa.table({"id": pa.array(range(1000), pa.int64()), "s": [f"row {i}" for i in range(1000)]})
+    rows = rows if selection.matching == TRUE else rows.filter(to_arrow(selection.matching))
     yield from rows.select(list(selection.columns or ())).to_batches(max_chunksize=100)
 
 
