@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness_pipelines.engines.duckdb.statements import Statement, read_statement, said, split
-from harness_pipelines.engines.duckdb.tables import TableDataset
+from harness_pipelines.engines.duckdb.tables import TableDataset, quoted
 from harness_pipelines.errors import HarnessError, UsageError
 
 MEMORY_BYTES = 1 << 30
@@ -84,18 +84,18 @@ class Session:
         made = {name.partition(".")[0] for name in tables}
         try:
             for schema in made:
-                self._database.execute(f"CREATE SCHEMA {_quoted(schema)}")
+                self._database.execute(f"CREATE SCHEMA {quoted(schema)}")
             for number, (name, table) in enumerate(tables.items()):
                 schema, _, short = name.partition(".")
                 self._database.register(f"harness_{number}", table)
                 self._database.execute(
-                    f"CREATE VIEW {_quoted(schema)}.{_quoted(short)} AS SELECT * FROM temp.harness_{number}"
+                    f"CREATE VIEW {quoted(schema)}.{quoted(short)} AS SELECT {table.select_list} FROM temp.harness_{number}"
                 )
             yield
         finally:
             self._tables = {}
             for schema in made:
-                self._database.execute(f"DROP SCHEMA IF EXISTS {_quoted(schema)} CASCADE")
+                self._database.execute(f"DROP SCHEMA IF EXISTS {quoted(schema)} CASCADE")
             for number in range(len(tables)):
                 self._database.unregister(f"harness_{number}")
 
@@ -201,7 +201,3 @@ def _database(limits: Limits, spill: str) -> Any:
     made.execute("SET GLOBAL TimeZone = 'UTC'")
     made.execute("SET lock_configuration = true")
     return made
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
