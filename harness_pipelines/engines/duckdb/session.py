@@ -88,9 +88,8 @@ class Session:
             for number, (name, table) in enumerate(tables.items()):
                 schema, _, short = name.partition(".")
                 self._database.register(f"harness_{number}", table)
-                self._database.execute(
-                    f"CREATE VIEW {quoted(schema)}.{quoted(short)} AS SELECT {table.select_list} FROM temp.harness_{number}"
-                )
+                source = f"SELECT {table.select_list} FROM temp.harness_{number}"
+                self._database.execute(f"CREATE VIEW {quoted(schema)}.{quoted(short)} AS {source}")
             yield
         finally:
             self._tables = {}
