@@ -172,7 +172,7 @@ def test_every_type_comes_back_as_it_is(session, reads):
 @pytest.mark.parametrize("name", TYPES)
 def test_what_duckdb_learns_while_a_query_runs_can_be_pushed_of_every_type(session, reads, name):
     joined = f'SELECT count(*) FROM shop.orders a JOIN shop.orders b ON a."{name}" = b."{name}" AND b.id = 1'
-    assert ask(session, reads, joined) == [(1,)]
+    assert ask(session, reads, joined) == [(2 if name == "ok" else 1,)]
     first = f'SELECT id FROM shop.orders WHERE id IS NOT NULL ORDER BY "{name}" LIMIT 1'
     assert len(ask(session, reads, first)) == 1
 
