@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from harness_pipelines.cli.common import duration
-from harness_pipelines.cli.sizes import size
+from harness_pipelines.cli.common import duration, size
 from harness_pipelines.errors import UsageError
 from harness_pipelines.extras import needs
 

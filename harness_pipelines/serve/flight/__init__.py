@@ -2,5 +2,5 @@
 
 from harness_pipelines.extras import require
 
-require("flight", "Flight SQL", "google.protobuf")
+require("flight", "Flight SQL", "google")
 require("flight", "Flight SQL", "duckdb")
