@@ -20,6 +20,7 @@ MODULES: Mapping[str, frozenset[str]] = {
     "contracts": frozenset({"pandas", "pandera"}),
     "dagster": frozenset({"dagster", "dagster_postgres", "dagster_shared", "dagster_webserver", "sqlalchemy"}),
     "dagster-pyspark": frozenset({"dagster_pyspark"}),
+    "flight": frozenset({"duckdb", "google", "prompt_toolkit"}),
     "formats": _REGISTRY | {"fastavro", "google", "jsonschema_rs"},
     "openlineage": frozenset({"attr", "openlineage"}),
     "pandas": frozenset({"pandas"}),

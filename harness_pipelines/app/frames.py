@@ -100,14 +100,17 @@ class Frames:
             import duckdb
 
             from harness_pipelines.app.sql import dataset
+            from harness_pipelines.engines.duckdb.tables import quoted
         stores = self.harness.stores
         lease = timedelta(seconds=lease_s or self.row.spec.retention.lease)
         plan = self.plan(at=at, lease=lease)
         cut = dataset(stores, self.row, plan, check_lease=lambda: _renew(self, plan, lease))
         database = connection or duckdb.connect(":memory:")
         if view is not None:
-            database.register(view, cut)
-        return database.from_arrow(cut)
+            database.register(f"{view}__cut", cut)
+            source = f"SELECT {cut.select_list} FROM {quoted(view + '__cut')}"
+            database.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(view)} AS {source}")
+        return database.from_arrow(cut).project(cut.select_list)
 
     def __arrow_c_stream__(self: Reads, requested_schema: object | None = None) -> object:
         """The newest rows as a stream of Arrow, for any library that takes one; read in bounded memory."""

@@ -70,9 +70,21 @@ class Sql:
             held.enter_context(self.session.tables(cuts))
             yield held.enter_context(self.session.run(statement, parameters))
 
+    def schema(self, text: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Schema:
+        """The columns of the result of one statement, without reading a row. Raises: as `run`."""
+        statement = self.session.read(text)
+        rows = [self._row(name) for name in dict.fromkeys(statement.reads)]
+        with self.session.tables({row.name: empty_table(row) for row in rows}):
+            return self.session.schema(statement, parameters)
+
+    def tables(self) -> list[TableRow]:
+        """All tables that the reader may see, by name."""
+        return sorted(
+            (row for row in self._stores.tables.tables() if self._may_see(row.name)), key=lambda row: row.name
+        )
+
     def names(self) -> list[str]:
-        """All tables that the reader may see, in order."""
-        return sorted(row.name for row in self._stores.tables.tables() if self._may_see(row.name))
+        return [row.name for row in self.tables()]
 
     def _row(self, name: str) -> TableRow:
         if name.count(".") == 1 and self._may_see(name):
@@ -127,3 +139,15 @@ def dataset(stores: Stores, row: TableRow, plan: ReadPlan, *, check_lease: Calla
     reader = ArrowReader.of(stores, lambda part: read_tail(stores, row, part))
     columns = [column for column in table_columns(plan).values() if column.field_id is not None]
     return TableDataset(columns, partial(reader.batches, plan, check_lease=check_lease))
+
+
+def empty_table(row: TableRow) -> TableDataset:
+    """A table with the columns of *row* and no rows."""
+    from harness_pipelines.engines.duckdb.tables import TableDataset
+    from harness_pipelines.protocol.reading.selection import ReadColumn
+
+    columns = [
+        ReadColumn(name=column.name, type=column.type, required=column.required, field_id=number)
+        for number, column in enumerate(row.spec.columns)
+    ]
+    return TableDataset(columns, lambda selection: iter(()))

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -16,11 +25,46 @@ from click.testing import CliRunner, Result
 
 from harness_pipelines.app.sql import Sql, TableNotFound
 from harness_pipelines.cli.main import cli
+from harness_pipelines.engines.duckdb.session import QueryFailed
+from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
 from harness_pipelines.ports.errors import LakeFileMissing
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.contract.cut_rig import CutWorld
-from harness_pipelines_tests.contract.stores_rig import RealRig
+from harness_pipelines_tests.contract.stores_rig import RealRig, agrees
 
 pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option.*not implemented:UserWarning")
+KEY = uuid.UUID(int=7)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+#: By type a value as ingest has it, and as DuckDB gives it.
+VALUES: dict[str, tuple[object, object]] = {
+    "boolean": (True, True),
+    "int": (-1, -1),
+    "long": (7, 7),
+    "float": (0.5, 0.5),
+    "double": (2.25, 2.25),
+    "decimal": (Decimal("1.25"), Decimal("1.25")),
+    "date": (NOON.date(), NOON.date()),
+    "time": (NOON.time(), NOON.time()),
+    "timestamp": (NOON.replace(tzinfo=None), NOON.replace(tzinfo=None)),
+    "timestamptz": (NOON, NOON),
+    "string": ("\u00e5", "\u00e5"),
+    "binary": (b"\x01", b"\x01"),
+    "uuid": (KEY.bytes, str(KEY)),
+    "list": ([1, None], [1, None]),
+    "map": ([("a", 1)], [("a", 1)]),
+    "struct": ({"city": "Oslo", "key": KEY.bytes}, {"city": "Oslo", "key": str(KEY)}),
+}
+NESTED = {
+    "decimal": "decimal(9,2)",
+    "list": "list<int>",
+    "map": "map<string, int>",
+    "struct": "struct<city: string, key: uuid>",
+}
+TYPES = {name: NESTED.get(name, name) for name in VALUES}
+SCHEMA = pa.schema([pa.field(name, arrow_type(parse_type(kind))) for name, kind in TYPES.items()])
 PREDICATES = ("id < 7", "id IN (3, 44, 50)", "s IS NULL", "s IS NOT NULL AND id >= 12", "s = 'v3' OR id = 50")
 
 
@@ -31,7 +75,7 @@ def world(real: RealRig, tmp_path: Path) -> Iterator[CutWorld]:
     made.stores.close()
 
 
-def rows(world: CutWorld, sql: str, **at) -> Counter:
+def rows(world: CutWorld, sql: str, **at: Any) -> Counter[Any]:
     with Sql(world.stores) as sql_, sql_.run(sql.format(t=world.row.name), **at) as found:
         return Counter(tuple(row.values()) for row in found.read_all().to_pylist())
 
@@ -90,6 +134,70 @@ def test_what_a_read_raises_is_raised_by_the_query(world):
         file.unlink()
     with pytest.raises(LakeFileMissing):
         rows(world, "SELECT sum(id) FROM {t}")
+
+
+# -- other tables -----------------------------------------------------------------------------------------------------
+
+
+def put(world: CutWorld, user: pa.Table) -> None:
+    """Ingest the rows of *user* into partition 0, one at each offset; of a keyed table with `_op`."""
+    low = world.stores.segments.positions(world.row)[0].buffer_hi
+    high = low + user.num_rows
+    rows = with_coordinates(
+        user,
+        partition=0,
+        offsets=pa.array(range(low, high), pa.int64()),
+        timestamps_ms=pa.array([1_700_000_000_000] * user.num_rows, pa.int64()),
+        columns=world.row.spec.columns,
+    )
+    claim = world.rig.claim(world.row, Stage.INGEST)
+    writer = world.rig.writer(world.row, claim)
+    made = DecodedRange(partition=0, low=low, high=high, rows=rows, refused=(), leader_epoch=None)
+    writer.commit(world.stores.segments.open_segment(world.row), [made], confirm=agrees)
+    writer.close()
+    world.rig.ledger.release(claim)
+
+
+def test_a_keyed_table_has_the_newest_row_of_each_key(real, tmp_path):
+    world = CutWorld(real, tmp_path, key=["id"], views="stream", delete={"field": "op", "values": ["d"]})
+    changes = [("put", 1, "a"), ("put", 2, "b"), ("put", 1, "c"), ("put", 3, "d"), ("delete", 2, None), ("put", 3, "e")]
+    ops, ids, texts = zip(*changes, strict=True)
+    put(world, pa.table({"_op": ops, "id": pa.array(ids, pa.int64()), "s": pa.array(texts, pa.string())}))
+    assert rows(world, "SELECT id, s FROM {t}") == Counter([(1, "c"), (3, "e")])
+    for where in ("s = 'a'", "s = 'd'", "id = 2"):  # of what a newer row hides, a filter brings nothing back
+        assert rows(world, f"SELECT id FROM {{t}} WHERE {where}") == Counter()
+    assert rows(world, "SELECT s FROM {t} WHERE id = 3") == Counter([("e",)])
+    world.stores.close()
+
+
+def test_every_type_is_read_and_filtered(real, tmp_path):
+    world = CutWorld(real, tmp_path, columns=TYPES)
+    put(world, pa.Table.from_pylist([{name: one for name, (one, _) in VALUES.items()}, {}], schema=SCHEMA))
+    with Sql(world.stores) as sql, sql.run(f"SELECT * FROM {world.row.name} WHERE long IS NOT NULL") as found:
+        [seen] = found.read_all().to_pylist()
+    assert seen == {name: shown for name, (_, shown) in VALUES.items()}
+    for name in ("boolean", "long", "double", "decimal", "date", "time", "timestamp", "timestamptz", "string", "uuid"):
+        equal = f"SELECT count(*) FROM {{t}} WHERE {name} = (SELECT {name} FROM {{t}} WHERE long = 7)"
+        assert rows(world, equal) == Counter([(1,)]), name
+    assert rows(world, "SELECT count(*) FROM {t} WHERE struct.city = 'Oslo' AND list[1] = 1") == Counter([(1,)])
+    world.stores.close()
+
+
+def test_a_query_joins_tables_and_one_that_fails_leases_none(real, world, tmp_path):
+    other = CutWorld(real, tmp_path / "other")
+    world.ingest({0: 40})
+    other.ingest({0: 10, 1: 10})
+    both = f"SELECT count(*) FROM {world.row.name} a JOIN {other.row.name} b USING (id)"
+    assert rows(world, both) == Counter([(20,)])
+    with pytest.raises(UsageError, match="reads 2"):
+        rows(world, both, at=1)
+    with pytest.raises(QueryFailed):
+        rows(world, f"SELECT nme FROM {world.row.name}, {other.row.name}")
+    assert (
+        real.ask("SELECT * FROM harness.leases WHERE table_id = ANY(%s)", [[world.row.table_id, other.row.table_id]])
+        == []
+    )
+    other.stores.close()
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -161,7 +269,7 @@ def test_other_libraries_get_the_rows_of_a_read(world):
     assert sorted(table.to_pandas(columns=["id"])["id"]) == sorted(offset for _, offset, _ in truth.elements())
     stream = pa.RecordBatchReader.from_stream(table)
     assert stream.read_all().num_rows == truth.total()
-    assert pl.from_arrow(table).height == truth.total()
+    assert pl.DataFrame(table).height == truth.total()
 
 
 def test_a_relation_of_duckdb_is_one_cut_until_its_lease_ends(world):
@@ -178,3 +286,22 @@ def test_a_relation_of_duckdb_is_one_cut_until_its_lease_ends(world):
         with pytest.raises(duckdb.Error, match="has ended"):
             connection.sql("SELECT count(*) FROM orders").fetchall()
     assert world.table.to_duckdb().aggregate("count(*)").fetchall() == [(60,)]
+
+
+def test_ctrl_c_ends_a_query_at_once_with_130_and_leaves_no_file(world, tmp_path):
+    world.ingest({0: 40})
+    settings, target = world.stores.settings, tmp_path / "rows.csv"
+    long = f"SELECT t.i FROM {world.row.name}, range(1000000000000) t(i) WHERE t.i % 1000003 = id"
+    command = [sys.executable, "-m", "harness_pipelines.cli.main", "--home", str(tmp_path), "sql", long]
+    env = {**os.environ, "HARNESS_DSN": settings.dsn, "HARNESS_WAREHOUSE": settings.warehouse}
+    env |= {"HARNESS_CATALOG_NAME": settings.catalog_name, "HARNESS_KAFKA": "127.0.0.1:1", "HARNESS_SPARK": "local[1]"}
+    with subprocess.Popen([*command, "--output", str(target)], env=env, stderr=subprocess.PIPE, text=True) as process:
+        draft = target.with_name(f".{target.name}.new")
+        deadline = time.monotonic() + 120
+        while not draft.exists():
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "interrupted" in (process.stderr.read() if process.stderr else "")
+    assert list(tmp_path.glob("*rows.csv*")) == []

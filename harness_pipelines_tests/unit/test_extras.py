@@ -35,6 +35,7 @@ GUARDED = (
     "harness_pipelines.formats.schema.protobuf",
     "harness_pipelines.lakes.iceberg.catalogs.glue",
     "harness_pipelines.read.report.openlineage",
+    "harness_pipelines.serve.flight",
 )
 
 

@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from harness_pipelines.cli.common import duration, opened
+from harness_pipelines.cli.operate.serve_flight import FlightOptions, flight_options, flight_serving
 from harness_pipelines.cli.operate.serve_token import token
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
@@ -84,6 +85,7 @@ class ServeOptions:
     "--log-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Write the log of who read what to this file instead of standard error. It rotates at 32 MiB.",
 )  # fmt: skip
+@flight_options
 @json_option
 @click.pass_context
 def serve(ctx: click.Context, /, log_file: Path | None, json_target: str | None, **options: Any) -> None:
@@ -102,6 +104,7 @@ def serve(ctx: click.Context, /, log_file: Path | None, json_target: str | None,
       harness serve --tables 'shop.*' --port 0
       harness serve --host 0.0.0.0 --tls-cert server.crt --tls-key server.key
       harness serve --host 0.0.0.0 --behind-proxy --keep 2h
+      harness serve --flight 31337
       harness serve token create trino --tables 'shop.*' --expires 90d
     """
     if ctx.invoked_subcommand is not None:
@@ -110,6 +113,7 @@ def serve(ctx: click.Context, /, log_file: Path | None, json_target: str | None,
     from harness_pipelines.serve.attach import blocks
     from harness_pipelines.serve.server import is_loopback, listening, url_of
 
+    flight = FlightOptions.taken_from(options)
     wanted = ServeOptions(**options)
     _check(wanted)
     with listening(wanted.host, wanted.port) as listener:
@@ -120,8 +124,14 @@ def serve(ctx: click.Context, /, log_file: Path | None, json_target: str | None,
             application, table = _application(harness, wanted, tokens, local_only=is_local)
             url = url_of(listener, host=wanted.host, tls=tls is not None)
             attach = blocks(url, table=table, warehouse=harness.stores.warehouse)
-            started = {"url": url, "token": secret, "attach": attach}
-            with interruptible() as stop:
+            files = (tls.certificate, tls.key) if tls else None
+            with (
+                interruptible() as stop,
+                flight_serving(
+                    harness, flight, tokens, host=wanted.host, tables=wanted.tables, tls=files
+                ) as flight_url,
+            ):
+                started = {"url": url, "flight": flight_url, "token": secret, "attach": attach}
                 run(application, listener, stop, tls=tls, started=lambda: _show(started, json_target))
     if stop.number == signal.SIGINT:
         raise KeyboardInterrupt
@@ -218,6 +228,8 @@ def _show(started: dict[str, Any], json_target: str | None) -> None:
 
     def human() -> None:
         click.echo(f"serving at {started['url']}  (Ctrl-C ends it)\n")
+        if started["flight"]:
+            click.echo(f"Flight SQL at {started['flight']}\n")
         if started["token"]:
             click.echo(f"The token of this run, shown only here:\n\n  export {VARIABLE}={started['token']}\n")
         else:

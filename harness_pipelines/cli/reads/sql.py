@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import click
 
-from harness_pipelines.cli.common import LONG_MAX, at_option, duration, opened
+from harness_pipelines.cli.common import LONG_MAX, at_option, duration, opened, size
 from harness_pipelines.cli.reads.written import FORMATS, form_of, write_rows
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.reading.reads import At
 
 ROWS_MAX = 1000
-MEMORY_BYTES_MIN = 64 << 20
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-
-
-def size(_ctx: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    """Turn ``512MiB``, ``4GB`` or plain bytes into bytes (a click callback)."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)b?", value.strip().lower())
-    unit = _UNITS.get(found[2]) if found else None
-    if found is None or unit is None or not MEMORY_BYTES_MIN <= float(found[1]) * unit <= 1 << 50:
-        raise click.BadParameter(f"{value!r} is no size of at least 64 MiB, such as 512MiB or 4GB")
-    return int(float(found[1]) * unit)
 
 
 @click.command()
@@ -194,8 +181,6 @@ def _shell(settings: Settings, options: dict[str, Any]) -> None:
 
 
 def _on_spark(settings: Settings, text: str | None, options: dict[str, Any]) -> None:
-    from harness_pipelines.cli.reads.sql_spark import rows_of
-
     unknown = [name for name in ("form", "output", "memory", "timeout") if options[name] is not None]
     if unknown:
         word = "--format" if unknown[0] == "form" else f"--{unknown[0]}"
@@ -204,13 +189,36 @@ def _on_spark(settings: Settings, text: str | None, options: dict[str, Any]) -> 
         raise UsageError("`--engine spark` needs a query; the shell runs on DuckDB")
     limit, target = options["limit"], options["json_target"]
     limit = ROWS_MAX if limit is None else limit
-    columns, rows = rows_of(settings, text, at=options["at"], rows_max=limit + 1)
+    columns, rows = _rows_on_spark(settings, text, at=options["at"], rows_max=limit + 1)
     if target is not None:
         check_names(columns)
     shown = {"columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows[:limit]]}
     emit(shown, target, lambda: _show(columns, rows[:limit]))
     if len(rows) > limit:
         note(f"first {quantity(limit, 'row')}; more: --limit N")
+
+
+def _rows_on_spark(
+    settings: Settings, text: str, *, at: At | None, rows_max: int
+) -> tuple[list[str], list[tuple[object, ...]]]:
+    """The columns and at most *rows_max* rows of a query. Raises: SqlError, QueryFailed, and as `Table.to_spark`."""
+    from harness_pipelines.cli.reads.sql_tables import parse_query
+    from harness_pipelines.engines.spark.query import query as run_query
+
+    with opened(settings) as harness:
+        known = {table.name: table for table in harness.tables()}
+        parsed = parse_query(text, known)
+        if isinstance(at, int) and len(parsed.tables) > 1:
+            raise UsageError(f"--at {at}: a version is a number of one table; name a snapshot or a time")
+        views = {name: f"harness_{uuid4().hex}" for name in parsed.tables}
+        spark = harness.stores.spark()
+        with ExitStack() as held:
+            for name, view in views.items():
+                plan = known[name].plan(at=at)
+                held.callback(known[name].release, plan)
+                known[name].to_spark(spark, view=view, plan=plan)
+                held.callback(spark.catalog.dropTempView, view)
+            return run_query(spark, parsed.with_views(views), rows_max=rows_max)
 
 
 def _show(columns: list[str], rows: list[tuple[object, ...]]) -> None:

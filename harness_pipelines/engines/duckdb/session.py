@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness_pipelines.engines.duckdb.statements import Statement, read_statement, said, split
-from harness_pipelines.engines.duckdb.tables import TableDataset
+from harness_pipelines.engines.duckdb.tables import TableDataset, quoted
 from harness_pipelines.errors import HarnessError, UsageError
 
 MEMORY_BYTES = 1 << 30
@@ -84,18 +84,17 @@ class Session:
         made = {name.partition(".")[0] for name in tables}
         try:
             for schema in made:
-                self._database.execute(f"CREATE SCHEMA {_quoted(schema)}")
+                self._database.execute(f"CREATE SCHEMA {quoted(schema)}")
             for number, (name, table) in enumerate(tables.items()):
                 schema, _, short = name.partition(".")
                 self._database.register(f"harness_{number}", table)
-                self._database.execute(
-                    f"CREATE VIEW {_quoted(schema)}.{_quoted(short)} AS SELECT * FROM temp.harness_{number}"
-                )
+                source = f"SELECT {table.select_list} FROM temp.harness_{number}"
+                self._database.execute(f"CREATE VIEW {quoted(schema)}.{quoted(short)} AS {source}")
             yield
         finally:
             self._tables = {}
             for schema in made:
-                self._database.execute(f"DROP SCHEMA IF EXISTS {_quoted(schema)} CASCADE")
+                self._database.execute(f"DROP SCHEMA IF EXISTS {quoted(schema)} CASCADE")
             for number in range(len(tables)):
                 self._database.unregister(f"harness_{number}")
 
@@ -113,8 +112,20 @@ class Session:
                 found = self._database.execute(statement.text, parameters or None).to_arrow_reader(BATCH_ROWS)
             yield pa.RecordBatchReader.from_batches(found.schema, self._rows(found))
 
-    def _end(self, why: HarnessError) -> None:
-        """End the running query; another thread calls it."""
+    def schema(self, statement: Statement, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Schema:
+        """The columns of the result, without a row. Raises: QueryFailed."""
+        import duckdb
+
+        with self._explained():
+            try:
+                found = self._database.execute(f"FROM ({statement.bare}\n) LIMIT 0", parameters or None)
+            except duckdb.ParserException:  # EXPLAIN is none that a query can read from
+                found = self._database.execute(statement.text, parameters or None)
+            schema: pa.Schema = found.to_arrow_reader(1).schema
+        return schema
+
+    def end(self, why: HarnessError) -> None:
+        """End the running query; another thread calls it. The rows that are taken next raise *why*."""
         self._stopped = why
         self._database.interrupt()
 
@@ -135,7 +146,7 @@ class Session:
             yield
             return
         late = QueryTooSlow(f"the query ran longer than {self._limits.time_s:g} s and was ended")
-        timer = threading.Timer(self._limits.time_s, self._end, [late])
+        timer = threading.Timer(self._limits.time_s, self.end, [late])
         timer.daemon = True
         timer.start()
         try:
@@ -189,7 +200,3 @@ def _database(limits: Limits, spill: str) -> Any:
     made.execute("SET GLOBAL TimeZone = 'UTC'")
     made.execute("SET lock_configuration = true")
     return made
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -42,6 +42,16 @@ class Statement:
     parameters: tuple[str, ...]  #: ``1``, ``2``, ... or names
 
     @property
+    def bare(self) -> str:
+        """The text without the semicolon at its end."""
+        import duckdb
+
+        tokens = duckdb.tokenize(self.text)
+        text = self.text.encode()
+        last = tokens[-1][0] if tokens else len(text)
+        return (text[:last] if text[last:].startswith(b";") else text).decode()
+
+    @property
     def reads(self) -> Iterator[str]:
         """The names that are none of CTEs, in lower case: those of tables have a namespace."""
         for parts in self.tables:

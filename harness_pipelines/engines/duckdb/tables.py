@@ -18,7 +18,9 @@ import pyarrow.dataset
 from harness_pipelines.engines.duckdb.filters import pushed
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection
 from harness_pipelines.spec.predicate import refs
+from harness_pipelines.spec.types import Primitive
 
+UUID = Primitive("uuid")
 #: The rows of a selection of one cut, in batches. Each call reads the same cut.
 Reads = Callable[[Selection], Iterator[pa.RecordBatch]]
 
@@ -32,7 +34,7 @@ class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # PyArrow ha
     def __init__(self, columns: Sequence[ReadColumn], reads: Reads) -> None:
         self._columns = {column.name: column for column in columns}
         self._reads = reads
-        self._schema = pa.schema([pa.field(c.name, shown_type(c.arrow.type), c.arrow.nullable) for c in columns])
+        self._schema = pa.schema([pa.field(c.name, _scanned_type(c), c.arrow.nullable) for c in columns])
         self.failed: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -41,6 +43,17 @@ class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # PyArrow ha
     @property
     def schema(self) -> pa.Schema:
         return self._schema
+
+    @property
+    def select_list(self) -> str:
+        """The columns as queries see them, for a view over the dataset: UUIDs are made of their bytes there.
+
+        DuckDB pushes what it learns in a join into the scan, and fails where the column of the scan is a UUID.
+        """
+        return ", ".join(
+            f"{quoted(name)}::UUID AS {quoted(name)}" if column.type == UUID else quoted(name)
+            for name, column in self._columns.items()
+        )
 
     def scanner(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> TableScan:
         """A scan of *columns*, of the rows for which *filter* is true."""
@@ -79,6 +92,15 @@ class TableScan:
         except BaseException as error:
             self.table.failed = error
             raise
+
+
+def _scanned_type(column: ReadColumn) -> pa.DataType:
+    return pa.binary() if column.type == UUID else shown_type(column.arrow.type)
+
+
+def quoted(name: str) -> str:
+    """*name* as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def shown_type(kind: pa.DataType) -> pa.DataType:

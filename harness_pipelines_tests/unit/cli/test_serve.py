@@ -157,7 +157,7 @@ def test_on_this_machine_a_token_is_made_and_printed_once(tokens: Tokens, asked:
 def test_the_start_is_one_object_for_programs(tokens: Tokens, asked: dict[str, Any]):
     found = json.loads(run("--port", "0", "--json").stdout)
     assert found == asked["started"]
-    assert set(found) == {"url", "token", "attach"}
+    assert set(found) == {"url", "flight", "token", "attach"}
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", found["url"])
 
 

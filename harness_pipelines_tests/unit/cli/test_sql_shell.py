@@ -96,7 +96,7 @@ def test_every_mode_shows_the_same_rows(shell, capsys):
     assert said.out.splitlines() == [
         '"n","long name"',
         "0,x0",
-        "1,x1",
+        '1,"x1"',
         '{"n": 0, "long name": "x0"}',
         '{"n": 1, "long name": "x1"}',
         "        n = 0",

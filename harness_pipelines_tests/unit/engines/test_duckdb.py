@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -105,7 +105,9 @@ def session() -> Iterator[Session]:
         yield made
 
 
-def ask(session: Session, reads: Reads, sql: str, *parameters: object) -> list[tuple[object, ...]]:
+def ask(
+    session: Session, reads: Callable[[Selection], Iterator[pa.RecordBatch]], sql: str, *parameters: object
+) -> list[tuple[object, ...]]:
     statement = session.read(sql)
     with session.tables({"shop.orders": TableDataset(COLUMNS, reads)}), session.run(statement, parameters) as found:
         return [tuple(one.values()) for one in found.read_all().to_pylist()]
@@ -165,6 +167,14 @@ def test_every_type_comes_back_as_it_is(session, reads):
     key = str(KEYS[1])
     expected = {**row(1, 1.5), "key": key, "address": {"city": "c1", "key": key}, "keys": [key]}
     assert dict(zip(TYPES, found, strict=True)) == {**expected, "by name": [("a", key)]}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_what_duckdb_learns_while_a_query_runs_can_be_pushed_of_every_type(session, reads, name):
+    joined = f'SELECT count(*) FROM shop.orders a JOIN shop.orders b ON a."{name}" = b."{name}" AND b.id = 1'
+    assert ask(session, reads, joined) == [(2 if name == "ok" else 1,)]
+    first = f'SELECT id FROM shop.orders WHERE id IS NOT NULL ORDER BY "{name}" LIMIT 1'
+    assert len(ask(session, reads, first)) == 1
 
 
 def test_a_call_that_is_not_known_is_left_to_arrow():

@@ -1,0 +1,322 @@
+"""Flight SQL as clients speak it: logins, queries, prepared statements, catalogs, limits and ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from harness_pipelines.engines.duckdb.session import Limits, Session
+from harness_pipelines.engines.duckdb.tables import TableDataset
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.reading.selection import ReadColumn, Selection
+from harness_pipelines.serve.auth import KnownTokens, Principal
+from harness_pipelines.serve.flight import messages
+from harness_pipelines.serve.flight.server import FlightSqlServer
+from harness_pipelines.spec.arrow import to_arrow
+from harness_pipelines.spec.predicate import TRUE
+
+COLUMNS = {"id": {"type": "long", "required": True}, "s": "string"}
+LONG = "SELECT i FROM range(1000000000000) t(i)"
+
+
+class Tokens:
+    """Two logins; one may see one namespace only."""
+
+    def check(self, secret: str) -> Principal | None:
+        return {
+            "all": Principal(name="all", globs=("*",)),
+            "shop": Principal(name="shop", globs=("shop.*",)),
+        }.get(secret)
+
+
+class FakeSql:
+    """Queries over tables in memory, with a thousand rows each."""
+
+    def __init__(self, rows: Sequence[TableRow], principal: Principal, limits: Limits) -> None:
+        self._rows = [row for row in rows if principal.may_see(row.name)]
+        self.session = Session(limits)
+
+    def __enter__(self) -> FakeSql:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+    def _datasets(self) -> dict[str, TableDataset]:
+        columns = [
+            ReadColumn(name=c.name, type=c.type, required=c.required, field_id=i)
+            for i, c in enumerate(self._rows[0].spec.columns)
+        ]
+        return {row.name: TableDataset(columns, _read) for row in self._rows}
+
+    @contextmanager
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> Iterator[pa.RecordBatchReader]:
+        statement = self.session.read(text)
+        with self.session.tables(self._datasets()), self.session.run(statement, parameters) as found:
+            yield found
+
+    def schema(self, text: str, parameters: Sequence[Any] = ()) -> pa.Schema:
+        with self.session.tables(self._datasets()):
+            return self.session.schema(self.session.read(text), parameters)
+
+    def tables(self) -> list[TableRow]:
+        return self._rows
+
+
+def _read(selection: Selection) -> Iterator[pa.RecordBatch]:
+    rows = pa.table({"id": pa.array(range(1000), pa.int64()), "s": [f"row {i}" for i in range(1000)]})
+    rows = rows if selection.matching == TRUE else rows.filter(to_arrow(selection.matching))
+    yield from rows.select(list(selection.columns or ())).to_batches(max_chunksize=100)
+
+
+def table(name: str, **spec: Any) -> TableRow:
+    from harness_pipelines_tests.contract.stores_rig import MemoryRig
+
+    return MemoryRig().table(**{"table": name, "columns": COLUMNS, **spec})
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[TableRow]:
+    keyed = table("shop.people", key=["id"], delete={"field": "op", "values": ["d"]})
+    return [table("hr.orders"), table("shop.orders"), keyed]
+
+
+Serve = Callable[..., int]
+
+
+@pytest.fixture
+def serve(rows: list[TableRow]) -> Iterator[Serve]:
+    servers = []
+
+    def start(*, queries_max: int = 4, wait_s: float = 10.0, **limits: Any) -> int:
+        chosen = Limits(threads=1, **limits)
+        server = FlightSqlServer(
+            "grpc://127.0.0.1:0",
+            lambda principal: FakeSql(rows, principal, chosen),
+            KnownTokens(Tokens()),
+            queries_max=queries_max,
+            limits=chosen,
+        )
+        server._running.wait_s = wait_s
+        servers.append(server)
+        return int(server.port)
+
+    yield start
+    for one in servers:
+        one.shutdown()
+
+
+class Client:
+    """A client that has only PyArrow."""
+
+    def __init__(self, port: int, token: str | None = "all") -> None:
+        self.flight = fl.connect(f"grpc://127.0.0.1:{port}")
+        self.options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())] if token else [])
+
+    def info(self, name: str, **fields: Any) -> fl.FlightInfo:
+        command = messages.packed(name, **fields)
+        return self.flight.get_flight_info(fl.FlightDescriptor.for_command(command), self.options)
+
+    def open(self, info: fl.FlightInfo) -> fl.FlightStreamReader:
+        [endpoint] = info.endpoints
+        return self.flight.do_get(endpoint.ticket, self.options)
+
+    def ask(self, name: str, **fields: Any) -> pa.Table:
+        info = self.info(name, **fields)
+        found = self.open(info).read_all()
+        assert found.schema.equals(info.schema)
+        return found
+
+    def act(self, kind: str, body: bytes) -> list[bytes]:
+        return [one.body.to_pybytes() for one in self.flight.do_action(fl.Action(kind, body), self.options)]
+
+    def prepare(self, sql: str) -> Any:
+        [found] = self.act(
+            "CreatePreparedStatement", messages.packed("ActionCreatePreparedStatementRequest", query=sql)
+        )
+        return messages.unpacked(found)[1]
+
+    def bind(self, handle: bytes, values: pa.Table) -> None:
+        command = messages.packed("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+        writer, _ = self.flight.do_put(fl.FlightDescriptor.for_command(command), values.schema, self.options)
+        writer.write_table(values)
+        writer.done_writing()
+        writer.close()
+
+
+def test_a_query_streams_its_rows_with_the_columns_that_were_announced(serve):
+    client = Client(serve())
+    found = client.ask("CommandStatementQuery", query="SELECT id, s FROM shop.orders WHERE id < 3 ORDER BY id;")
+    assert found.to_pydict() == {"id": [0, 1, 2], "s": ["row 0", "row 1", "row 2"]}
+    assert client.ask("CommandStatementQuery", query="EXPLAIN SELECT 1").num_rows == 1
+    assert client.ask("CommandStatementQuery", query="DESCRIBE shop.orders").num_rows == 2
+
+
+@pytest.mark.parametrize("token", [None, "wrong", ""])
+def test_no_call_is_answered_without_a_token(serve, token):
+    client = Client(serve(), token)
+    for call in (
+        lambda: client.info("CommandStatementQuery", query="SELECT 1"),
+        lambda: client.ask("CommandGetTables"),
+        lambda: client.prepare("SELECT 1"),
+        lambda: client.bind(b"x", pa.table({"a": [1]})),
+    ):
+        with pytest.raises(fl.FlightUnauthenticatedError):
+            call()
+
+
+def test_a_name_and_a_token_as_password_give_the_header_of_later_calls(serve):
+    client = Client(serve(), None)
+    header = client.flight.authenticate_basic_token("any", "all")
+    client.options = fl.FlightCallOptions(headers=[header])
+    assert client.ask("CommandStatementQuery", query="SELECT 1 AS a").to_pydict() == {"a": [1]}
+
+
+def test_a_login_sees_its_tables_alone(serve):
+    client = Client(serve(), "shop")
+    names = client.ask("CommandGetTables").column("db_schema_name").to_pylist()
+    assert names == ["shop", "shop"]
+    assert client.ask("CommandGetDbSchemas").column("db_schema_name").to_pylist() == ["shop"]
+    with pytest.raises(pa.ArrowInvalid):
+        client.ask("CommandStatementQuery", query="SELECT * FROM hr.orders")
+
+
+def test_the_metadata_has_the_schemas_of_the_protocol(serve):
+    client = Client(serve())
+    found = client.ask("CommandGetTables", include_schema=True, table_name_filter_pattern="ord%")
+    assert [found.column(n).to_pylist() for n in ("catalog_name", "db_schema_name", "table_name", "table_type")] == [
+        [None, None], ["hr", "shop"], ["orders", "orders"], ["TABLE", "TABLE"]
+    ]  # fmt: skip
+    assert pa.ipc.read_schema(pa.py_buffer(found.column("table_schema")[0].as_py())).names == ["id", "s"]
+    assert client.ask("CommandGetTables", table_types=["VIEW"]).num_rows == 0
+    assert client.ask("CommandGetTables", db_schema_filter_pattern="s_op").num_rows == 2
+    assert client.ask("CommandGetCatalogs").num_rows == 0
+    assert client.ask("CommandGetTableTypes").to_pydict() == {"table_type": ["TABLE"]}
+    keys = client.ask("CommandGetPrimaryKeys", db_schema="shop", table="people").to_pylist()
+    assert [(one["column_name"], one["key_sequence"]) for one in keys] == [("id", 1)]
+    assert client.ask("CommandGetExportedKeys", table="people").num_rows == 0
+    info = {one["info_name"]: one["value"] for one in client.ask("CommandGetSqlInfo").to_pylist()}
+    assert (info[0], info[3], info[504]) == ("Harness Pipelines", True, '"')
+    assert client.ask("CommandGetSqlInfo", info=[3]).to_pylist() == [{"info_name": 3, "value": True}]
+    assert client.ask("CommandGetXdbcTypeInfo", data_type=12).column("type_name").to_pylist() == ["VARCHAR"]
+    assert client.ask("CommandGetXdbcTypeInfo").num_rows == 12
+
+
+def test_a_prepared_statement_takes_parameters_and_belongs_to_its_login(serve):
+    port = serve()
+    client = Client(port)
+    made = client.prepare("SELECT id, ? AS word FROM shop.orders WHERE id = ?")
+    handle = made.prepared_statement_handle
+    assert pa.ipc.read_schema(pa.py_buffer(made.dataset_schema)).names == ["id", "word"]
+    assert pa.ipc.read_schema(pa.py_buffer(made.parameter_schema)).names == ["1", "2"]
+    for number in (7, 8):
+        client.bind(handle, pa.table({"1": ["'; DROP"], "2": [number]}))
+        found = client.ask("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+        assert found.to_pydict() == {"id": [number], "word": ["'; DROP"]}
+    with pytest.raises(pa.ArrowInvalid, match="one row"):
+        client.bind(handle, pa.table({"1": ["a", "b"], "2": [1, 2]}))
+    with pytest.raises(fl.FlightServerError, match="not known"):
+        Client(port, "shop").ask("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+    client.act(
+        "ClosePreparedStatement",
+        messages.packed("ActionClosePreparedStatementRequest", prepared_statement_handle=handle),
+    )
+    with pytest.raises(fl.FlightServerError, match="not known"):
+        client.ask("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT nme FROM shop.orders", "DROP TABLE x", "SELECT * FROM read_csv('/etc/passwd')", "SELEC"]
+)
+def test_wrong_and_hostile_sql_is_an_invalid_argument(serve, sql):
+    client = Client(serve())
+    with pytest.raises(pa.ArrowInvalid):
+        client.info("CommandStatementQuery", query=sql)
+    with pytest.raises(pa.ArrowInvalid):
+        client.prepare(sql)
+    ticket = messages.packed("TicketStatementQuery", statement_handle=b'{"id": "1", "sql": "%s"}' % sql.encode())
+    with pytest.raises(pa.ArrowInvalid):
+        client.flight.do_get(fl.Ticket(ticket), client.options).read_all()
+
+
+def test_what_writes_and_what_is_no_flight_sql_is_refused(serve):
+    client = Client(serve())
+    for call in (
+        lambda: client.info("CommandStatementUpdate", query="SELECT 1"),
+        lambda: client.act("BeginTransaction", b""),
+        lambda: client.flight.get_flight_info(fl.FlightDescriptor.for_command(b"\xff"), client.options),
+        lambda: client.flight.do_get(fl.Ticket(b"nothing"), client.options).read_all(),
+    ):
+        with pytest.raises(pa.ArrowInvalid):
+            call()
+
+
+def test_a_query_is_cancelled_by_its_login_alone_and_gives_its_place_back(serve):
+    port = serve(queries_max=1)
+    client = Client(port)
+    info = client.info("CommandStatementQuery", query=LONG)
+    stream = client.open(info)
+    stream.read_chunk()
+    body = b"\x0a" + _varint(len(info.serialize())) + info.serialize()
+    assert Client(port, "shop").act("CancelFlightInfo", body) == [b"\x08\x03"]
+    assert client.act("CancelFlightInfo", body) == [b"\x08\x01"]
+    with pytest.raises(fl.FlightError, match="cancelled"):
+        while True:
+            stream.read_chunk()
+    assert client.act("CancelFlightInfo", body) == [b"\x08\x03"]
+    assert client.ask("CommandStatementQuery", query="SELECT 1 AS a").num_rows == 1
+
+
+def test_only_so_many_queries_run_at_once(serve):
+    client = Client(serve(queries_max=1, wait_s=0.2))
+    stream = client.open(client.info("CommandStatementQuery", query=LONG))
+    stream.read_chunk()
+    with pytest.raises(fl.FlightUnavailableError, match="all places"):
+        client.ask("CommandStatementQuery", query="SELECT 1")
+    stream.cancel()
+    del stream
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert client.ask("CommandStatementQuery", query="SELECT 1 AS a").num_rows == 1
+            return
+        except fl.FlightUnavailableError:
+            assert time.monotonic() < deadline
+
+
+def test_a_query_ends_after_its_time_also_when_its_client_takes_nothing(serve):
+    client = Client(serve(queries_max=1, time_s=1.0))
+    stream = client.open(client.info("CommandStatementQuery", query=LONG))
+    stream.read_chunk()
+    assert client.ask("CommandStatementQuery", query="SELECT 1 AS a").num_rows == 1, "within the wait for a place"
+    with pytest.raises(fl.FlightError, match="longer than 1 s"):
+        while True:
+            stream.read_chunk()
+
+
+def test_the_memory_of_a_query_is_bounded(serve):
+    client = Client(serve(memory_bytes=64 << 20))
+    with pytest.raises(fl.FlightServerError, match="64 MiB"):
+        client.ask("CommandStatementQuery", query="SELECT list(i) FROM range(100000000) t(i)")
+
+
+def test_wide_rows_come_in_messages_that_clients_take(serve):
+    client = Client(serve())
+    stream = client.open(client.info("CommandStatementQuery", query="SELECT repeat('x', 10000) AS x FROM range(2000)"))
+    sizes = [chunk.data.nbytes for chunk in stream]
+    assert sum(sizes) > 20_000_000
+    assert max(sizes) < 8 << 20
+
+
+def _varint(number: int) -> bytes:
+    found = b""
+    while number > 127:
+        found += bytes([number & 127 | 128])
+        number >>= 7
+    return found + bytes([number])
