@@ -40,6 +40,15 @@ class CutsFull(TryAgain):
     way_on = "serve with a shorter `--keep` or a longer `--every`, and let a worker run expire"
 
 
+class CutDamaged(TryAgain):
+    """A file of the newest cut of a table is lost or damaged, or what the ledger has of it cannot be read."""
+
+    way_on = (
+        "load the table again: the server retires such a cut, at most one a minute for each table, and makes another; "
+        "`harness fsck TABLE` names the files"
+    )
+
+
 class CutRejected(HarnessError):
     """A cut has values that no server of the harness writes."""
 
@@ -75,6 +84,7 @@ class Cut(CutDraft):
     """A cut that the ledger knows: its files stay until *until*."""
 
     table_id: int
+    published_at: datetime  #: by the ledger's clock, as the next two
     served_at: datetime
     until: datetime
 
@@ -102,14 +112,21 @@ class CutBook(Protocol):
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
 
-        Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull.
+        Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull, CutImpossible, TableUnknown.
         """
         ...
 
     def serve(self, cut: Cut, *, keep: timedelta) -> None:
-        """Let the files of *cut* stay for *keep* from now; written at most once a second for each cut.
+        """Let the files of *cut* stay for *keep* from now; written only where that is more than a second later.
 
-        Raises: CutOvertaken where the cut is gone: make another one.
+        Raises: CutOvertaken where the cut is gone or retired: make another one.
+        """
+        ...
+
+    def retire(self, cut: Cut) -> None:
+        """Let no server show the newest cut again, nor go on from its files, one of which is lost or damaged.
+
+        Nothing is done where *cut* is not the newest. Raises: CutDamaged where the one before it was retired just now.
         """
         ...
 
@@ -127,7 +144,14 @@ class CutFiles(Protocol):
         ...
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
-        """The rows of a chunk as they were written. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
+        """The rows of a chunk as they were written. Raises: CutDamaged, LakeUnreadable."""
+        ...
+
+    def check(self, cut: Cut) -> None:
+        """Read the metadata of *cut* and its list of manifests, and see that its other files are there, in full.
+
+        Raises, besides: CutDamaged. What changed in a manifest or a chunk without another size is not seen.
+        """
         ...
 
     def write_cut(
@@ -147,6 +171,7 @@ class CutFiles(Protocol):
         *makers* are what decides its rows besides the version and *bounds* (`protocol.cuts.snapshot_id`). *now_ms* is
         the server's clock. The draft's chunks are *chunks*, those that are new with the cut's sequence and
         snapshot: they are what the next cut is given.
-        Raises, besides: CutImpossible; LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
+        Raises, besides: CutImpossible; CutDamaged for what *chunks* and *previous* say that cannot be read;
+        LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
         """
         ...

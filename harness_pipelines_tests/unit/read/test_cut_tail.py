@@ -64,6 +64,7 @@ class Tail(World):
 
     def cut(self, server: Cutter | None = None) -> Cut:
         self.now_s += 1.0  # a cut is given out again for a moment
+        self.book.now += timedelta(seconds=1)
         return (server or self.cutter).load(self.table).cut
 
     def truth(self) -> Counter[Row]:

@@ -1,7 +1,7 @@
 -- name: newest
 -- The last cut, with whether it is alive, and whether the folder of the newest version's cuts is noted.
 SELECT t.table_id AS of_table, c.*, f.is_noted, clock_timestamp() AS now,
-       coalesce(c.until > clock_timestamp() AND c.history = harness.history(), false) AS is_alive,
+       coalesce(c.until > clock_timestamp() AND c.retired_at IS NULL AND c.history = harness.history(), false) AS is_alive,
        greatest(c.sequence + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS following
 FROM harness.tables t
 CROSS JOIN LATERAL (
@@ -23,6 +23,9 @@ SELECT served_at, until FROM harness.cut_publish(
 
 -- name: serve
 SELECT harness.cut_serve(%(table_id)s::integer, %(sequence)s::bigint, %(keep)s::interval) AS alive
+
+-- name: retire
+SELECT harness.cut_retire(%(table_id)s::integer, %(sequence)s::bigint) AS done
 
 -- name: reached_versions
 -- What has a row counts as alive: `upkeep/delete_ended` waits for a server that serves it just now.
