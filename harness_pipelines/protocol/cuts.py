@@ -41,7 +41,7 @@ UNNAMED_MAX = timedelta(minutes=15)
 #: found to be one (`upkeep/ripe`).
 CONDEMNED_FROM = UNNAMED_MAX + 2 * MAKING_MAX
 #: What the ledger takes of a cut (`cuts_are_small` of its migration), as JSON. It keeps chunks and parts of the last
-#: cut of a table alone. A topic of 2,000 partitions has 190 KB of bounds, and at most 105 KB of ranges in each chunk, of
+#: cut of a table alone. A topic of 2,000 partitions has 190 KB of bounds, and up to 105 KB of ranges in each chunk, of
 #: which it may have 150: 20 for the last half a million rows, and one for each half a million below.
 FILES_MAX = 1_000  #: that a cut names in the fresh folder: chunks, deletes, manifests, its list and its metadata
 FILES_BYTES_MAX = 256 * 2**10  #: of their paths
