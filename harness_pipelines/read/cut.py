@@ -86,6 +86,7 @@ class Cutter:
         self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
         self._checked: tuple[int, float] | None = None  #: sequence of a cut, and when its files were there
         self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
+        self._replaced: frozenset[str] = frozenset()  #: paths of chunks of a tail whose records the log has not any more
         self._compared_at: float | None = None  #: when the log was found to be the one that the chunks are of
 
     def load(self, table: TableRow) -> Served:
@@ -188,9 +189,11 @@ class Cutter:
     def _known(self, looked: Looked, newest: Cut | None, maker: str, *, clock: datetime, now: float) -> Known:
         """The chunks of the last cut, and those that this server wrote since, as far as they are still right."""
         self._unnamed = [(chunk, born) for chunk, born in self._unnamed if may_begin_with(born, now=clock)]
-        chunks = [*(newest.chunks if newest else ()), *(chunk for chunk, _ in self._unnamed)]
+        there = [*(newest.chunks if newest else ()), *(chunk for chunk, _ in self._unnamed)]
+        chunks = [chunk for chunk in there if chunk.path not in self._replaced]
         due = self._compared_at is None or now - self._compared_at >= COMPARED_EVERY_S
         known = still_right(self._stores, looked, chunks, maker=maker, compare=due)
+        self._replaced |= known.replaced
         if due:
             self._compared_at = now
         return known
@@ -240,7 +243,7 @@ class Cutter:
         cut = stores.cuts.publish(
             looked.table, draft, previous=previous, lease_id=looked.plan.lease_id, keep=self._keep
         )
-        self._unnamed = []
+        self._unnamed, self._replaced = [], frozenset()
         faults.point("serve.after_commit")
         log.info(
             "cut.published",
