@@ -86,7 +86,7 @@ class Cutter:
         self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
         self._checked: tuple[int, float] | None = None  #: sequence of a cut, and when its files were there
         self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
-        self._replaced: frozenset[str] = frozenset()  #: paths of chunks of a tail whose records the log has not any more
+        self._replaced: frozenset[str] = frozenset()  #: paths of chunks whose records the log has no more
         self._compared_at: float | None = None  #: when the log was found to be the one that the chunks are of
 
     def load(self, table: TableRow) -> Served:

@@ -118,7 +118,7 @@ class Forgetful(Files):
         return chunk
 
 
-@pytest.mark.parametrize("high", [{0: 90_000}, {p: 700 for p in range(40)}, {0: 1, 7: 50_000, 9: 3}])
+@pytest.mark.parametrize("high", [{0: 45_000}, {p: 700 for p in range(40)}, {0: 1, 7: 30_000, 9: 3}])
 def test_each_row_of_the_buffer_is_read_once_and_through_the_index(high: dict[int, int]):
     world = World(high=high, files=Forgetful())
     chunks = world.made()
