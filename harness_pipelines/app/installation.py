@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.lake_writes import RepairBuilds, SchemaBuilds
     from harness_pipelines.ports.proof import LakeBytes
     from harness_pipelines.ports.serving.cuts import CutFiles
+    from harness_pipelines.ports.serving.keys import BatchKeys
     from harness_pipelines.ports.source import Log
     from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
     from harness_pipelines.protocol.claims import Claim
@@ -84,6 +85,7 @@ _CLOSED = (
     "database",
     "readers",
     "watchers",
+    "logins",
     "catalog",
     "log",
     "schemas",
@@ -164,6 +166,11 @@ class Stores:
         return ledger_database(self.dsn, role=READER, size=1)
 
     @once
+    def logins(self) -> Database:
+        """A session that looks up tokens: it waits for no load, and strangers take no session from loads."""
+        return ledger_database(self.dsn, role=READER, size=1)
+
+    @once
     def ledger(self) -> PostgresLedger:
         return PostgresLedger(self.database, catalog=self.settings.catalog_name, owner=lambda: self.owner)
 
@@ -201,6 +208,14 @@ class Stores:
         return Cuts(self.readers)
 
     @once
+    def batch_keys(self) -> BatchKeys:
+        from harness_pipelines.lakes.iceberg.cuts.key_indexes import KeyIndexes
+        from harness_pipelines.lakes.iceberg.cuts.keys import IcebergKeys
+        from harness_pipelines.protocol.key_hashes import hasher
+
+        return IcebergKeys(hasher(), KeyIndexes())
+
+    @once
     def cut_files(self) -> CutFiles:
         from harness_pipelines.lakes.iceberg.cuts.cuts import IcebergCuts
 
@@ -222,7 +237,7 @@ class Stores:
     def tokens(self) -> Tokens:
         from harness_pipelines.ledgers.postgres.tokens import Tokens
 
-        return Tokens(lambda: self.readers, lambda: self.database)
+        return Tokens(lambda: self.logins, lambda: self.database)
 
     @once
     def buffer_reader(self) -> BufferReader:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from harness_pipelines.ports.requests import RecallRequests, ReclusterRequests
     from harness_pipelines.ports.serving.cuts import CutBook, CutFiles
+    from harness_pipelines.ports.serving.keys import BatchKeys
     from harness_pipelines.ports.serving.tokens import TokenBook
     from harness_pipelines.ports.source import Log
     from harness_pipelines.ports.upkeep import Expiry, LogNotes, QuarantineMover, StallNotes
@@ -48,6 +49,13 @@ class HasBufferReader(Protocol):
     @property
     def buffer_reader(self) -> BufferReads:
         """Reads segments in this process."""
+        ...
+
+
+class HasBatchKeys(Protocol):
+    @property
+    def batch_keys(self) -> BatchKeys:
+        """See `BatchKeys`."""
         ...
 
 

@@ -18,6 +18,7 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.formats.decoding import decoder_name
 from harness_pipelines.ports.access import (
+    HasBatchKeys,
     HasBufferReader,
     HasCutFiles,
     HasCuts,
@@ -30,6 +31,7 @@ from harness_pipelines.ports.access import (
 from harness_pipelines.ports.errors import LogRewritten
 from harness_pipelines.ports.ledger import TableRow, new_lease
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
+from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.cuts import (
     Chunk,
     CutBounds,
@@ -42,19 +44,31 @@ from harness_pipelines.protocol.cuts import (
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read.cut_chunks import RECALLED, ChunkMaker, Chunks, recalled_maker
 from harness_pipelines.read.cut_tail import Known, check_log_reaches, still_right
+from harness_pipelines.read.keyed_cut import KeyedCuts, as_served, as_written, merged_bounds, shows_as_much
 from harness_pipelines.read.plan import Looked, look_plan
 
 log = structlog.get_logger(__name__)
 MAKING_S_MAX = 120.0  #: from the look to the commit: shorter than any grace, after which expire takes files for orphans
 TRIES = 5  #: how often other servers may be faster
+CHUNKS_MAX = 900  #: the ledger takes a thousand files of a cut
+COMPARED_EVERY_S = 10.0  #: how often the log is asked whether it is still the one that chunks of a tail are of
 CHECKED_EVERY_S = 10.0  #: a cut is given out again for so long before its files are looked for once more
 SERVED_EVERY = timedelta(seconds=1)  #: the ledger notes no smaller difference
 FULL_MAX = timedelta(minutes=1)  #: how old the newest cut of a table may be that has as many as the ledger takes
-CHUNKS_MAX = 900  #: the ledger takes a thousand files of a cut
-COMPARED_EVERY_S = 10.0  #: how often the log is asked whether it is still the one that chunks of a tail are of
 
 
-class Ports(HasBufferReader, HasCutFiles, HasCuts, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
+class Ports(
+    HasBatchKeys,
+    HasBufferReader,
+    HasCutFiles,
+    HasCuts,
+    HasLakeReads,
+    HasLeases,
+    HasLog,
+    HasSchemas,
+    HasTables,
+    Protocol,
+):
     """The ports that it uses."""
 
 
@@ -71,6 +85,7 @@ class Served:
     table: TableRow
     cut: Cut
     made: bool  #: by this load
+    behind: int = 0  #: how many offsets the cut leaves out that the look has found
 
 
 class Cutter:
@@ -83,6 +98,7 @@ class Cutter:
     def __init__(self, stores: Ports, *, holder: str, keep: timedelta, every: timedelta) -> None:
         self._stores, self._holder = stores, holder
         self._keep, self._every = keep, every
+        self._keyed = KeyedCuts(stores, keep=keep)
         self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
         self._checked: tuple[int, float] | None = None  #: sequence of a cut, and when its files were there
         self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
@@ -125,22 +141,49 @@ class Cutter:
             bounds, maker = cut_bounds(looked.plan), maker_of(looked)
             check_log_reaches(looked, newest, bounds)
             known = self._known(looked, newest, maker, clock=clock, now=began)
-            if newest is not None and shows(newest, looked, bounds, maker) and known.has(newest.chunks):
-                served = self._again(looked.table, newest, clock)
-            else:
-                making = _Making(
-                    looked=looked,
-                    bounds=bounds,
-                    maker=maker,
-                    newest=newest,
-                    known=known,
-                    goes_on=bool(self._unnamed),
-                    began=began,
-                    clock=clock,
-                )
-                served = self._made_or_overtaken(making)
+            making = _Making(
+                looked=looked,
+                bounds=bounds,
+                maker=maker,
+                newest=newest,
+                known=known,
+                goes_on=bool(self._unnamed),
+                began=began,
+                clock=clock,
+            )
+            try:
+                served = self._again_or_made(making)
+            except CutOverLimits as over:
+                served = self._within_limits(making, over)
         self._looked = (served.cut.sequence, began)
         return served
+
+    def _again_or_made(self, making: _Making) -> Served:
+        newest, looked = making.newest, making.looked
+        if newest is None or not shows(newest, looked, making.bounds, making.maker):
+            return self._made_or_overtaken(making)
+        if not making.known.has(newest.chunks):
+            return self._made_or_overtaken(making)
+        return self._again(looked.table, newest, making.clock)
+
+    def _within_limits(self, making: _Making, over: CutOverLimits) -> Served:
+        """The state of the last merge, if it shows all that the last cut does; else that cut.
+
+        Raises: CutOverLimits where the table's spec wants that, and where there is neither.
+        """
+        looked, newest = making.looked, making.newest
+        if looked.table.spec.serve.over == "refuse":
+            raise over
+        bounds = merged_bounds(looked.plan)
+        if shows_as_much(bounds, newest):
+            served = self._again_or_made(replace(making, bounds=bounds))
+        elif newest is not None and not newest.is_over:
+            served = self._again(looked.table, newest, making.clock)
+        else:
+            raise over
+        behind = _behind(looked, served.cut)
+        log.info("cut.over_limits", table=looked.table.name, cut=served.cut.snapshot_id, behind=behind, why=str(over))
+        return replace(served, behind=behind)
 
     def _made_or_overtaken(self, making: _Making) -> Served:
         looked = making.looked
@@ -150,7 +193,9 @@ class Cutter:
             newer, clock = self._stores.cuts.newest(looked.table)
             if newer is None or not answers(newer, looked, making.bounds, making.maker):
                 raise
-            return self._again(looked.table, newer, clock)
+            with suppress(CutDamaged):  # the next try retires it
+                return self._again(looked.table, newer, clock)
+            raise
         except CutDamaged as damage:
             self._unnamed = []
             if making.goes_on:  # what is damaged may be one of these, and not the newest cut
@@ -230,7 +275,7 @@ class Cutter:
         draft = stores.cut_files.write_cut(
             looked.table,
             looked.state.version,
-            looked.plan,
+            as_written(looked.plan),
             chunks=chunks,
             previous=newest,
             bounds=making.bounds,
@@ -244,6 +289,7 @@ class Cutter:
             looked.table, draft, previous=previous, lease_id=looked.plan.lease_id, keep=self._keep
         )
         self._unnamed, self._replaced = [], frozenset()
+        self._keyed.published(cut)
         faults.point("serve.after_commit")
         log.info(
             "cut.published",
@@ -259,7 +305,7 @@ class Cutter:
 
     def _maker(self, making: _Making) -> ChunkMaker:
         """What makes the chunks of this cut."""
-        return Chunks(
+        chunks = Chunks(
             self._stores,
             making.looked,
             making.bounds,
@@ -268,6 +314,16 @@ class Cutter:
             sequence=making.newest.sequence + 1 if making.newest else 0,
             check=making.check,
             wrote=lambda chunk: self._unnamed.append((chunk, making.clock)),
+        )
+        if not making.looked.plan.key or making.bounds == merged_bounds(making.looked.plan):
+            return chunks
+        return self._keyed.maker(
+            making.looked,
+            making.bounds,
+            making.newest,
+            maker=making.maker,
+            recalled=chunks.recalled(),
+            check=making.check,
         )
 
 
@@ -301,25 +357,16 @@ def _check_count(table: TableRow, chunks: Sequence[Chunk]) -> None:
         )
 
 
-def as_served(looked: Looked) -> Looked:
-    """What of a state a cut shows: of a keyed table its merged state, for which no row has to be compared by its key.
-
-    Raises: CutImpossible for a keyed table without a batch view, whose lake is a changelog.
-    """
-    table, plan = looked.table, looked.plan
-    if not plan.key:
-        return looked
-    if not table.view_set.clustered:
-        raise CutImpossible(f"{table.name}: a keyed table with `views: stream` has only a changelog in the lake")
-    merged = {p: replace(b, stream_hi=b.batch_hi, buffer_hi=b.batch_hi) for p, b in plan.bounds.items()}
-    lake = tuple(part for part in plan.lake if part.view == "batch")
-    return replace(looked, plan=replace(plan, bounds=merged, lake=lake, buffer=None, tail=None))
-
-
 def cut_bounds(plan: ReadPlan) -> CutBounds:
     """Up to which offset each part of the cut of *plan* reaches."""
     tail = plan.tail.high if plan.tail else {}
     return {p: (b.start, b.batch_hi, b.stream_hi, tail.get(p, b.buffer_hi)) for p, b in plan.bounds.items()}
+
+
+def _behind(looked: Looked, cut: Cut) -> int:
+    """Offsets that the state has and the cut has not."""
+    ends = cut_bounds(looked.plan)
+    return sum(max(0, ends[p][3] - high) for p, (_, _, _, high) in cut.bounds.items() if p in ends)
 
 
 def makers_of(looked: Looked, maker: str) -> tuple[str, ...]:

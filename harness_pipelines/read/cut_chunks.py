@@ -190,10 +190,10 @@ class Chunks:
         self.written = self.rows = 0  #: chunks and rows that this cut writes
 
     def chunks(self) -> Iterator[Chunk]:
-        yield from self._recalled()
+        yield from self.recalled()
         yield from self._above()
 
-    def _recalled(self) -> Iterator[Chunk]:
+    def recalled(self) -> Iterator[Chunk]:
         """Those of the rows of the batch view that lie in Postgres, as one generation of them.
 
         Their segment has no order, so each of these chunks has some rows of all ranges, and only all of them are kept.

@@ -115,6 +115,25 @@ class RecallRules(SpecPart):
     ] = 1_000_000
 
 
+class ServeRules(SpecPart):
+    """Limits of the cuts that `harness serve` makes of a keyed table."""
+
+    hot_rows: Annotated[
+        Count,
+        Field(
+            description="Up to this number of keys with a version above the batch view, `harness serve` shows the "
+            "newest version of each; a server holds some 100 bytes for each in memory."
+        ),
+    ] = 1_000_000
+    over: Annotated[
+        Literal["lake", "refuse"],
+        Field(
+            description="Above it: lake: the state of the last merge is shown, or the last cut until the merge has "
+            "passed that; refuse: loads are refused."
+        ),
+    ] = "lake"
+
+
 class Layout(SpecPart):
     """Clustering of the batch view."""
 
@@ -302,6 +321,7 @@ class TableSpec(SpecPart):
     shards: Annotated[Literal[1], Field(description="Number of sets of partitions with separate workers.")] = 1
     tier: Annotated[TierRules, Field(description="When buffered rows move to the lake.")] = TierRules()
     recall: Annotated[RecallRules, Field(description="Limit of `harness recall`.")] = RecallRules()
+    serve: Annotated[ServeRules, Field(description="Limits of `harness serve`.")] = ServeRules()
     on_error: Annotated[
         Literal["quarantine", "stop"],
         Field(description="Action for a record that does not fit: quarantine it, or stop the table."),

@@ -128,6 +128,21 @@ class Cuts:
                 "ago; it is not served, and none is made in its place yet"
             )
 
+    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
+        """The cut that all servers give out in this window of *every_s* by the ledger's clock, if it is alive.
+
+        Of a window without one it is *mine* from now on. A window begins at a whole multiple of its length.
+        """
+        given = {"table_id": table.table_id, "seconds": every_s, "mine": None if mine is None else mine.sequence}
+        with self.database.transaction() as connection:
+            row = connection.execute(sql("cuts/pinned"), given).fetchone()
+        return None if row is None else _cut(row)
+
+    def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
+        """The cut of a snapshot, by whatever server, if it is alive."""
+        found = self.database.rows("cuts/known", {"table_id": table.table_id, "snapshot_id": snapshot_id})
+        return _cut(found[0]) if found else None
+
 
 def _check_size(table: TableRow, draft: CutDraft) -> None:
     """Raises: CutImpossible, for what the ledger does not take, as the last check: all is written by now."""

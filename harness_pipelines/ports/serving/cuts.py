@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.protocol.keyed_cuts import Hidden
     from harness_pipelines.protocol.reading.narrowing import Ranges
     from harness_pipelines.protocol.reading.plan import ReadPlan
     from harness_pipelines.protocol.versions import Version
@@ -130,6 +131,17 @@ class CutBook(Protocol):
         """
         ...
 
+    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
+        """The cut that all servers give out in this window of *every_s* (1 to 300), if it is alive.
+
+        Of a window without one it is *mine* from now on, which was published. Windows are those of the ledger's clock.
+        """
+        ...
+
+    def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
+        """The cut of a snapshot, by whatever server it was made, if it is alive."""
+        ...
+
 
 class CutFiles(Protocol):
     """Writes cuts beside the views. Every method raises what the storage raises: LakeAway, StoreRefused."""
@@ -140,6 +152,13 @@ class CutFiles(Protocol):
         """Write *rows*, in the plan's columns and all coordinates, as one file: all rows of *ranges*, in offset order.
 
         Raises, besides: CutImpossible for a row elsewhere; LakeFileMissing, LakeFileBroken, LakeUnreadable.
+        """
+        ...
+
+    def write_hidden(self, table: TableRow, version: Version, hidden: Hidden, *, sequence: int) -> Chunk:
+        """Write which rows of some data files a cut hides, as one file, which the cut names among its chunks.
+
+        The data files are chunks, or files of a view that is not partitioned; *hidden* names at least one row.
         """
         ...
 
@@ -169,7 +188,8 @@ class CutFiles(Protocol):
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are.
 
         *makers* are what decides its rows besides the version and *bounds* (`protocol.cuts.snapshot_id`). *now_ms* is
-        the server's clock. The draft's chunks are *chunks*, those that are new with the cut's sequence and
+        the server's clock. A cut of *bounds* that end below those of *plan* is the merged state of a keyed table, and
+        says so. The draft's chunks are *chunks*, those that are new with the cut's sequence and
         snapshot: they are what the next cut is given.
         Raises, besides: CutImpossible; CutDamaged for what *chunks* and *previous* say that cannot be read;
         LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.

@@ -27,6 +27,7 @@ from harness_pipelines.lakes.iceberg.read.manifests import listed_in
 from harness_pipelines.lakes.iceberg.read.scan import pinned, scan
 from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.ports.serving.cuts import CutDraft, CutImpossible
+from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import LakePart
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.protocol.reading.selection import table_columns
@@ -587,7 +588,15 @@ def test_unmerged_rows_of_a_keyed_table_are_refused_and_its_merged_state_says_wh
     assert_same(rig, draft)
     [snapshot] = StaticTable.from_metadata(draft.metadata).metadata.snapshots
     assert snapshot.summary is not None
-    assert snapshot.summary["harness.freshness"] == "merged"
+    assert snapshot.summary["harness.freshness"] == "fresh"
+    ahead = replace(rig.plan(), bounds={**rig.bounds, 0: Bounds(start=0, batch_hi=4, stream_hi=6, buffer_hi=9)})
+    told = {p: (b.start, b.batch_hi, b.stream_hi, b.buffer_hi) for p, b in rig.bounds.items()}
+    behind = rig.cuts.write_cut(
+        rig.table, rig.version(), ahead, chunks=[], previous=draft, bounds=told, makers=(), now_ms=NOW_MS
+    )
+    [snapshot] = StaticTable.from_metadata(behind.metadata).metadata.snapshots
+    assert snapshot.summary is not None
+    assert (snapshot.summary["harness.freshness"], snapshot.summary["harness.behind"]) == ("merged", "5")
 
 
 def test_views_that_give_a_column_different_ids_are_refused(rig: CutRig):

@@ -19,7 +19,7 @@ from pyiceberg.types import IcebergType
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.cuts.folder import Place
-from harness_pipelines.lakes.iceberg.cuts.manifests import Entry, Stamp, entry_of
+from harness_pipelines.lakes.iceberg.cuts.manifests import DATA, DELETES, Entry, Stamp, entry_of
 from harness_pipelines.lakes.iceberg.cuts.shape import CutShape
 from harness_pipelines.lakes.iceberg.parquet import damage_named, parquet_file, write_rows
 from harness_pipelines.lakes.iceberg.read.field_ids import FIELD_ID, by_field_ids
@@ -133,7 +133,7 @@ def data_file_of(entry: str) -> DataFile:
         name: {int(i): bytes.fromhex(bound) for i, bound in told[name].items()} for name in _BOUNDS
     }
     return DataFile.from_args(
-        content=DataFileContent.DATA,
+        content=DataFileContent(told.get("content", DATA)),
         file_path=told["path"],
         file_format=FileFormat.PARQUET,
         partition=Record(),
@@ -159,9 +159,14 @@ def _named(chunk: Chunk, stamp: Stamp) -> Chunk:
     return replace(chunk, sequence=stamp.sequence, entry=entry)
 
 
-def entries_of_chunks(chunks: Sequence[Chunk], stamp: Stamp) -> list[Entry]:
-    """The entries of *chunks*, of `named_by`, in the manifest of a cut; a chunk without rows has none."""
-    return [_entry(chunk, stamp) for chunk in chunks if chunk.rows]
+def entries_of_chunks(chunks: Sequence[Chunk], stamp: Stamp) -> list[list[Entry]]:
+    """The entries of *chunks*, of `named_by`, for each manifest of a cut: of rows, and of what hides some.
+
+    A chunk without rows has none.
+    """
+    found = [_entry(chunk, stamp) for chunk in chunks if chunk.rows]
+    manifests = ([entry for entry in found if entry.content == content] for content in (DATA, DELETES))
+    return [entries for entries in manifests if entries]
 
 
 def _entry(chunk: Chunk, stamp: Stamp) -> Entry:
@@ -171,6 +176,7 @@ def _entry(chunk: Chunk, stamp: Stamp) -> Entry:
         data_file_of(chunk.entry),
         status=ManifestEntryStatus.ADDED if is_new else ManifestEntryStatus.EXISTING,
         stamp=Stamp(snapshot=snapshot, sequence=chunk.sequence),
+        is_ours=True,
     )
 
 

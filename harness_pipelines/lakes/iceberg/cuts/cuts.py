@@ -10,6 +10,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
 
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.cuts import chunks as chunk_files
+from harness_pipelines.lakes.iceberg.cuts.deletes import write_hidden
 from harness_pipelines.lakes.iceberg.cuts.folder import Place, common_folder
 from harness_pipelines.lakes.iceberg.cuts.manifests import Listed, Stamp, write_list, write_manifest
 from harness_pipelines.lakes.iceberg.cuts.metadata import snapshot, write_metadata
@@ -30,7 +31,9 @@ from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutDraft, CutImpossible, CutPart
+from harness_pipelines.protocol.cut_checks import FRESH, MERGED
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp, snapshot_id
+from harness_pipelines.protocol.keyed_cuts import Hidden
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
 from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.protocol.versions import Version
@@ -89,6 +92,11 @@ class IcebergCuts:
         with reachable(table.name, "writing a chunk of a cut"):
             return chunk_files.write_chunk(seen, place, shape, rows, ranges=ranges, maker=maker, sequence=sequence)
 
+    def write_hidden(self, table: TableRow, version: Version, hidden: Hidden, *, sequence: int) -> Chunk:
+        """Write which rows of some data files a cut hides, as one file. Raises: LakeAway, StoreRefused."""
+        with reachable(table.name, "writing position deletes of a cut"):
+            return write_hidden(self._place(table, version), hidden, sequence=sequence)
+
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
         """The rows of a chunk as they were written. Raises: CutDamaged, LakeUnreadable."""
         try:
@@ -125,9 +133,9 @@ class IcebergCuts:
         parts, manifests, own = _view_manifests(writing, views, previous.parts if previous else {})
         with told_of("a chunk"):
             named = chunk_files.named_by(chunks, stamp)
-            entries = chunk_files.entries_of_chunks(named, stamp)
+            listed = list(chunk_files.entries_of_chunks(named, stamp))
         with reachable(table.name, "writing a cut"):
-            if entries:
+            for entries in listed:
                 added = write_manifest(place, views.shape, views.shape.plain, entries, stamp=stamp)
                 manifests, own = [*manifests, added], [*own, added.path]
             listed_at = write_list(place, manifests, stamp=stamp)
@@ -215,9 +223,7 @@ def _view_manifests(
 
 
 def _summary(plan: ReadPlan, bounds: CutBounds) -> dict[str, str]:
-    """What the snapshot says of the cut. That of a keyed table is its merged state."""
-    return {
-        "harness.version": str(plan.version),
-        "harness.bounds": bounds_text(bounds),
-        "harness.freshness": "merged" if plan.key else "fresh",
-    }
+    """What the snapshot says of the cut: with how many offsets it is behind the plan, if it is a merged state."""
+    behind = sum(max(0, b.buffer_hi - bounds[p][3]) for p, b in plan.bounds.items())
+    found = {"harness.version": str(plan.version), "harness.bounds": bounds_text(bounds), "harness.freshness": FRESH}
+    return found if not behind else found | {"harness.freshness": MERGED, "harness.behind": str(behind)}

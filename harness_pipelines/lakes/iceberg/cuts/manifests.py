@@ -36,7 +36,7 @@ class Entry:
     """A live file of a manifest, encoded as an existing one."""
 
     path: str
-    hides_in: str | None  #: of position deletes: the data file whose rows they hide; None: it holds rows
+    hides_in: str | None  #: of position deletes: the data file whose rows they hide, "" if several; None: it holds rows
     rows: int
     sequence: int
     partition: tuple[int | None, ...]
@@ -177,14 +177,23 @@ def _existing(found: ManifestEntry) -> Entry:
     )
 
 
-def entry_of(file: DataFile, *, status: ManifestEntryStatus, stamp: Stamp, written: int | None = None) -> Entry:
+def entry_of(
+    file: DataFile,
+    *,
+    status: ManifestEntryStatus,
+    stamp: Stamp,
+    written: int | None = None,
+    is_ours: bool = False,
+) -> Entry:
     """The entry of a file that the snapshot of *stamp* added; *written* as in `avro.entry`, if it is another number.
 
-    Raises: ForeignDeletes.
+    One that *is_ours* may hide rows of several files. Raises: ForeignDeletes.
     """
     hides_in = None
     if int(file.content) != DATA and (hides_in := deleted_from(file)) is None:
-        raise foreign(file.file_path)
+        if not is_ours:
+            raise foreign(file.file_path)
+        hides_in = ""
     sequence = stamp.sequence if written is None else written
     return Entry(
         path=file.file_path,

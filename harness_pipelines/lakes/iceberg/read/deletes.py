@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from harness_pipelines.lakes.iceberg.read.live_files import LiveFiles
 
 AT_ONCE = 8  #: small files that are read and written at once: a store far away answers slowly, but many at a time
-_SCHEMA = pa.schema([
+#: The columns of a file of position deletes.
+POSITIONS = pa.schema([
     pa.field("file_path", pa.string(), nullable=False, metadata={b"PARQUET:field_id": str(PATH_ID).encode()}),
     pa.field("pos", pa.int64(), nullable=False, metadata={b"PARQUET:field_id": str(POSITION_ID).encode()}),
 ])  # fmt: skip
@@ -122,7 +123,7 @@ def write_deletes(io: FileIO, place: str, data: LakeFile, positions: Positions, 
     """Write at *place* which rows of *data*, a file of the partitioning *spec_id*, are hidden; sorted, each once."""
     count, path = len(positions), data.path
     target = io.new_output(place)
-    table = pa.table([pa.repeat(pa.scalar(path), count), pa.array(positions)], schema=_SCHEMA)
+    table = pa.table([pa.repeat(pa.scalar(path), count), pa.array(positions)], schema=POSITIONS)
     with target.create() as stream:
         write_table(table, stream, use_dictionary=["file_path"])
     size = len(target)

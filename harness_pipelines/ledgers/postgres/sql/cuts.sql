@@ -35,3 +35,13 @@ WHERE v.table_id = %(table_id)s AND v.version IN (
 
 -- name: reached_files
 SELECT DISTINCT path FROM harness.cuts, unnest(files) AS path WHERE table_id = %(table_id)s
+
+-- name: pinned
+SELECT c.*, true AS is_alive FROM harness.cut_pin(%(table_id)s::integer, %(seconds)s::integer, %(mine)s::bigint) AS pinned
+JOIN harness.cuts c ON c.table_id = %(table_id)s AND c.sequence = pinned
+
+-- name: known
+-- A cut by its id, if it is alive: what an engine reports of may be of another server.
+SELECT c.*, true AS is_alive FROM harness.cuts c
+WHERE c.table_id = %(table_id)s AND c.snapshot_id = %(snapshot_id)s AND c.until > clock_timestamp()
+  AND c.history = harness.history() ORDER BY c.sequence DESC LIMIT 1

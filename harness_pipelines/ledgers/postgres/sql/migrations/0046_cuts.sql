@@ -299,6 +299,8 @@ CREATE TABLE harness.tokens (
     token_id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name       text NOT NULL UNIQUE CHECK (name ~ '^[a-z][a-z0-9_.-]{0,62}$'),
     hash       bytea NOT NULL UNIQUE CHECK (octet_length(hash) = 32), -- SHA-256 of 32 random bytes
+    old_hash   bytea UNIQUE CHECK (octet_length(old_hash) = 32), -- of the secret before the last rotation
+    old_until  timestamptz,                    -- up to when that one is good, too
     globs      text[] NOT NULL CHECK (cardinality(globs) BETWEEN 1 AND 100 AND array_position(globs, NULL) IS NULL
                                       AND octet_length(array_to_string(globs, '')) <= 16384),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -306,11 +308,13 @@ CREATE TABLE harness.tokens (
     expires_at timestamptz,
     revoked_at timestamptz,
     CONSTRAINT tokens_in_time CHECK (
-        created_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND coalesce(expires_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)
+        created_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND coalesce(old_until BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)
+        AND coalesce(expires_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)
         AND coalesce(revoked_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true))
 );
 GRANT SELECT, INSERT, UPDATE ON harness.tokens TO harness_definer;
-GRANT SELECT (token_id, name, globs, created_at, created_by, expires_at, revoked_at) ON harness.tokens TO harness_worker;
+GRANT SELECT (token_id, name, globs, created_at, created_by, expires_at, revoked_at, old_until) ON harness.tokens
+    TO harness_worker;
 
 -- NULL: the name is taken. HP019: there are 10000 already.
 CREATE FUNCTION harness.token_create(its_name text, its_hash bytea, its_globs text[], lasts interval) RETURNS integer
@@ -336,13 +340,64 @@ BEGIN
 END;
 $$;
 
--- The token of a secret, by the digest, if it is valid now: who has no secret learns of no token.
+-- Another secret for a token, which lasts from now on. The one before is good for some more time, but for no longer than it
+-- was; the one before that is not. false: there is no token of the name, or it was revoked.
+CREATE FUNCTION harness.token_rotate(its_name text, its_hash bytea, lasts interval, overlap interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+BEGIN
+    UPDATE harness.tokens SET hash = its_hash, old_hash = hash, old_until = least(began + overlap, expires_at),
+        expires_at = began + lasts
+    WHERE name = its_name AND revoked_at IS NULL;
+    RETURN FOUND;
+END;
+$$;
+
+-- The token of a secret, by the digest, if it is valid now: who has no secret learns of no token. It expires when this secret
+-- does.
 CREATE FUNCTION harness.token_check(its_hash bytea)
 RETURNS TABLE (token_id integer, name text, globs text[], created_at timestamptz, created_by name, expires_at timestamptz,
-               revoked_at timestamptz)
+               revoked_at timestamptz, old_until timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT t.token_id, t.name, t.globs, t.created_at, t.created_by, t.expires_at, t.revoked_at FROM harness.tokens t
+    SELECT t.token_id, t.name, t.globs, t.created_at, t.created_by, t.expires_at, t.revoked_at, t.old_until
+    FROM harness.tokens t
     WHERE t.hash = its_hash AND t.revoked_at IS NULL AND coalesce(t.expires_at > clock_timestamp(), true)
+    UNION ALL
+    SELECT t.token_id, t.name, t.globs, t.created_at, t.created_by, t.old_until, t.revoked_at, t.old_until
+    FROM harness.tokens t WHERE t.old_hash = its_hash AND t.revoked_at IS NULL AND t.old_until > clock_timestamp()
+$$;
+
+-- Which cut all loads of a window get that want one cut for some seconds. A window has a number by the ledger's clock.
+CREATE TABLE harness.cut_pins (
+    table_id integer NOT NULL REFERENCES harness.tables ON DELETE CASCADE,
+    seconds  integer NOT NULL CHECK (seconds BETWEEN 1 AND 300), -- how long a window is
+    slot     bigint NOT NULL,                  -- number of the last window that a load came in
+    sequence bigint NOT NULL,                  -- of the first cut that was given out in it
+    PRIMARY KEY (table_id, seconds)
+);
+GRANT SELECT ON harness.cut_pins TO harness_reader;
+GRANT SELECT, INSERT, UPDATE ON harness.cut_pins TO harness_definer;
+
+-- The sequence of the cut of this window, if it is alive. Where there is none, that of *mine*, for all loads after this one.
+CREATE FUNCTION harness.cut_pin(of_table integer, its_seconds integer, mine bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now_slot bigint := floor(extract(epoch FROM clock_timestamp()) / its_seconds);
+    found    bigint;
+BEGIN
+    IF EXISTS (SELECT FROM harness.cuts c WHERE c.table_id = of_table AND c.sequence = mine AND c.retired_at IS NULL) THEN
+        INSERT INTO harness.cut_pins AS p (table_id, seconds, slot, sequence) VALUES (of_table, its_seconds, now_slot, mine)
+        ON CONFLICT (table_id, seconds) DO UPDATE SET slot = excluded.slot, sequence = excluded.sequence
+        WHERE p.slot <> excluded.slot OR NOT EXISTS (
+            SELECT FROM harness.cuts c WHERE c.table_id = of_table AND c.sequence = p.sequence
+            AND c.until > clock_timestamp() AND c.history = harness.history() AND c.retired_at IS NULL);
+    END IF;
+    SELECT p.sequence INTO found FROM harness.cut_pins p JOIN harness.cuts c USING (table_id, sequence)
+    WHERE p.table_id = of_table AND p.seconds = its_seconds AND p.slot = now_slot AND c.until > clock_timestamp()
+      AND c.history = harness.history() AND c.retired_at IS NULL;
+    RETURN found;
+END;
 $$;
 
 GRANT CREATE ON SCHEMA harness TO harness_definer; -- a function is given only to who could have made it there
@@ -352,6 +407,8 @@ ALTER FUNCTION harness.cut_serve OWNER TO harness_definer;
 ALTER FUNCTION harness.cut_retire OWNER TO harness_definer;
 ALTER FUNCTION harness.token_create OWNER TO harness_definer;
 ALTER FUNCTION harness.token_revoke OWNER TO harness_definer;
+ALTER FUNCTION harness.token_rotate OWNER TO harness_definer;
+ALTER FUNCTION harness.cut_pin OWNER TO harness_definer;
 ALTER FUNCTION harness.token_check OWNER TO harness_definer;
 REVOKE CREATE ON SCHEMA harness FROM harness_definer;
 REVOKE ALL ON FUNCTION harness.cut_folder, harness.cut_bounds_wrong, harness.cut_parts_wrong, harness.cut_prepare,
@@ -361,3 +418,6 @@ GRANT EXECUTE ON FUNCTION harness.cut_bounds_wrong, harness.cut_parts_wrong TO h
 GRANT EXECUTE ON FUNCTION harness.cut_prepare, harness.cut_publish, harness.cut_serve, harness.cut_retire, harness.token_check
     TO harness_reader;
 GRANT EXECUTE ON FUNCTION harness.token_create, harness.token_revoke TO harness_worker;
+REVOKE ALL ON FUNCTION harness.token_rotate, harness.cut_pin FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION harness.token_rotate TO harness_worker;
+GRANT EXECUTE ON FUNCTION harness.cut_pin TO harness_reader;
