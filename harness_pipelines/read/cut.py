@@ -16,7 +16,7 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.formats.decoding import decoder_name
+from harness_pipelines.formats.records import decoder_name
 from harness_pipelines.ports.access import (
     HasBatchKeys,
     HasBufferReader,

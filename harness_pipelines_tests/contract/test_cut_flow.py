@@ -73,11 +73,12 @@ class Slow:
     """The clock of a server for which each chunk takes fifty seconds; *rows* are those of the chunks."""
 
     def __init__(self, world: CutWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.rows, write = 0.0, list[int](), world.stores.cut_files.write_chunk
+        self.now_s, self.step_s, self.rows = 0.0, 50.0, list[int]()
+        write = world.stores.cut_files.write_chunk
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
         def slow(*given: Any, **words: Any) -> Chunk:
-            self.now_s += 50.0
+            self.now_s += self.step_s
             made = write(*given, **words)
             self.rows.append(made.rows)
             return made
@@ -94,6 +95,7 @@ def test_a_buffer_that_takes_longer_than_a_cut_may_is_served_by_a_later_load_and
     for _ in range(2):
         with pytest.raises(module.CutTooSlow, match="goes on from what was written"):
             world.cut()
+    slow.step_s = 0.0
     found = world.cut()
     world.assert_exact(found)
     assert sum(slow.rows) == 750
@@ -108,6 +110,7 @@ def test_what_a_server_wrote_and_another_one_was_faster_with_is_in_its_next_cut(
         first.load(world.table.row)
     with pytest.raises(module.CutTooSlow):
         other.load(world.table.row)  # it knows nothing of the first one's
+    slow.step_s = 0.0
     found = first.load(world.table.row).cut
     world.assert_exact(found)
     assert sum(slow.rows) == 450 + 300, "each of them wrote what it has once"

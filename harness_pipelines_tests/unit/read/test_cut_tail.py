@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.formats.decoding import ELSEWHERE, decoder_name
+from harness_pipelines.formats.records import ELSEWHERE, decoder_name
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.serving.cuts import Cut
