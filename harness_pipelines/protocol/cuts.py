@@ -36,11 +36,13 @@ REUSE = timedelta(milliseconds=100)  #: engines load a table two to four times i
 MAKING_MAX = timedelta(minutes=2)  #: from the look to the publication of a cut: the maker's lease
 #: How old a chunk that no cut names may be when a server begins a cut with it: what one cut had no time for, the next
 #: one of the same server goes on from.
-UNNAMED_MAX = timedelta(minutes=30)
-CONDEMNED_FROM = UNNAMED_MAX + 2 * MAKING_MAX  #: no file that no cut names is an orphan earlier, whatever the grace is
+UNNAMED_MAX = timedelta(minutes=15)
+#: No file that no cut names is an orphan earlier, whatever the grace is, nor is deleted earlier than this after it was
+#: found to be one (`upkeep/ripe`).
+CONDEMNED_FROM = UNNAMED_MAX + 2 * MAKING_MAX
 #: What the ledger takes of a cut (`cuts_are_small` of its migration), as JSON. It keeps chunks and parts of the last
-#: cut of a table alone. A topic of 2,000 partitions has 190 KB of bounds, and 105 KB of ranges in each chunk, of which
-#: it may have 150: 20 for the last half a million rows, and one for each half a million below.
+#: cut of a table alone. A topic of 2,000 partitions has 190 KB of bounds, and up to 105 KB of ranges in each chunk, of
+#: which it may have 150: 20 for the last half a million rows, and one for each half a million below.
 FILES_MAX = 1_000  #: that a cut names in the fresh folder: chunks, deletes, manifests, its list and its metadata
 FILES_BYTES_MAX = 256 * 2**10  #: of their paths
 BOUNDS_BYTES_MAX = 2**20

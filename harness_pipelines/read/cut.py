@@ -16,7 +16,7 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.formats.decoding import decoder_name
+from harness_pipelines.formats.records import decoder_name
 from harness_pipelines.ports.access import (
     HasBatchKeys,
     HasBufferReader,
@@ -106,9 +106,10 @@ class Cutter:
         self._keep, self._every = keep, every
         self._keyed = KeyedCuts(stores, keep=keep)
         self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
-        self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
-        self._compared_at: float | None = None  #: when the log was found to be the one that the chunks are of
         self._checked: tuple[int, float] | None = None  #: sequence of a cut, and when its files were there
+        self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
+        self._replaced: frozenset[str] = frozenset()  #: paths of chunks whose records the log has no more
+        self._compared_at: float | None = None  #: when the log was found to be the one that the chunks are of
 
     def load(self, table: TableRow) -> Served:
         """The newest cut, which is that of the state as it is now or was within `every`.
@@ -147,7 +148,14 @@ class Cutter:
             check_log_reaches(looked, newest, bounds)
             known = self._known(looked, newest, maker, clock=clock, now=began)
             making = _Making(
-                looked=looked, bounds=bounds, maker=maker, newest=newest, known=known, began=began, clock=clock
+                looked=looked,
+                bounds=bounds,
+                maker=maker,
+                newest=newest,
+                known=known,
+                goes_on=bool(self._unnamed),
+                began=began,
+                clock=clock,
             )
             try:
                 served = self._again_or_made(making)
@@ -195,6 +203,11 @@ class Cutter:
             with suppress(CutDamaged):  # the next try retires it
                 return self._again(looked.table, newer, clock)
             raise
+        except CutDamaged as damage:
+            self._unnamed = []
+            if making.goes_on:  # what is damaged may be one of these, and not the newest cut
+                raise CutOvertaken(f"{damage}; load the table again") from damage
+            raise
         except TryAgain:
             raise
         except LogRewritten as error:  # the log is another one since the chunks were compared with it
@@ -228,9 +241,11 @@ class Cutter:
     def _known(self, looked: Looked, newest: Cut | None, maker: str, *, clock: datetime, now: float) -> Known:
         """The chunks of the last cut, and those that this server wrote since, as far as they are still right."""
         self._unnamed = [(chunk, born) for chunk, born in self._unnamed if may_begin_with(born, now=clock)]
-        chunks = [*(newest.chunks if newest else ()), *(chunk for chunk, _ in self._unnamed)]
+        there = [*(newest.chunks if newest else ()), *(chunk for chunk, _ in self._unnamed)]
+        chunks = [chunk for chunk in there if chunk.path not in self._replaced]
         due = self._compared_at is None or now - self._compared_at >= COMPARED_EVERY_S
         known = still_right(self._stores, looked, chunks, maker=maker, compare=due)
+        self._replaced |= known.replaced
         if due:
             self._compared_at = now
         return known
@@ -280,7 +295,7 @@ class Cutter:
         cut = stores.cuts.publish(
             looked.table, draft, previous=previous, lease_id=looked.plan.lease_id, keep=self._keep
         )
-        self._unnamed = []
+        self._unnamed, self._replaced = [], frozenset()
         self._keyed.published(cut)
         faults.point("serve.after_commit")
         log.info(
@@ -328,6 +343,7 @@ class _Making:
     maker: str  #: see `maker_of`
     newest: Cut | None
     known: Known
+    goes_on: bool  #: chunks that no cut names are among these
     began: float  #: by this process's clock
     clock: datetime  #: the ledger's, then
 

@@ -77,6 +77,7 @@ class Known:
 
     chunks: tuple[Chunk, ...]
     read_as: Mapping[str, ReadAs] = field(default_factory=dict)  #: by path, of those of a tail
+    replaced: frozenset[str] = frozenset()  #: paths of those whose records the log does not have any more
 
     def has(self, chunks: Iterable[Chunk]) -> bool:
         """True if all of *chunks* are among them."""
@@ -114,12 +115,15 @@ def still_right(stores: Ports, looked: Looked, chunks: Sequence[Chunk], *, maker
         return Known(chunks=tuple(chunks))
     told = {chunk.path: _Told.of(chunk) for chunk in ours}
     if compare and _is_rewritten(stores, looked, ours, told):
-        return Known(chunks=tuple(chunk for chunk in chunks if chunk.maker != maker))
+        others = tuple(chunk for chunk in chunks if chunk.maker != maker)
+        return Known(chunks=others, replaced=frozenset(told))
     found: dict[str, ReadAs] = {}
     changed: set[str] = set()
     for chunk in ours:
         one = told[chunk.path]
-        unsettled = _unsettled_now(stores, looked, tail, one.spans) if one.spans else {}
+        is_read = all(tail.low.get(p, high) <= low and high <= tail.high[p] for p, (low, high) in one.spans.items())
+        unsettled = _unsettled_now(stores, looked, tail, one.spans) if one.spans and is_read else {}
+        # What the lake has a part of is decoded again: the log may not have the rest any more.
         if one.spans and digest_of(unsettled) != one.digest:
             changed.add(chunk.path)
         found[chunk.path] = ReadAs(epochs=one.epochs, unsettled=unsettled)

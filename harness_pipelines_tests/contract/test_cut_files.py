@@ -25,6 +25,7 @@ from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.serving.cuts import CutOvertaken
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.cuts import CONDEMNED_FROM
 from harness_pipelines.spec.locations import normal
 from harness_pipelines_tests.contract.cuts_rig import Server, server_of
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
@@ -137,11 +138,11 @@ def test_what_a_server_wrote_and_never_published_is_an_orphan(real: RealRig, ser
     assert {*expire(real, server.table).deleted} >= {*draft.files, refused}
 
 
-def test_whatever_the_grace_is_a_server_has_five_minutes(real: RealRig):
+def test_whatever_the_grace_is_a_server_has_as_long_as_it_may_go_on_from_what_it_wrote(real: RealRig):
     made = real.table(partitions=1, files=True, retention={**RETENTION, "grace": "1s"})
     server = server_of(real, made)
     draft = server.look().written()
-    young = time.time() - 240
+    young = time.time() - CONDEMNED_FROM.total_seconds() + 60
     for location in draft.files:
         os.utime(path(location), (young, young))
     expire(real, made)
@@ -150,7 +151,8 @@ def test_whatever_the_grace_is_a_server_has_five_minutes(real: RealRig):
     expire(real, made)
     assert condemned(real, made) >= {*draft.files}
     real.ask(
-        "UPDATE harness.condemned_files SET since = since - interval '4 minutes' WHERE table_id = %s", [made.table_id]
+        "UPDATE harness.condemned_files SET since = since - %s WHERE table_id = %s",
+        [CONDEMNED_FROM - MINUTE, made.table_id],
     )
     server.publish(draft)
     assert expire(real, made).deleted == []

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from harness_pipelines.protocol.cuts import Chunk
+from harness_pipelines.read import cut as module
+from harness_pipelines.read import cut_chunks
 from harness_pipelines_tests.contract.cut_rig import CutWorld, seen
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
@@ -62,6 +67,53 @@ def test_a_server_that_begins_takes_over_the_chunks_of_another(world):
     assert {c.path for c in first.chunks} <= {c.path for c in second.chunks}
     assert sum(c.rows for c in second.chunks if c not in first.chunks) == 1
     world.assert_exact(second)
+
+
+class Slow:
+    """The clock of a server for which each chunk takes fifty seconds; *rows* are those of the chunks."""
+
+    def __init__(self, world: CutWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.step_s, self.rows = 0.0, 50.0, list[int]()
+        write = world.stores.cut_files.write_chunk
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+        def slow(*given: Any, **words: Any) -> Chunk:
+            self.now_s += self.step_s
+            made = write(*given, **words)
+            self.rows.append(made.rows)
+            return made
+
+        monkeypatch.setattr(world.stores.cut_files, "write_chunk", slow)
+
+
+def test_a_buffer_that_takes_longer_than_a_cut_may_is_served_by_a_later_load_and_no_row_is_written_twice(
+    world, monkeypatch
+):
+    monkeypatch.setattr(cut_chunks, "CHUNK_ROWS_MAX", 100)
+    world.ingest({0: 450, 1: 300})
+    slow = Slow(world, monkeypatch)
+    for _ in range(2):
+        with pytest.raises(module.CutTooSlow, match="goes on from what was written"):
+            world.cut()
+    slow.step_s = 0.0
+    found = world.cut()
+    world.assert_exact(found)
+    assert sum(slow.rows) == 750
+    assert {chunk.path for chunk in found.chunks} <= {*found.files}
+
+
+def test_what_a_server_wrote_and_another_one_was_faster_with_is_in_its_next_cut(world, monkeypatch):
+    monkeypatch.setattr(cut_chunks, "CHUNK_ROWS_MAX", 100)
+    world.ingest({0: 450})
+    slow, first, other = Slow(world, monkeypatch), world.cutter, world.server()
+    with pytest.raises(module.CutTooSlow):
+        first.load(world.table.row)
+    with pytest.raises(module.CutTooSlow):
+        other.load(world.table.row)  # it knows nothing of the first one's
+    slow.step_s = 0.0
+    found = first.load(world.table.row).cut
+    world.assert_exact(found)
+    assert sum(slow.rows) == 450 + 300, "each of them wrote what it has once"
 
 
 @pytest.mark.parametrize("engine", ["DuckDB", "chDB", "Polars", "Daft", "DataFusion"])

@@ -198,8 +198,7 @@ class Upkeep:
 
     def has_ripe(self, table: TableRow) -> bool:
         """Files have been condemned for longer than the grace."""
-        grace = timedelta(seconds=table.spec.retention.grace)
-        return bool(self.database.rows("upkeep/ripe", {"table_id": table.table_id, "grace": grace}))
+        return bool(self.database.rows("upkeep/ripe", _ripe(table)))
 
     def delete_ripe(
         self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
@@ -209,10 +208,9 @@ class Upkeep:
         What the store keeps holds no other file up, and is tried again by the next run.
         Raises: SizeGuard, with nothing removed, unless *remove_large*; WarehouseTaken; FilesKept at the end.
         """
-        grace = timedelta(seconds=table.spec.retention.grace)
         with self.database.transaction() as connection:
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
-            found = connection.execute(sql("upkeep/ripe"), {"table_id": table.table_id, "grace": grace}).fetchall()
+            found = connection.execute(sql("upkeep/ripe"), _ripe(table)).fetchall()
             if not dry_run:
                 check_held(connection, claim)
         if not found:  # the lake is not walked for nothing
@@ -471,6 +469,12 @@ def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Versio
     built_on = connection.execute(sql("upkeep/versions_of"), {**key, "versions": bases}).fetchall()
     known = [*in_reach, *(rows.version(row) for row in built_on)]
     return needless(made, in_reach=[v.overlays for v in known], open_moves={row["move_id"] for row in moves})
+
+
+def _ripe(table: TableRow) -> dict[str, Any]:
+    """The parameters of `upkeep/ripe`."""
+    grace = timedelta(seconds=table.spec.retention.grace)
+    return {"table_id": table.table_id, "grace": grace, "cuts_take": CONDEMNED_FROM}
 
 
 def _identifiers(table: TableRow) -> dict[ViewName, tuple[str, str]]:

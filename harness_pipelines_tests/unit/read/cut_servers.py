@@ -27,7 +27,7 @@ class Book:
 
     cuts: list[Cut] = field(default_factory=list)
     now: datetime = NOW
-    before_publish: Callable[[], None] = lambda: None
+    before_publish: Callable[[], object] = lambda: None
 
     def newest(self, table: Any) -> tuple[Cut | None, datetime]:
         return (self.cuts[-1] if self.cuts else None), self.now
@@ -40,11 +40,14 @@ class Book:
             raise CutOvertaken("another server was faster")
         assert draft.snapshot_id not in {cut.snapshot_id for cut in self.cuts}, "F2: one id is one cut"
         words = {word: getattr(draft, word) for word in CutDraft.__dataclass_fields__}
-        cut = Cut(**words, table_id=table.table_id, served_at=self.now, until=self.now + keep)
+        cut = Cut(**words, table_id=table.table_id, published_at=self.now, served_at=self.now, until=self.now + keep)
         self.cuts.append(cut)
         return cut
 
     def serve(self, cut: Cut, *, keep: timedelta) -> None: ...
+
+    def retire(self, cut: Cut) -> None:
+        raise AssertionError("no cut is damaged")
 
     def end(self) -> None:
         """The time of all cuts ends."""
@@ -77,6 +80,9 @@ class Files:
         return conformed(
             self.rows[chunk.path].select(list(columns)), pa.schema([one.arrow for one in columns.values()])
         )
+
+    def check(self, cut: Cut) -> None:
+        assert self.rows.keys() >= {chunk.path for chunk in cut.chunks}
 
     def write_cut(
         self,

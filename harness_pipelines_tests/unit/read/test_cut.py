@@ -33,10 +33,9 @@ class World:
     """A table whose state is always that of the newest cut; it counts how often it is looked at."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.newest, self.looks = 1000.0, known(7), 0
+        self.now_s, self.newest, self.looks, self.later = 1000.0, known(7), 0, timedelta(0)
         self.checked, self.served, self.retired = list[int](), list[int](), list[int]()
         self.damaged: set[int] = set()
-        self.clock_at: datetime | None = None  #: the ledger's, where it does not go with this process's
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(module, "look_plan", self._look)
         monkeypatch.setattr(module, "as_served", lambda looked: looked)
@@ -56,7 +55,7 @@ class World:
     @property
     def clock(self) -> datetime:
         """The ledger's."""
-        return self.clock_at or AT + timedelta(seconds=self.now_s - 1000.0)
+        return AT + timedelta(seconds=self.now_s - 1000.0) + self.later
 
     def _check(self, cut: Cut) -> None:
         self.checked.append(cut.sequence)
@@ -278,11 +277,11 @@ def test_a_cut_that_takes_too_long_is_given_up_and_the_next_one_goes_on_from_wha
 
 def test_what_is_too_old_by_the_clock_of_the_ledger_is_not_gone_on_from(world, monkeypatch):
     slow, cutter = Slow(world, monkeypatch, count=7), world.cutter(keep_s=900.0, every_s=0.1)
-    for later in (timedelta(0), UNNAMED_MAX, UNNAMED_MAX + timedelta(seconds=1)):
-        world.clock_at = AT + later
+    for later_s in (0.0, UNNAMED_MAX.total_seconds() - 150.0, UNNAMED_MAX.total_seconds() + 1.0):
+        world.later += timedelta(seconds=later_s)  # more than this process's clock, as of one that slept
         with pytest.raises(CutTooSlow):
             cutter.load(TABLE)
-    assert slow.begun == [[], ["0", "1", "2"], ["3", "4", "5"]]
+    assert slow.begun == [[], ["0", "1", "2"], []]
 
 
 @pytest.mark.parametrize(
@@ -294,10 +293,26 @@ def test_chunks_that_may_be_to_blame_are_not_gone_on_from(world, monkeypatch, er
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    world.stores.cut_files = SimpleNamespace(write_cut=fail)
+    world.stores.cut_files = SimpleNamespace(write_cut=fail, check=world._check)
     monkeypatch.setattr(module, "makers_of", lambda *_: ())
     monkeypatch.setattr(module, "TRIES", 1)
     for _ in range(2):
         with pytest.raises(type(error)):
             cutter.load(TABLE)
     assert slow.begun == [[], ["0", "1"] if kept else []]
+
+
+def test_a_damaged_chunk_that_no_cut_names_retires_no_cut(world, monkeypatch):
+    slow, cutter = Slow(world, monkeypatch, count=4), world.cutter(keep_s=900.0, every_s=0.1)
+    with pytest.raises(CutTooSlow):
+        cutter.load(TABLE)
+
+    def damaged(*_: object, **__: object) -> None:
+        raise CutDamaged("a chunk is gone")
+
+    world.stores.cut_files = SimpleNamespace(write_cut=damaged, check=world._check)
+    monkeypatch.setattr(module, "makers_of", lambda *_: ())
+    monkeypatch.setattr(module, "MAKING_S_MAX", 10_000.0)
+    with pytest.raises(CutDamaged):
+        cutter.load(TABLE)
+    assert (slow.begun, world.retired) == ([[], ["0", "1", "2"], []], [])

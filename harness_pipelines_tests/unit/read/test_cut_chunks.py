@@ -20,7 +20,7 @@ from harness_pipelines.protocol.reading.plan import BufferPart, OverlayPart, Rea
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.read import cut_chunks
-from harness_pipelines.read.cut_chunks import Chunks, Filling, Run, first_of
+from harness_pipelines.read.cut_chunks import Chunks, Content, Filling, Run, first_of
 from harness_pipelines.read.cut_tail import Known
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
@@ -118,7 +118,7 @@ class Forgetful(Files):
         return chunk
 
 
-@pytest.mark.parametrize("high", [{0: 90_000}, {p: 700 for p in range(40)}, {0: 1, 7: 50_000, 9: 3}])
+@pytest.mark.parametrize("high", [{0: 45_000}, {p: 700 for p in range(40)}, {0: 1, 7: 30_000, 9: 3}])
 def test_each_row_of_the_buffer_is_read_once_and_through_the_index(high: dict[int, int]):
     world = World(high=high, files=Forgetful())
     chunks = world.made()
@@ -190,7 +190,7 @@ runs = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 3
 @given(runs, st.integers(1, 12))
 @settings(deadline=None)
 def test_what_is_filled_has_each_run_once_in_order_and_is_bounded(story: list[tuple[int, int, int]], rows_max: int):
-    at, wanted, found = dict.fromkeys(range(3), 0), Counter[tuple[int, int]](), []
+    at, wanted, found = dict.fromkeys(range(3), 0), Counter[tuple[int, int]](), list[Content]()
     filling = Filling(at, SCHEMA, rows_max=rows_max, bytes_max=MIB)
     for p, count, gap in story:
         offsets = range(at[p], at[p] + count)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.formats.decoding import ELSEWHERE, decoder_name
+from harness_pipelines.formats.records import ELSEWHERE, decoder_name
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.serving.cuts import Cut
@@ -64,6 +64,7 @@ class Tail(World):
 
     def cut(self, server: Cutter | None = None) -> Cut:
         self.now_s += 1.0  # a cut is given out again for a moment
+        self.book.now += timedelta(seconds=1)
         return (server or self.cutter).load(self.table).cut
 
     def truth(self) -> Counter[Row]:
@@ -81,6 +82,11 @@ class Tail(World):
         [*before, last] = self.table.history
         made = replace(last, spec=spec.model_dump(mode="json"))
         self.table = TableRow(**{**_words(self.table), "spec": spec, "history": (*before, made)})
+
+    def moved(self, high: int) -> None:
+        """Tier has the records below *high*."""
+        self.rig.ingest(self.table, {0: (0, high)})
+        self.rig.move(self.table, {0: 0}, {0: high})
 
     @property
     def counted(self) -> int:
@@ -180,7 +186,12 @@ def test_a_cut_of_another_decoder_is_no_answer_though_it_has_all_offsets(made: C
     world.produce(4)
     old, other = world.table, world.server()
     world.spec_is(transform={"derive": {"s": "'2'"}})
-    world.book.before_publish = lambda: other.load(old)  # the other server has read the spec before the apply
+
+    def faster() -> None:
+        other.load(old)  # it has read the spec before the apply
+        world.book.now += timedelta(seconds=1)
+
+    world.book.before_publish = faster
     world.assert_exact()
 
 
@@ -246,6 +257,38 @@ def test_a_leader_that_shows_while_the_tail_is_read_lets_the_log_be_compared_at_
     world.assert_exact()
     cut_off(world, end=8, then=5)
     world.assert_exact()  # though it was compared a moment ago
+
+
+def test_what_the_log_has_lost_stays_lost_while_a_large_tail_is_decoded_again(
+    made: Callable[..., Tail], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cut_chunks, "CHUNK_ROWS_MAX", 16)
+    world = made()
+    world.produce(160)
+    world.assert_exact()
+    cut_off(world, end=8, then=152)
+
+    def slow(_: object) -> None:
+        world.now_s += 50.0
+
+    world.files.on_chunk, before = slow, world.counted
+    for _ in range(3):  # the log is not compared for each of them
+        monkeypatch.setattr(module, "COMPARED_EVERY_S", 11.0 if world.counted == before else 10_000.0)
+        world.now_s += 11.0
+        with pytest.raises(module.CutTooSlow):
+            world.cut()
+    world.files.on_chunk = lambda _: None
+    world.assert_exact()
+    assert world.counted == 2 * before, "and each of the others was decoded once"
+
+
+def test_records_without_a_schema_that_the_lake_has_by_now_are_not_looked_for(avro: Tail):
+    """The log may not have them any more: they are in quarantine."""
+    avro.assert_exact()
+    avro.moved(4)
+    avro.log.delete_records(TOPIC, 0, 4)
+    avro.record(5, 1)
+    avro.assert_exact()
 
 
 def test_a_new_leader_after_a_clean_election_starts_no_chunk_again(made: Callable[..., Tail]):

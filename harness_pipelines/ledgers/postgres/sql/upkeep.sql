@@ -99,12 +99,12 @@ WHERE table_id = %(table_id)s AND path = ANY(%(paths)s) RETURNING path
 
 -- name: ripe
 -- Condemned for a grace, and before the oldest open move was planned: whatever the storage's clock says of its age, a
--- file that such a move writes was not there then. Both times are of this one clock. So for a server: it publishes what it
--- writes within two minutes.
+-- file that such a move writes was not there then. Both times are of this one clock. So for a server: what it
+-- writes is in a cut within a time that no grace shortens, or in none.
 SELECT path, bytes FROM harness.condemned_files
 WHERE table_id = %(table_id)s AND since <= clock_timestamp() - CASE
     WHEN EXISTS (SELECT FROM harness.cut_folders d WHERE d.table_id = %(table_id)s)
-    THEN greatest(%(grace)s, interval '5 minutes') ELSE %(grace)s END AND since <= coalesce(least((
+    THEN greatest(%(grace)s, %(cuts_take)s) ELSE %(grace)s END AND since <= coalesce(least((
     SELECT min(planned_at) FROM harness.moves m WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED'
 ), (
     SELECT min(planned_at) FROM harness.moves m WHERE m.table_id = %(table_id)s AND m.state = 'ABANDONED'
