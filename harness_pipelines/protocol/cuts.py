@@ -33,8 +33,8 @@ CHUNK_BYTES_MAX = 64 * 2**20
 CUTS_ALIVE_MAX = 5_000
 REUSE = timedelta(milliseconds=100)  #: engines load a table two to four times in one query
 MAKING_MAX = timedelta(minutes=2)  #: from the look to the publication of a cut: the maker's lease
-#: What the ledger takes of a cut (`cuts_are_small` of its migration), as JSON. It keeps chunks and parts of the last
-#: cut of a table alone. A topic of 2,000 partitions has 190 KB of bounds, and 105 KB of ranges in each chunk, of which it
+#: What the ledger takes of a cut (`cuts_are_small` of its migration), as JSON. Chunks and parts are kept of the last
+#: cut alone. A topic of 2,000 partitions has 190 KB of bounds, and 105 KB of ranges in each chunk, of which it
 #: may have 150: 20 for the last half a million rows, and one for each half a million below.
 FILES_MAX = 1_000  #: that a cut names in the fresh folder: chunks, deletes, manifests, its list and its metadata
 FILES_BYTES_MAX = 256 * 2**10  #: of their paths

@@ -32,7 +32,7 @@ from harness_pipelines.ports.access import (
     HasSchemas,
     HasTables,
 )
-from harness_pipelines.ports.ledger import TableRow, new_lease
+from harness_pipelines.ports.ledger import TableRow, TableUnknown, new_lease
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
 from harness_pipelines.protocol.cuts import (
     Chunk,
@@ -192,6 +192,7 @@ class Cutter:
             chunks.append(chunk)
             _check_in_time(table, deadline)
         faults.point("serve.after_chunks")
+        _check_there(stores, table)
         draft = stores.cut_files.write_cut(
             table,
             looked.state.version,
@@ -224,6 +225,12 @@ class Cutter:
 def _check_in_time(table: TableRow, deadline: float) -> None:
     if time.monotonic() > deadline:
         raise CutTooSlow(f"{table.name}: making a cut took longer than {MAKING_S_MAX:g} s; nothing was published")
+
+
+def _check_there(stores: Ports, table: TableRow) -> None:
+    """Files of a table that was dropped meanwhile would stay. Raises: TableUnknown."""
+    if stores.tables.table(table.name).table_id != table.table_id:
+        raise TableUnknown(f"{table.name} was dropped while a cut of it was made; what was written of it is left")
 
 
 class _Chunks:

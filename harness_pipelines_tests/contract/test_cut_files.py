@@ -22,7 +22,7 @@ from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ledgers.postgres import retention
 from harness_pipelines.ledgers.postgres.acts import drop
 from harness_pipelines.ledgers.postgres.table_state import TableStates
-from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import CutOvertaken
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.locations import normal
@@ -234,6 +234,31 @@ def test_metadata_files_of_cuts_go_though_the_table_is_mirrored(real: RealRig, s
     assert {*expire(real, server.table).condemned} >= {*draft.files}
 
 
+@pytest.mark.parametrize(
+    ("own", "fresh", "taken"), [(30, 30, (10, 10)), (30, 4, (16, 4)), (3, 30, (3, 17)), (5, 5, (5, 5))]
+)
+def test_files_of_cuts_and_those_of_the_views_wait_for_none_of_the_other(
+    real: RealRig, server: Server, monkeypatch: pytest.MonkeyPatch, own: int, fresh: int, taken: tuple[int, int]
+):
+    """A run deletes a bounded number; those of cuts are many, and were condemned before."""
+    monkeypatch.setattr(retention, "FILES_PER_RUN_MAX", 20)
+    server.look()
+    folder = path(real.ledger.pointer(server.table, "stream")).parent
+    places = {"own": [folder / f"orphan-{n}.avro" for n in range(own)]}
+    places["fresh"] = [path(f"{server.folder}/data/orphan-{n}.parquet") for n in range(fresh)]
+    for file in (*places["own"], *places["fresh"]):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x")
+    aged(file.as_uri() for file in (*places["own"], *places["fresh"]))
+    expire(real, server.table)
+    ripe(real, server.table)
+    of_cuts = "UPDATE harness.condemned_files SET since = since - interval '1 day' WHERE path LIKE '%%/data/%%' AND table_id = %s"
+    real.ask(of_cuts, [server.table.table_id])
+    expire(real, server.table)
+    left = [sum(file.exists() for file in files) for files in places.values()]
+    assert left == [own - taken[0], fresh - taken[1]]
+
+
 # -- what it costs ------------------------------------------------------------------------------------------
 
 
@@ -375,7 +400,27 @@ def test_a_purge_takes_the_folder_of_cuts_too(real: RealRig, server: Server):
     folders = [drop.location_of(place) for place in seen.metadata]
     drop.drop_table(real.owner, server.table, catalog=CATALOG, purge=[*folders, *seen.fresh])
     real.made.remove(server.table)
-    drop.purge_noted(real.owner, server.table.name)
+    assert drop.purge_noted(real.owner, server.table.name) == [server.folder]
     assert there([*draft.files, refused]) == [False, False, False]
     with pytest.raises(CutOvertaken):
         server.cuts.serve(cut, keep=MINUTE)
+
+
+def test_a_purge_ends_when_no_server_can_write_any_more(real: RealRig, server: Server):
+    """One that was making a cut when the table was dropped writes after the listing."""
+    draft = server.look().written()
+    seen = drop.drop_table(real.owner, server.table, catalog=CATALOG, dry_run=True)
+    drop.drop_table(real.owner, server.table, catalog=CATALOG, purge=seen.fresh)
+    real.made.remove(server.table)
+    for _ in range(2):
+        assert drop.purge_noted(real.owner, server.table.name) == [server.folder]
+        assert there(draft.files) == [False, False]
+        server.written(draft)
+        with pytest.raises(TableUnknown, match="is not there any more"):
+            server.publish(draft)
+    real.ask(
+        "UPDATE harness.purges SET asked_at = asked_at - interval '5 minutes' WHERE name = %s", [server.table.name]
+    )
+    assert drop.purge_noted(real.owner, server.table.name) == []
+    assert there(draft.files) == [False, False] and not path(server.folder).exists()
+    assert drop.to_purge(real.owner, server.table.name) == []
