@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from harness_pipelines.audit.fsck import cuts
+from harness_pipelines.audit.fsck.rule import RULES, Look
+from harness_pipelines.drivers import files
+from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines_tests.contract.cut_rig import CutWorld
-from harness_pipelines_tests.contract.stores_rig import RealRig
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 
 pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option.*not implemented:UserWarning")
 KINDS: dict[str, Callable[[str], bool]] = {
@@ -61,12 +68,52 @@ def test_a_resting_table_is_served_by_another_cut_once_a_file_of_the_newest_is_d
     damage(file_of(cut, kind))
     other = world.server()  # as the first one does after some seconds
 
-    found = other.load(world.table.row)
+    again = other.load(world.table.row)
 
-    assert found.made and found.cut.sequence > cut.sequence and found.cut.timestamp_ms > cut.timestamp_ms
-    assert not {*cut.files} & {*found.cut.files}, "it goes on from none of its files"
-    world.assert_exact(found.cut)
-    assert world.server().load(world.table.row).cut.sequence == found.cut.sequence
+    assert again.made and again.cut.sequence > cut.sequence and again.cut.timestamp_ms > cut.timestamp_ms
+    assert not {*cut.files} & {*again.cut.files}, "it goes on from none of its files"
+    world.assert_exact(again.cut)
+    assert world.server().load(world.table.row).cut.sequence == again.cut.sequence
+
+
+def found(world: CutWorld) -> dict[str, list[str]]:
+    """What fsck finds of cuts."""
+    states = TableStates(world.rig.database, CATALOG)
+    books = states.books(world.row.name)
+    stores: Any = SimpleNamespace(files=files, table_states=states, cut_files=world.stores.cut_files)
+    look = Look(books=books, surveys=None, log=None, cut_files=cuts.seen_in(books, stores))
+    named = [rule for rule in RULES if rule.invariant.startswith("F") and not rule.missing(look)]
+    return {rule.invariant: seen for rule in named if (seen := [one.detail for one in rule.check(look)])}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fsck_reads_the_newest_cut_and_names_what_is_lost_of_it(world: CutWorld, kind: str):
+    cut = world.cut()
+    assert found(world) == {}
+    listed = world.stores.cut_files.listed(cut.metadata)
+    assert (listed.snapshot_id, listed.version, listed.bounds) == (cut.snapshot_id, cut.version, cut.bounds)
+    assert [sum(one.hidden.values()) for one in listed.deletes] == [22], "of the merged rows in the stream view"
+    assert {one.path for one in listed.data} == {path for one in listed.deletes for path in one.hidden}
+    lost = file_of(cut, kind)
+    lost.unlink()
+    assert [*found(world)] == ["F3"]
+    assert lost.name in "".join(found(world)["F3"])
+
+
+def test_fsck_finds_metadata_that_was_changed(world: CutWorld):
+    """As its file is now, whatever this process has read of it before."""
+    cut = world.cut()
+    assert found(world) == {}
+    told = json.loads(path(cut.metadata).read_bytes())
+    summary = told["snapshots"][0]["summary"]
+    for word, value, invariant in (
+        ("harness.freshness", "", "F9"),
+        ("harness.version", "1", "F2"),
+        ("harness.bounds", '{"0":[0,10,30,39],"1":[0,12,20,25]}', "F2"),
+    ):
+        changed = {**told, "snapshots": [{**told["snapshots"][0], "summary": {**summary, word: value}}]}
+        path(cut.metadata).write_text(json.dumps(changed))
+        assert invariant in found(world), word
 
 
 def test_a_chunk_whose_content_changed_is_found_when_its_rows_are_written_again(world: CutWorld):
@@ -75,9 +122,9 @@ def test_a_chunk_whose_content_changed_is_found_when_its_rows_are_written_again(
     chunk = file_of(cut, "chunk")
     chunk.write_bytes(bytes(len(chunk.read_bytes())))
     world.ingest({0: 80})
-    found = world.server().load(world.table.row)
-    assert found.made and chunk.as_uri() not in {path(one).as_uri() for one in found.cut.files}
-    world.assert_exact(found.cut)
+    again = world.server().load(world.table.row)
+    assert again.made and chunk not in {path(one) for one in again.cut.files}
+    world.assert_exact(again.cut)
 
 
 def test_what_the_ledger_has_of_a_cut_and_is_not_understood_keeps_no_server_from_the_next_one(world: CutWorld):
@@ -93,6 +140,6 @@ def test_what_the_ledger_has_of_a_cut_and_is_not_understood_keeps_no_server_from
         world.rig.ask("UPDATE harness.cuts SET retired_at = '2001-01-01' WHERE retired_at IS NOT NULL")
         world.rig.ask(f"UPDATE harness.cuts SET {change} WHERE chunks <> '[]' AND table_id = {world.row.table_id}")
         world.ingest({0: high + 1})
-        found = world.server().load(world.table.row)
-        assert found.made
-        world.assert_exact(found.cut)
+        again = world.server().load(world.table.row)
+        assert again.made
+        world.assert_exact(again.cut)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +26,8 @@ from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import CutOvertaken
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.cut_checks import ListedCut
+from harness_pipelines.protocol.cut_rows import CutRow, CutsSeen
 from harness_pipelines.spec.locations import normal
 from harness_pipelines_tests.contract.cuts_rig import Server, server_of
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
@@ -352,9 +355,30 @@ def test_nine_thousand_live_cuts_cost_as_many_statements_as_one(
 # -- what fsck sees -----------------------------------------------------------------------------------------
 
 
+def said_by(row: CutRow | None) -> ListedCut:
+    """What metadata says that is as the ledger's row. That of real cuts is read in `test_cut_damage.py`."""
+    assert row is not None
+    return ListedCut(
+        table="",
+        table_id=0,
+        uuid="",
+        snapshot_id=row.snapshot_id,
+        sequence=row.sequence,
+        version=row.version,
+        bounds={p: (0, 0, 0, high) for p, high in row.high.items()},
+        makers=(),
+        freshness="fresh",
+    )
+
+
 def found_by_fsck(real: RealRig, table: TableRow) -> dict[str, list[str]]:
     books = TableStates(real.database, CATALOG).books(table.name)
-    look = Look(books=books, surveys=None, log=None, cut_files=cuts.seen_in(books, files))
+    stores: Any = SimpleNamespace(
+        files=files,
+        table_states=TableStates(real.database, CATALOG),
+        cut_files=SimpleNamespace(listed=lambda metadata: said_by(books.cuts.newest)),
+    )
+    look = Look(books=books, surveys=None, log=None, cut_files=cuts.seen_in(books, stores))
     named = [rule for rule in RULES if rule.invariant.startswith("F") and not rule.missing(look)]
     return {rule.invariant: found for rule in named if (found := [one.detail for one in rule.check(look)])}
 
@@ -373,15 +397,27 @@ def test_fsck_finds_cuts_that_were_changed_by_hand_and_files_that_are_gone(real:
     assert sorted(found) == ["F2", "F3", "F5"]
     assert found["F3"] == [
         f"cut {newest.sequence} is of version 99, which is gone",
-        f"{newest.files[1]} is not there; a cut names it, of which queries fail",
+        f"{newest.files[1]} is not there; a cut names it, of which queries fail; {cuts.WAY_ON}",
     ]
     over(real, server.table)
     assert "F3" not in found_by_fsck(real, server.table), "its time has ended"
 
 
+def test_fsck_names_a_chunk_that_was_cut_off_and_nothing_of_a_retired_cut(real: RealRig, server: Server):
+    draft = server.look().written(bytes_each=100)
+    cut = server.publish(draft, keep=HOUR)
+    assert found_by_fsck(real, server.table) == {}
+    path(draft.chunks[0].path).write_bytes(b"x")
+    path(draft.metadata).unlink()
+    [lost, cut_off] = sorted(found_by_fsck(real, server.table)["F3"], key=lambda said: "chunk" in said)
+    assert lost.startswith(f"{draft.metadata} is not there") and "has another size" in cut_off
+    server.cuts.retire(cut)
+    assert found_by_fsck(real, server.table) == {}, "it is known, and no server shows it"
+
+
 def test_fsck_asks_for_nothing_more_where_no_server_served(real: RealRig, server: Server):
     books = TableStates(real.database, CATALOG).books(server.table.name)
-    assert (books.cuts, books.cut_folders, books.buffered_bytes) == ((), (), 0)
+    assert (books.cuts, books.cut_folders, books.buffered_bytes) == (CutsSeen(), (), 0)
     server.look()
     books = TableStates(real.database, CATALOG).books(server.table.name)
     assert [*books.cut_folders] == [server.folder] and books.buffered_bytes > 0

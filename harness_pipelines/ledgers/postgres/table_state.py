@@ -45,6 +45,7 @@ from harness_pipelines.spec.table import QUARANTINE_SUFFIX, TableSpec
 from harness_pipelines.spec.wording import SpecError
 
 SEALS_AT_ONCE, SEALED_BYTES_AT_ONCE = 10_000, 256 * 2**20
+CUTS_AT_ONCE = 100  #: rows of cuts that are in memory: each has an offset for every partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class TableStates:
             )
 
     def cut_files(self, table_id: int) -> Iterator[tuple[str, bool]]:
-        """Files that cuts name whose time has not ended; False: of cuts that are retired alone. Taken without a pause."""
+        """Files that cuts name whose time has not ended, to be taken without a pause; False: of retired cuts alone."""
         for row in self.database.streamed("fsck/cut_files", {"table_id": table_id}):
             yield row["path"], row["served"]
 

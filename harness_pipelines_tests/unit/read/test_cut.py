@@ -116,13 +116,12 @@ def test_a_server_that_lost_gives_out_the_newer_cut_if_that_has_all_of_its_look(
 
 def test_a_long_keep_makes_fewer_cuts_so_that_the_ledger_takes_them(world: World):
     """However many servers there are: what counts is when the newest one was published, by whatever server."""
-    world.newest = replace(known(7), published_at=AT)
+    world.newest = replace(known(7), published_at=AT, until=AT + timedelta(hours=2))
     for age_s, looks in ((1.3, 0), (1.5, 2)):
         world.now_s = 1000.0 + age_s
         for cutter in (world.cutter(keep_s=7200.0, every_s=0.1), world.cutter(keep_s=60.0, every_s=0.1)):
             cutter.load(TABLE)
         assert world.looks == looks, "files of the other server's are kept for two hours"
-        world.newest = replace(known(7), published_at=AT, until=AT + timedelta(hours=2))
 
 
 def test_a_cut_of_another_server_that_promised_less_is_kept_for_as_long_as_this_one_promises(world: World):
