@@ -255,8 +255,8 @@ def test_files_of_cuts_and_those_of_the_views_wait_for_none_of_the_other(
     aged(file.as_uri() for file in (*places["own"], *places["fresh"]))
     expire(real, server.table)
     ripe(real, server.table)
-    of_cuts = "UPDATE harness.condemned_files SET since = since - interval '1 day' WHERE path LIKE '%%/data/%%' AND table_id = %s"
-    real.ask(of_cuts, [server.table.table_id])
+    of_cuts = "UPDATE harness.condemned_files SET since = since - interval '1 day' WHERE path LIKE %s AND table_id = %s"
+    real.ask(of_cuts, ["%/data/%", server.table.table_id])
     expire(real, server.table)
     left = [sum(file.exists() for file in files) for files in places.values()]
     assert left == [own - taken[0], fresh - taken[1]]
