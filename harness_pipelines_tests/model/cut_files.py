@@ -162,9 +162,11 @@ class CutFiles:
                 return f"S11: an engine was answered with cut {query.cut.sequence}, which was retired"
             if lost := self._lost(s, query.cut):
                 return f"S11: {lost} is gone under an engine that was answered with cut {query.cut.sequence}"
-        retired = {name for row in s.rows if row.retired for name in row.cut.names}
-        if on := [row.cut.sequence for row in s.rows if not row.retired and retired & {*row.cut.names}]:
-            return f"F3: cut {on[0]} goes on from files of one that was retired"
+        retired = set[int]()
+        for row in s.rows:
+            if retired & {*row.cut.names}:
+                return f"F3: cut {row.cut.sequence} goes on from files of one that was retired"
+            retired |= {*row.cut.names} if row.retired else set()
         sequences = [row.cut.sequence for row in s.rows]
         return None if sequences == sorted(set(sequences)) else f"F2: cuts have the sequences {sequences}"
 
@@ -214,8 +216,8 @@ class CutFiles:
             yield Step(who, "load.die", _with(s._replace(crashes=s.crashes - 1), at, Server()))
         if one.pc == ASKED:
             if one.base and {*one.base.names} & {*s.lost}:
-                yield from self._retired(s, at, one.base)
-            elif one.base:
+                yield from self._retired(s, at, one.base)  # or it has looked a few seconds ago, and does not know
+            if one.base:
                 alive = Row(one.base) in s.rows or "served_without_its_row" in self.bad
                 alive |= "retired_is_served" in self.bad and Row(one.base, retired=True) in s.rows
                 begun = one._replace(pc=SERVING) if alive else Server()
