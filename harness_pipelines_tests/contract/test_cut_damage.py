@@ -92,7 +92,8 @@ def test_fsck_reads_the_newest_cut_and_names_what_is_lost_of_it(world: CutWorld,
     assert found(world) == {}
     listed = world.stores.cut_files.listed(cut.metadata)
     assert (listed.snapshot_id, listed.version, listed.bounds) == (cut.snapshot_id, cut.version, cut.bounds)
-    assert [sum(one.hidden.values()) for one in listed.deletes] == [22], "of the merged rows in the stream view"
+    hidden = [sum(one.hidden.values()) for one in listed.deletes]
+    assert sum(hidden) == 22, "the merged rows in the stream view"
     assert {one.path for one in listed.data} == {path for one in listed.deletes for path in one.hidden}
     lost = file_of(cut, kind)
     lost.unlink()

@@ -385,7 +385,7 @@ def found_by_fsck(real: RealRig, table: TableRow) -> dict[str, list[str]]:
 
 def test_fsck_finds_cuts_that_were_changed_by_hand_and_files_that_are_gone(real: RealRig, server: Server):
     for _ in range(3):
-        server.look().publish(server.written(), keep=HOUR)
+        server.look().publish(server.written(bytes_each=100), keep=HOUR)
     assert found_by_fsck(real, server.table) == {}
     newest, _ = server.cuts.newest(server.table)
     assert newest is not None
