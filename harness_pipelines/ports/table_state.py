@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from harness_pipelines.protocol.bounds import Bounds, Vector
+from harness_pipelines.protocol.cut_rows import CutsSeen
 from harness_pipelines.protocol.lake.overlays import Overlay
 from harness_pipelines.protocol.versions import Version, View, ViewName, by_name
 from harness_pipelines.spec.table import TableSpec
@@ -161,22 +162,6 @@ class QuarantineInLake:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutRow:
-    """A cut that servers show or showed; of one that is over, the files may be forgotten."""
-
-    sequence: int
-    number: int  #: how many there were, with this one
-    snapshot_id: int
-    timestamp_ms: int
-    version: int
-    high: Mapping[int, int]  #: by partition; -1 where the row has none
-    merged: frozenset[int]  #: partitions that end at `batch_hi`
-    files: tuple[str, ...]
-    history: str  #: of the ledger, that it was published in
-    alive: bool  #: its time has not ended
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
     """All ledger rows of one table."""
 
@@ -217,7 +202,7 @@ class Books:
     pins_changed: Sequence[tuple[str, int]] = ()  #: snapshots that are not as they were made, with the version
     begun: Mapping[int, int] = field(default_factory=dict)  #: versions that begin a history -> first number left out
     mirrored: frozenset[int] = frozenset()  #: versions that foreign catalogs may show
-    cuts: Sequence[CutRow] = ()  #: by sequence
+    cuts: CutsSeen = field(default_factory=CutsSeen)
     cut_folders: Sequence[str] = ()  #: where servers put files for cuts; none of a table that no server served
     buffered_bytes: int = 0  #: of its segments, where a server served it
 

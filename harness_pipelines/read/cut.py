@@ -29,7 +29,7 @@ from harness_pipelines.ports.access import (
     HasTables,
 )
 from harness_pipelines.ports.errors import LogRewritten
-from harness_pipelines.ports.ledger import TableRow, new_lease
+from harness_pipelines.ports.ledger import TableRow, TableUnknown, new_lease
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.cuts import (
@@ -279,6 +279,7 @@ class Cutter:
             _check_count(looked.table, chunks)
         making.check()
         faults.point("serve.after_chunks")
+        _check_there(stores, looked.table)
         draft = stores.cut_files.write_cut(
             looked.table,
             looked.state.version,
@@ -354,6 +355,12 @@ class _Making:
                 f"{self.looked.table.name}: making a cut took longer than {MAKING_S_MAX:g} s; nothing was published. "
                 "The next load of this server goes on from what was written"
             )
+
+
+def _check_there(stores: Ports, table: TableRow) -> None:
+    """Files of a table that was dropped meanwhile would stay. Raises: TableUnknown."""
+    if stores.tables.table(table.name).table_id != table.table_id:
+        raise TableUnknown(f"{table.name} was dropped while a cut of it was made; what was written of it is left")
 
 
 def _check_count(table: TableRow, chunks: Sequence[Chunk]) -> None:

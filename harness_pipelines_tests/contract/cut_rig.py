@@ -40,7 +40,8 @@ class CutWorld:
         return Stores(Settings(home=self.folder, dsn=self.rig.dsn, warehouse=warehouse, catalog_name=CATALOG))
 
     def server(self) -> Cutter:
-        """Another server: one that knows nothing, and takes nothing that it has seen for the state of now."""
+        """Another server: one that knows nothing, and takes no cut that was there before for the state of now."""
+        self.pause()
         return Cutter(self.stores, holder="test", keep=HOUR, every=timedelta(0))
 
     @property
@@ -89,14 +90,14 @@ class CutWorld:
 
     # -- cuts -----------------------------------------------------------------------------------------------
 
+    def pause(self) -> None:
+        """Let the newest cut be no longer so young that it is given out without a look."""
+        earlier = "UPDATE harness.cuts SET published_at = published_at - interval '1 minute' WHERE table_id = %s"
+        self.rig.ask(earlier, [self.row.table_id])
+
     def cut(self) -> Cut:
-        """One of now: a cut that was published a moment ago is given out without a look, so this moment passes."""
-        found = self.cutter.load(self.table.row).cut
-        self.rig.ask(
-            "UPDATE harness.cuts SET published_at = published_at - interval '1 minute' WHERE table_id = %s",
-            [self.row.table_id],
-        )
-        return found
+        self.pause()
+        return self.cutter.load(self.table.row).cut
 
     def truth(self) -> Counter[Row]:
         found = self.table.read(columns=["_kafka_partition", "_kafka_offset", "s"])

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,9 +23,11 @@ from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ledgers.postgres import retention
 from harness_pipelines.ledgers.postgres.acts import drop
 from harness_pipelines.ledgers.postgres.table_state import TableStates
-from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import CutOvertaken
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.cut_checks import ListedCut
+from harness_pipelines.protocol.cut_rows import CutRow, CutsSeen
 from harness_pipelines.protocol.cuts import CONDEMNED_FROM
 from harness_pipelines.spec.locations import normal
 from harness_pipelines_tests.contract.cuts_rig import Server, server_of
@@ -236,6 +239,31 @@ def test_metadata_files_of_cuts_go_though_the_table_is_mirrored(real: RealRig, s
     assert {*expire(real, server.table).condemned} >= {*draft.files}
 
 
+@pytest.mark.parametrize(
+    ("own", "fresh", "taken"), [(30, 30, (10, 10)), (30, 4, (16, 4)), (3, 30, (3, 17)), (5, 5, (5, 5))]
+)
+def test_files_of_cuts_and_those_of_the_views_wait_for_none_of_the_other(
+    real: RealRig, server: Server, monkeypatch: pytest.MonkeyPatch, own: int, fresh: int, taken: tuple[int, int]
+):
+    """A run deletes a bounded number; those of cuts are many, and were condemned before."""
+    monkeypatch.setattr(retention, "FILES_PER_RUN_MAX", 20)
+    server.look()
+    folder = path(real.ledger.pointer(server.table, "stream")).parent
+    places = {"own": [folder / f"orphan-{n}.avro" for n in range(own)]}
+    places["fresh"] = [path(f"{server.folder}/data/orphan-{n}.parquet") for n in range(fresh)]
+    for file in (*places["own"], *places["fresh"]):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x")
+    aged(file.as_uri() for file in (*places["own"], *places["fresh"]))
+    expire(real, server.table)
+    ripe(real, server.table)
+    of_cuts = "UPDATE harness.condemned_files SET since = since - interval '1 day' WHERE path LIKE %s AND table_id = %s"
+    real.ask(of_cuts, ["%/data/%", server.table.table_id])
+    expire(real, server.table)
+    left = [sum(file.exists() for file in files) for files in places.values()]
+    assert left == [own - taken[0], fresh - taken[1]]
+
+
 # -- what it costs ------------------------------------------------------------------------------------------
 
 
@@ -329,16 +357,37 @@ def test_nine_thousand_live_cuts_cost_as_many_statements_as_one(
 # -- what fsck sees -----------------------------------------------------------------------------------------
 
 
+def said_by(row: CutRow | None) -> ListedCut:
+    """What metadata says that is as the ledger's row. That of real cuts is read in `test_cut_damage.py`."""
+    assert row is not None
+    return ListedCut(
+        table="",
+        table_id=0,
+        uuid="",
+        snapshot_id=row.snapshot_id,
+        sequence=row.sequence,
+        version=row.version,
+        bounds={p: (0, 0, 0, high) for p, high in row.high.items()},
+        makers=(),
+        freshness="fresh",
+    )
+
+
 def found_by_fsck(real: RealRig, table: TableRow) -> dict[str, list[str]]:
     books = TableStates(real.database, CATALOG).books(table.name)
-    look = Look(books=books, surveys=None, log=None, cut_files=cuts.seen_in(books, files))
+    stores: Any = SimpleNamespace(
+        files=files,
+        table_states=TableStates(real.database, CATALOG),
+        cut_files=SimpleNamespace(listed=lambda metadata: said_by(books.cuts.newest)),
+    )
+    look = Look(books=books, surveys=None, log=None, cut_files=cuts.seen_in(books, stores))
     named = [rule for rule in RULES if rule.invariant.startswith("F") and not rule.missing(look)]
     return {rule.invariant: found for rule in named if (found := [one.detail for one in rule.check(look)])}
 
 
 def test_fsck_finds_cuts_that_were_changed_by_hand_and_files_that_are_gone(real: RealRig, server: Server):
     for _ in range(3):
-        server.look().publish(server.written(), keep=HOUR)
+        server.look().publish(server.written(bytes_each=100), keep=HOUR)
     assert found_by_fsck(real, server.table) == {}
     newest, _ = server.cuts.newest(server.table)
     assert newest is not None
@@ -350,15 +399,27 @@ def test_fsck_finds_cuts_that_were_changed_by_hand_and_files_that_are_gone(real:
     assert sorted(found) == ["F2", "F3", "F5"]
     assert found["F3"] == [
         f"cut {newest.sequence} is of version 99, which is gone",
-        f"{newest.files[1]} is not there; a cut names it, of which queries fail",
+        f"{newest.files[1]} is not there; a cut names it, of which queries fail; {cuts.WAY_ON}",
     ]
     over(real, server.table)
     assert "F3" not in found_by_fsck(real, server.table), "its time has ended"
 
 
+def test_fsck_names_a_chunk_that_was_cut_off_and_nothing_of_a_retired_cut(real: RealRig, server: Server):
+    draft = server.look().written(bytes_each=100)
+    cut = server.publish(draft, keep=HOUR)
+    assert found_by_fsck(real, server.table) == {}
+    path(draft.chunks[0].path).write_bytes(b"x")
+    path(draft.metadata).unlink()
+    [lost, cut_off] = sorted(found_by_fsck(real, server.table)["F3"], key=lambda said: "chunk" in said)
+    assert lost.startswith(f"{draft.metadata} is not there") and "has another size" in cut_off
+    server.cuts.retire(cut)
+    assert found_by_fsck(real, server.table) == {}, "it is known, and no server shows it"
+
+
 def test_fsck_asks_for_nothing_more_where_no_server_served(real: RealRig, server: Server):
     books = TableStates(real.database, CATALOG).books(server.table.name)
-    assert (books.cuts, books.cut_folders, books.buffered_bytes) == ((), (), 0)
+    assert (books.cuts, books.cut_folders, books.buffered_bytes) == (CutsSeen(), (), 0)
     server.look()
     books = TableStates(real.database, CATALOG).books(server.table.name)
     assert [*books.cut_folders] == [server.folder] and books.buffered_bytes > 0
@@ -377,7 +438,27 @@ def test_a_purge_takes_the_folder_of_cuts_too(real: RealRig, server: Server):
     folders = [drop.location_of(place) for place in seen.metadata]
     drop.drop_table(real.owner, server.table, catalog=CATALOG, purge=[*folders, *seen.fresh])
     real.made.remove(server.table)
-    drop.purge_noted(real.owner, server.table.name)
+    assert drop.purge_noted(real.owner, server.table.name) == [server.folder]
     assert there([*draft.files, refused]) == [False, False, False]
     with pytest.raises(CutOvertaken):
         server.cuts.serve(cut, keep=MINUTE)
+
+
+def test_a_purge_ends_when_no_server_can_write_any_more(real: RealRig, server: Server):
+    """One that was making a cut when the table was dropped writes after the listing."""
+    draft = server.look().written()
+    seen = drop.drop_table(real.owner, server.table, catalog=CATALOG, dry_run=True)
+    drop.drop_table(real.owner, server.table, catalog=CATALOG, purge=seen.fresh)
+    real.made.remove(server.table)
+    for _ in range(2):
+        assert drop.purge_noted(real.owner, server.table.name) == [server.folder]
+        assert there(draft.files) == [False, False]
+        server.written(draft)
+        with pytest.raises(TableUnknown, match="is not there any more"):
+            server.publish(draft)
+    real.ask(
+        "UPDATE harness.purges SET asked_at = asked_at - interval '5 minutes' WHERE name = %s", [server.table.name]
+    )
+    assert drop.purge_noted(real.owner, server.table.name) == []
+    assert there(draft.files) == [False, False] and not path(server.folder).exists()
+    assert drop.to_purge(real.owner, server.table.name) == []

@@ -53,6 +53,7 @@ def test_each_cut_has_the_rows_of_a_read_of_that_moment(world):
 def test_a_load_that_finds_nothing_new_gives_the_same_cut_and_writes_nothing(world):
     world.ingest({0: 10})
     first = world.cut()
+    world.pause()
     again = world.cutter.load(world.table.row)
     assert again.cut.snapshot_id == first.snapshot_id
     assert not again.made

@@ -21,6 +21,7 @@ from harness_pipelines.protocol.cuts import (
     FILES_BYTES_MAX,
     FILES_MAX,
     PARTS_BYTES_MAX,
+    chunk_json,
     too_large,
 )
 from harness_pipelines_tests.contract.cuts_rig import KEEP, Server, chunk_at, server_of
@@ -86,7 +87,7 @@ def chunk(server: Server, **changes: Any) -> dict[str, Any]:
     return {**told, **changes}
 
 
-CHUNKS = (
+CHUNKS: tuple[dict[str, Any], ...] = (
     {"path": 7}, {"path": None}, {"path": "file:///etc/passwd"}, {"rows": -1}, {"rows": None}, {"rows": "4"},
     {"rows": 0.5}, {"bytes": -1}, {"bytes": 10**300}, {"sequence": -1}, {"sequence": 2**62}, {"sequence": "1"},
     {"maker": None},
@@ -257,7 +258,7 @@ def test_what_the_ledger_does_not_take_is_known_before(server: Server):
     most = [f"{name}{n}" for n in range(FILES_MAX - 2)]
     text = "x" * (PARTS_BYTES_MAX - len(json.dumps({"p": {"key": "", "manifests": ""}})))
     one = chunk_at(draft.chunks[0].path, entry="")
-    entry = "x" * (CHUNKS_BYTES_MAX - len(json.dumps([module.chunk_json(one)])))
+    entry = "x" * (CHUNKS_BYTES_MAX - len(json.dumps([chunk_json(one)])))
     fits: tuple[dict[str, Any], ...] = (
         {"files": (*draft.files, *most)},
         {"files": (*draft.files, *long[:-2])},

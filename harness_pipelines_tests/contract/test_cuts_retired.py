@@ -51,7 +51,7 @@ def test_a_retired_cut_is_not_served_and_gives_the_next_one_its_numbers_alone(
         with pytest.raises(CutOvertaken, match="has ended"):
             one.cuts.serve(cut, keep=HOUR)
     made = other.look().publish(other.draft(snapshot_id=cut.snapshot_id))
-    assert made.sequence > newest.sequence and made.timestamp_ms > cut.timestamp_ms
+    assert newest is not None and made.sequence > newest.sequence and made.timestamp_ms > cut.timestamp_ms
     assert server.cuts.newest(server.table)[0] == made, "the same state has the same id again"
 
 

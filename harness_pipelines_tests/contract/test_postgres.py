@@ -322,7 +322,7 @@ def locked(statements: list[str]) -> list[str]:
             names = re.findall(r"FROM ([\w.]+)", statement)
         else:
             names = re.findall(r"(?:UPDATE|INTO|DELETE FROM) (\w+\.\w+)", statement)
-        found += [name for name in names if name not in found]
+        found += [name for name in dict.fromkeys(names) if name not in found]
     return found
 
 

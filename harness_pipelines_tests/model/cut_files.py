@@ -49,6 +49,7 @@ class Cut(NamedTuple):
 class Row(NamedTuple):
     cut: Cut
     over: bool = False  #: what it promised has ended
+    retired: bool = False  #: a server found a file of it lost
 
 
 class Server(NamedTuple):
@@ -69,6 +70,7 @@ class Query(NamedTuple):
 
     cut: Cut
     is_first: bool  #: of the answers with this cut
+    known_lost: bool = False  #: the cut was retired when it was given
 
 
 class State(NamedTuple):
@@ -85,6 +87,8 @@ class State(NamedTuple):
     compactions: int
     loads: int
     crashes: int
+    damages: int = 0  #: that are still to come
+    lost: Names = ()  #: files that are damaged
 
 
 @cache
@@ -100,6 +104,7 @@ class CutFiles:
     loads: int = 3
     compactions: int = 1
     crashes: int = 0
+    damages: int = 0
     servers: int = 2
     caches: bool = False
     remembers: bool = False
@@ -123,9 +128,23 @@ class CutFiles:
                 one.pc == SERVING and Row(one.base, over=True) in s.rows for one in s.servers if one.base
             ),
             "a cut names a file that was written for another one": lambda s: any(row.cut.own for row in s.rows),
+            **self._of_damage(),
             "a file is kept by a newer cut alone": lambda s: any(
                 row.cut.kept and all(row.cut.kept != other.cut.number for other in s.rows) for row in s.rows
             ),
+        }
+
+    @staticmethod
+    def _of_damage() -> dict[str, Callable[[State], bool]]:
+        return {
+            "a cut is made after a retired one": lambda s: (
+                len(s.rows) > 1 and s.rows[0].retired and not s.rows[-1].retired
+            ),
+            "a maker goes on from a cut that was retired meanwhile": lambda s: any(
+                one.pc == WRITTEN and bool(one.base) and any(r.retired and r.cut == one.base for r in s.rows)
+                for one in s.servers
+            ),
+            "a file is lost under an engine": lambda s: any({*q.cut.names} & {*s.lost} for q in s.queries),
         }
 
     def first(self) -> State:
@@ -143,6 +162,7 @@ class CutFiles:
             compactions=self.compactions,
             loads=self.loads,
             crashes=self.crashes,
+            damages=self.damages,
         )
 
     def canonical(self, state: State) -> State:
@@ -155,8 +175,15 @@ class CutFiles:
             if not row.over and (lost := self._lost(s, row.cut)):
                 return f"F3: cut {row.cut.sequence} is in the ledger, {lost} is gone"
         for query in s.queries:
+            if query.known_lost:
+                return f"S11: an engine was answered with cut {query.cut.sequence}, which was retired"
             if lost := self._lost(s, query.cut):
                 return f"S11: {lost} is gone under an engine that was answered with cut {query.cut.sequence}"
+        retired = set[int]()
+        for row in s.rows:
+            if retired & {*row.cut.names}:
+                return f"F3: cut {row.cut.sequence} goes on from files of one that was retired"
+            retired |= {*row.cut.names} if row.retired else set()
         sequences = [row.cut.sequence for row in s.rows]
         return None if sequences == sorted(set(sequences)) else f"F2: cuts have the sequences {sequences}"
 
@@ -189,6 +216,10 @@ class CutFiles:
         for at, query in enumerate(s.queries):
             left = (*s.queries[:at], *s.queries[at + 1 :])
             yield Step("engine", f"query.end cut {query.cut.sequence}", s._replace(queries=left))
+        for name in s.files if s.damages else ():
+            if any(name in row.cut.names for row in s.rows) and name not in s.lost:
+                damaged = s._replace(damages=s.damages - 1, lost=(*s.lost, name))
+                yield Step("storage", f"store.loses file {name}", damaged)
         yield from self._time(s)
         yield from self._expire(s)
 
@@ -201,8 +232,11 @@ class CutFiles:
         if one.pc != IDLE and s.crashes:
             yield Step(who, "load.die", _with(s._replace(crashes=s.crashes - 1), at, Server()))
         if one.pc == ASKED:
+            if one.base and {*one.base.names} & {*s.lost}:
+                yield from self._retired(s, at, one.base)  # or it has looked a few seconds ago, and does not know
             if one.base:
                 alive = Row(one.base) in s.rows or "served_without_its_row" in self.bad
+                alive |= "retired_is_served" in self.bad and Row(one.base, retired=True) in s.rows
                 begun = one._replace(pc=SERVING) if alive else _idle(one)
                 yield Step(who, "load.serve begins" if alive else "load.gone", _with(s, at, begun))
             taken = bool(one.unnamed) and may_begin_with(_written(one.stale), now=NOW)
@@ -214,12 +248,30 @@ class CutFiles:
         if one.pc == WRITTEN:
             yield self._published(s, at, one)
 
+    def _retired(self, s: State, at: int, cut: Cut) -> Iterator[Step[State]]:
+        """A server finds a file of the newest cut lost, and begins again. It waits for one that prolongs the cut."""
+        if any(one.pc == SERVING and one.base == cut for one in s.servers):
+            return
+        newest = s.rows and s.rows[-1].cut == cut
+        rows = (*s.rows[:-1], s.rows[-1]._replace(retired=True)) if newest else s.rows
+        then = s._replace(rows=rows)
+        yield Step(
+            f"server{at + 1}",
+            f"load.retire {cut.sequence}",
+            _with(then, at, Server(ASKED, _newest(then) or (), s.last)),
+        )
+
     def _served(self, s: State, at: int, cut: Cut | tuple[()]) -> Step[State]:
         """The statement that moves `until` ends: it had the row, which is locked as long."""
         assert cut
         rows = tuple(row._replace(over=False) if row.cut == cut else row for row in s.rows)
         then = _with(s if "until_not_moved" in self.bad else s._replace(rows=rows), at, _idle(s.servers[at]))
-        return Step(f"server{at + 1}", f"load.serve {cut.sequence}", self._answered(then, cut, is_first=False))
+        then = self._answered(then, cut, is_first=False)
+        if any(row.cut == cut and row.retired for row in s.rows):
+            then = then._replace(
+                queries=tuple(q._replace(known_lost=True) if q.cut == cut else q for q in then.queries)
+            )
+        return Step(f"server{at + 1}", f"load.serve {cut.sequence}", then)
 
     def _answered(self, s: State, cut: Cut, *, is_first: bool) -> State:
         """An engine that has this answer already is answered that nothing has changed."""
@@ -244,7 +296,7 @@ class CutFiles:
 
     def _published(self, s: State, at: int, one: Server) -> Step[State]:
         assert one.draft
-        alive = _newest(s)
+        alive = _newest(s, retired="retired_goes_on" in self.bad)
         newest, previous = alive and alive.sequence, one.base.sequence if one.base else None
         is_newest = build.verdict(lambda: check_newest("t", newest=newest, previous=previous)) is None
         is_above = one.draft.sequence > s.last or "follows_unchecked" in self.bad
@@ -333,9 +385,9 @@ class CutFiles:
         return tuple(sorted({*leased, *(row.cut.version for row in rows)}))
 
 
-def _newest(s: State) -> Cut | None:
-    """The newest cut, if it is alive."""
-    return s.rows[-1].cut if s.rows and not s.rows[-1].over else None
+def _newest(s: State, *, retired: bool = False) -> Cut | None:
+    """The newest cut, if it is alive, and with *retired* not only if no server has retired it."""
+    return s.rows[-1].cut if s.rows and not s.rows[-1].over and (retired or not s.rows[-1].retired) else None
 
 
 def _idle(one: Server) -> Server:

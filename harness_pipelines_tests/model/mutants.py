@@ -135,6 +135,7 @@ CUTS_KEYED_REVERT = Cuts(
 )
 CUT_FILES = CutFiles(name="cuts: files")
 CUT_FILES_CRASH = CutFiles(loads=2, crashes=1, name="cuts: files, a server that dies")
+CUT_FILES_LOST = CutFiles(compactions=0, damages=1, name="cuts: files, one that is lost")
 CUT_FILES_CACHED = CutFiles(servers=1, compactions=0, caches=True, name="cuts: files, an answer that is cached")
 CUT_FILES_UNNAMED = CutFiles(compactions=0, remembers=True, name="cuts: files that were not published")
 
@@ -167,7 +168,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(SPECS, HISTORY, STREAMS, MIRRORS, MIRRORS_BACKUP, MIRRORS_DROP),
     *(CUTS, CUTS_TWO_REVERT, CUTS_SLOW, CUTS_LOG, CUTS_VIEWS, CUTS_VIEWS_REVERT, CUTS_EVOLVE, CUTS_REVERT),
     *(CUTS_CORRECTED, CUTS_CORRECTED_REVERT, CUTS_TAIL, CUTS_TAIL_BACK, CUTS_KEYED, CUTS_KEYED_REVERT),
-    *(CUT_FILES, CUT_FILES_CRASH, CUT_FILES_CACHED, CUT_FILES_UNNAMED),
+    *(CUT_FILES, CUT_FILES_CRASH, CUT_FILES_CACHED, CUT_FILES_LOST, CUT_FILES_UNNAMED),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -518,5 +519,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "files go in the run that forgets their cut": Mutant(EXPIRE, ("same_run",), CUT_FILES, "F3"),
     "files of a cut that is being made are orphans": Mutant(EXPIRE, ("horizon_too_short",), CUT_FILES, "F3"),
     "files that a server remembers are orphans": Mutant(EXPIRE, ("unnamed_are_orphans",), CUT_FILES_UNNAMED, "F3"),
+    "a cut goes on from one that was retired": Mutant(None, ("retired_goes_on",), CUT_FILES_LOST, "F3"),
+    "a cut is served that was retired": Mutant(None, ("retired_is_served",), CUT_FILES_LOST, "S11"),
     "the ETag of an answer is that of the state": Mutant(None, ("etag_of_the_state",), CUT_FILES_CACHED, "S11"),
 }

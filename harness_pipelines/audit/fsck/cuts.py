@@ -5,33 +5,59 @@ That the files of the versions of cuts are there is asked together with those of
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice
+from typing import Protocol
 
 from harness_pipelines.audit.fsck.rule import CutFilesSeen, Look, Objection, rule
 from harness_pipelines.drivers.files import SameFile
-from harness_pipelines.ports.files import FileStore, Unreadable
-from harness_pipelines.ports.table_state import SHOWN_MAX, Books, CutRow
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.access import HasCutFiles, HasFiles, HasTableStates
+from harness_pipelines.ports.files import Unreadable
+from harness_pipelines.ports.serving.cuts import CutDamaged
+from harness_pipelines.ports.table_state import SHOWN_MAX, Books
+from harness_pipelines.protocol.cut_checks import ListedCut, check_deletes, check_freshness
+from harness_pipelines.protocol.cut_rows import CutRow
 from harness_pipelines.spec.locations import is_below, normal
 
+UNLISTED_MAX = 1_000  #: files that no listing shows and that are asked for, each by a request
+WAY_ON = "a server retires the newest cut when it is loaded next, and makes another; older ones end by their time"
 BUFFERED_MAX = 4  #: bytes of chunks for each byte of the buffer, while small ones are put together
 FREE_BYTES = 64 * 1024 * 1024
 REMOVED_WITHIN = timedelta(hours=1)  #: two runs of expire with a grace in between, and a server that writes meanwhile
 
 
-def seen_in(books: Books, files: FileStore) -> CutFilesSeen:
-    """List the folders of cuts. Raises: OSError, StoreRefused."""
-    same = SameFile()
+class Ports(HasCutFiles, HasFiles, HasTableStates, Protocol):
+    """The ports that it uses."""
+
+
+def seen_in(books: Books, stores: Ports) -> CutFilesSeen:
+    """List the folders of cuts, and read what the newest one says. Raises: OSError, StoreRefused, LakeAway.
+
+    What is in memory are the files that there are: names that the ledger has of others are not kept.
+    """
+    same, files = SameFile(), stores.files
     stored = {same.key(file.path): file for folder in books.cut_folders for file in files.listed(folder)}
-    named = same.keys(path for cut in books.cuts if cut.alive for path in cut.files)
-    unlisted = [path for key, path in named.items() if key not in stored]
+    named: set[str] = set()
+    unlisted: list[str] = []
+    for path, is_served in stores.table_states.cut_files(books.table_id):
+        if (key := same.key(path)) in stored:
+            named.add(key)
+        elif is_served and len(unlisted) < UNLISTED_MAX:
+            unlisted.append(path)
     grace = timedelta(seconds=books.spec.retention.grace)
     old = datetime.now(UTC) - 3 * grace - REMOVED_WITHIN
+    newest = books.cuts.newest
+    is_shown = newest is not None and newest.alive and not newest.retired
+    sizes = newest.sizes.items() if newest is not None and is_shown else ()
     return CutFilesSeen(
         # Some stores list a new file a minute late.
         missing=tuple(sorted(path for path in unlisted if files.size_of(path) is None)),
+        cut_off=tuple(
+            sorted(path for path, size in sizes if (file := stored.get(same.key(path))) and file.bytes != size)
+        ),
+        newest=_listed(newest, stores) if newest is not None and is_shown else None,
         bytes=sum(file.bytes for file in stored.values()),
         named_bytes=sum(file.bytes for key, file in stored.items() if key in named),
         young_bytes=sum(
@@ -42,58 +68,73 @@ def seen_in(books: Books, files: FileStore) -> CutFilesSeen:
     )
 
 
-@rule("F2", "one cut has one snapshot id, and numbers and times of cuts rise")
+def _listed(newest: CutRow, stores: Ports) -> ListedCut | HarnessError:
+    try:
+        return stores.cut_files.listed(newest.metadata)
+    except CutDamaged as damage:
+        return damage
+
+
+def _of(look: Look, invariant: str) -> Iterator[Objection]:
+    for one in look.books.cuts.wrong:
+        if one.invariant == invariant:
+            yield Objection(one.subject, one.detail)
+
+
+@rule("F2", "one cut has one snapshot id, its metadata says the same, and numbers and times of cuts rise", "cuts")
 def cuts_are_numbered(look: Look) -> Iterator[Objection]:
-    """Whether each metadata file says the same, its uuid too, is not looked at."""
-    for snapshot_id, count in Counter(cut.snapshot_id for cut in look.books.cuts).items():
-        if count > 1:
-            yield Objection(f"snapshot {snapshot_id}", f"{count} cuts have the snapshot id {snapshot_id}")
-    for before, after in pairwise(look.books.cuts):
-        for word in ("sequence", "number", "timestamp_ms"):
-            was, now = getattr(before, word), getattr(after, word)
-            if now <= was:
-                yield Objection(
-                    f"cut {after.sequence}, {word}",
-                    f"cut {after.sequence} has the {word} {now}, cut {before.sequence} before it {was}",
-                )
+    """The metadata file of the newest cut alone is read. Whether all have one uuid is not looked at."""
+    yield from _of(look, "F2")
+    row, cut = look.books.cuts.newest, _newest(look)
+    if row is None or cut is None:
+        return
+    ends = {p: high for p, (_, _, _, high) in cut.bounds.items()}
+    said = (cut.snapshot_id, cut.sequence, cut.version, ends)
+    if said != (known := (row.snapshot_id, row.sequence, row.version, dict(row.high))):
+        words = ("snapshot", "sequence", "version", "offsets")
+        word, seen, noted = next(one for one in zip(words, said, known, strict=True) if one[1] != one[2])
+        detail = f"the metadata of cut {row.sequence} has the {word} {_short(seen)}, the ledger {_short(noted)}"
+        yield Objection(f"metadata of cut {row.sequence}", detail)
+
+
+def _newest(look: Look) -> ListedCut | None:
+    """What the newest cut says, if it can be read."""
+    found = look.cut_files.newest if look.cut_files else None
+    return found if isinstance(found, ListedCut) else None
+
+
+def _short(value: object) -> str:
+    return str(value)[:200]
 
 
 @rule("F3", "the files of a cut whose time has not ended are there, and so is its version", "cuts")
 def cuts_are_whole(look: Look) -> Iterator[Objection]:
-    known = {version.version for version in look.books.versions}
-    for cut in look.books.cuts:
-        if cut.alive and cut.version not in known:
-            yield Objection(f"cut {cut.sequence}", f"cut {cut.sequence} is of version {cut.version}, which is gone")
-    missing = look.cut_files.missing if look.cut_files else ()
-    for path in missing[:SHOWN_MAX]:
-        yield Objection(path, f"{path} is not there; a cut names it, of which queries fail")
-    if len(missing) > SHOWN_MAX:
-        yield Objection("more files of cuts", f"{len(missing) - SHOWN_MAX:,} more files that cuts name are not there")
+    """Those of cuts that a server has retired are left out: what is lost of them is known, and none is served again."""
+    known, seen = {version.version for version in look.books.versions}, look.cut_files or CutFilesSeen()
+    for version, sequence in look.books.cuts.versions.items():
+        if version not in known:
+            yield Objection(f"cut {sequence}", f"cut {sequence} is of version {version}, which is gone")
+    if isinstance(seen.newest, HarnessError):
+        yield Objection("the newest cut", f"{seen.newest}; {WAY_ON}")
+    for path in seen.cut_off[:SHOWN_MAX]:
+        yield Objection(path, f"{path}, a chunk of the newest cut, has another size than was written; {WAY_ON}")
+    for path in seen.missing[:SHOWN_MAX]:
+        yield Objection(path, f"{path} is not there; a cut names it, of which queries fail; {WAY_ON}")
+    if (more := len(seen.missing) - SHOWN_MAX) > 0:
+        least = "at least " if len(seen.missing) >= UNLISTED_MAX else ""
+        yield Objection("more files of cuts", f"{least}{more:,} more files that cuts name are not there")
+
+
+@rule("F4", "deletes of the newest cut are no older than the files whose rows they hide, and it names these", "cuts")
+def cuts_hide_what_they_name(look: Look) -> Iterator[Objection]:
+    if (cut := _newest(look)) is not None:
+        for one in islice(check_deletes(cut), SHOWN_MAX):
+            yield Objection(one.detail, one.detail)
 
 
 @rule("F5", "in the order in which they were published, no cut shows less than the one before, but of what is merged")
 def cuts_never_fall(look: Look) -> Iterator[Objection]:
-    for before, after in pairwise(look.books.cuts):
-        if before.history != after.history:
-            continue
-        if after.version < before.version:
-            yield Objection(
-                f"cut {after.sequence}, version",
-                f"cut {after.sequence} is of version {after.version}, cut {before.sequence} was of {before.version}",
-            )
-        else:
-            yield from _fallen(before, after)
-
-
-def _fallen(before: CutRow, after: CutRow) -> Iterator[Objection]:
-    """The merged state of a keyed table ends at `batch_hi`, which a new version may lower."""
-    for partition, was in before.high.items():
-        may_fall = after.version > before.version and {partition} <= before.merged & after.merged
-        if (now := after.high.get(partition, -1)) < was and not may_fall:
-            yield Objection(
-                f"cut {after.sequence}, partition {partition}",
-                f"partition {partition} ends at offset {now} in cut {after.sequence}, at {was} in {before.sequence}",
-            )
+    yield from _of(look, "F5")
 
 
 @rule("F6", "no view of the lake names a file of a cut", "lake")
@@ -121,3 +162,15 @@ def cuts_are_bounded(look: Look) -> Iterator[Objection]:
             f"the folders of cuts have {seen.bytes:,} bytes, of which live cuts name {seen.named_bytes:,} and "
             f"{seen.young_bytes:,} are new; the buffer has {books.buffered_bytes:,}: does expire run?",
         )
+
+
+@rule("F9", "a cut that ends below what its version knew of the buffer says that it is not fresh", "cuts")
+def cuts_say_how_fresh_they_are(look: Look) -> Iterator[Objection]:
+    """The newest cut alone."""
+    cut = _newest(look)
+    version = next((one for one in look.books.versions if cut is not None and one.version == cut.version), None)
+    if cut is None or version is None:
+        return
+    known = {p: bounds.buffer_hi for p, bounds in version.bounds.items() if p in cut.bounds}
+    for one in check_freshness(cut, buffer_hi=known):
+        yield Objection(f"cut {cut.sequence}", one.detail)

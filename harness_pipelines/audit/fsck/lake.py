@@ -24,7 +24,7 @@ def named_versions(books: Books) -> dict[int, VersionRow]:
     bases = {m.base_version for m in books.moves if m.state == "PLANNED"} | books.mirrored
     named = {v.version: v for v in (*books.retained, *(v for v in books.versions if v.version in bases))}
     old = {v for v in named if v < books.retained_from}
-    served = {cut.version for cut in books.cuts if cut.alive}
+    served = books.cuts.versions
     pinned = {v.version for v in books.snapshots}
     named |= {v.version: v for v in books.versions if v.version in pinned}
     if old or pinned:

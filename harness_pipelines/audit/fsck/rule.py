@@ -15,6 +15,7 @@ from harness_pipelines.ports.lake import MirrorState
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.table_state import Books, MoveRow, VersionRow
 from harness_pipelines.protocol.changes.reverts import in_effect
+from harness_pipelines.protocol.cut_checks import ListedCut
 from harness_pipelines.protocol.lake.history import NamedMove
 from harness_pipelines.protocol.lake.mirrors import KnownSnapshot, Seen
 from harness_pipelines.protocol.versions import EFFECTS, View, ViewName
@@ -92,7 +93,9 @@ class MirrorSeen:
 class CutFilesSeen:
     """The folders of the cuts of a table."""
 
-    missing: tuple[str, ...] = ()  #: that a cut names whose time has not ended
+    missing: tuple[str, ...] = ()  #: that a cut names whose time has not ended, the first of them
+    cut_off: tuple[str, ...] = ()  #: chunks of the newest cut that have another size than they were written with
+    newest: ListedCut | HarnessError | None = None  #: what the newest cut says, if its time has not ended
     bytes: int = 0  #: of all files
     named_bytes: int = 0  #: of those that such cuts name
     young_bytes: int = 0  #: of the others, of those that expire need not have removed yet

@@ -20,6 +20,7 @@ from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.ports.access import (
+    HasCutFiles,
     HasFiles,
     HasLakeBytes,
     HasLakeReads,
@@ -63,6 +64,7 @@ _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, Arithmeti
 
 
 class Ports(
+    HasCutFiles,
     HasFiles,
     HasLakeBytes,
     HasLakeReads,
@@ -213,7 +215,7 @@ class _Looks:
         if not books.cut_folders:
             return CutFilesSeen()
         try:
-            return cuts.seen_in(books, self.stores.files)
+            return cuts.seen_in(books, self.stores)
         except (OSError, HarnessError) as error:
             self.trouble[books.name, "cuts"] = f"the folders of cuts cannot be listed: {error}"
             return None

@@ -217,19 +217,21 @@ def drop_command(
     """
     check_wish(dry_run=dry_run, yes=yes)
     with opened(settings) as harness:
-        gone, files = _drop(harness, name, really=yes, purge=purge)
+        gone, files, left = _drop(harness, name, really=yes, purge=purge)
     shown = {
         **gone.to_json(),
         "files": [{"location": f.location, "count": f.count, "bytes": f.bytes} for f in files],
-        "purged": yes and purge,
+        "purged": yes and purge and not left,
+        "left": left,
         "dropped": yes,
     }
-    emit(shown, json_target, lambda: _show_drop(gone, files, done=yes, purge=purge))
+    emit(shown, json_target, lambda: _show_drop(gone, files, left, done=yes, purge=purge))
     if not yes and not dry_run:
         raise not_asked("drop the table for good")
 
 
-def _drop(harness: Harness, name: str, *, really: bool, purge: bool) -> tuple[Dropped, list[LakeFiles]]:
+def _drop(harness: Harness, name: str, *, really: bool, purge: bool) -> tuple[Dropped, list[LakeFiles], list[str]]:
+    """What goes, its files, and folders that a server may write to yet."""
     from harness_pipelines.ledgers.postgres.acts import drop
     from harness_pipelines.ports.ledger import TableUnknown
 
@@ -240,29 +242,27 @@ def _drop(harness: Harness, name: str, *, really: bool, purge: bool) -> tuple[Dr
         folders = drop.to_purge(stores.owner, name) if purge else []
         if not folders:
             raise
-        return drop.Dropped.of_purge(name), _purge(harness, name, folders, really=really)
+        return (drop.Dropped.of_purge(name), *_purge(harness, name, folders, really=really))
     seen = stores.ledger.drop_table(one, dry_run=True)
     folders = [_location(harness, name, place, purge=purge) for place in seen.metadata]
     files = [drop.files_below(folder) for folder in (*folders, *seen.fresh)]
     if not really:
-        return seen, files
+        return seen, files, []
     if purge:
         stores.ownership.confirm()  # another ledger may have these files
     gone = stores.ledger.drop_table(one, purge=[found.location for found in files] if purge else [])
-    if purge:
-        drop.purge_noted(stores.owner, name)
-    return gone, files
+    return gone, files, drop.purge_noted(stores.owner, name) if purge else []
 
 
-def _purge(harness: Harness, name: str, folders: Sequence[str], *, really: bool) -> list[LakeFiles]:
+def _purge(harness: Harness, name: str, folders: Sequence[str], *, really: bool) -> tuple[list[LakeFiles], list[str]]:
     """Continue with the files of a table that was dropped before."""
     from harness_pipelines.ledgers.postgres.acts import drop
 
     files = [drop.files_below(folder) for folder in folders]
-    if really:
-        harness.stores.ownership.confirm()  # another ledger may have these files
-        drop.purge_noted(harness.stores.owner, name)
-    return files
+    if not really:
+        return files, []
+    harness.stores.ownership.confirm()  # another ledger may have these files
+    return files, drop.purge_noted(harness.stores.owner, name)
 
 
 def _location(harness: Harness, name: str, metadata: str, *, purge: bool) -> str:
@@ -279,7 +279,7 @@ def _location(harness: Harness, name: str, metadata: str, *, purge: bool) -> str
         return drop.location_of(metadata)
 
 
-def _show_drop(gone: Dropped, files: list[LakeFiles], *, done: bool, purge: bool) -> None:
+def _show_drop(gone: Dropped, files: list[LakeFiles], left: Sequence[str], *, done: bool, purge: bool) -> None:
     click.echo(f"{'dropped' if done else 'would drop'} {gone.table}")
     for segment in gone.segments:
         click.echo(f"  buffer   {segment.name} ({segment.state}, {segment.bytes:,} bytes)")
@@ -294,3 +294,5 @@ def _show_drop(gone: Dropped, files: list[LakeFiles], *, done: bool, purge: bool
     for found in files:
         fate = "files" if purge else "files stay:"
         click.echo(f"  lake     {found.count} {fate} {found.location} ({found.bytes:,} bytes)")
+    for folder in left:
+        click.echo(f"  left     a server may write to {folder} yet: run the same command again in five minutes")

@@ -24,7 +24,6 @@ from harness_pipelines.ports.table_state import (
     Books,
     Buffered,
     CorrectionRow,
-    CutRow,
     LayoutRow,
     MoveRow,
     OverlayRow,
@@ -37,6 +36,7 @@ from harness_pipelines.ports.table_state import (
 )
 from harness_pipelines.protocol.bounds import vector_from_json
 from harness_pipelines.protocol.changes.corrections import Coordinate
+from harness_pipelines.protocol.cut_rows import CutRow, seen_of
 from harness_pipelines.protocol.lake.overlays import overlays_from_json
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import View, ViewName
@@ -45,6 +45,7 @@ from harness_pipelines.spec.table import QUARANTINE_SUFFIX, TableSpec
 from harness_pipelines.spec.wording import SpecError
 
 SEALS_AT_ONCE, SEALED_BYTES_AT_ONCE = 10_000, 256 * 2**20
+CUTS_AT_ONCE = 100  #: rows of cuts that are in memory: each has an offset for every partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,11 @@ class TableStates:
                 **_cuts(connection, table["cut_folders"], key),
             )
 
+    def cut_files(self, table_id: int) -> Iterator[tuple[str, bool]]:
+        """Files that cuts name whose time has not ended, to be taken without a pause; False: of retired cuts alone."""
+        for row in self.database.streamed("fsck/cut_files", {"table_id": table_id}):
+            yield row["path"], row["served"]
+
     def changed(self, table_id: int) -> Iterator[Coordinate]:
         """Quarantined records that were changed outside of the harness.
 
@@ -234,8 +240,11 @@ def _cuts(connection: Connection, folders: Sequence[str], key: Mapping[str, Any]
     """What servers showed; nothing is asked of a table that none served."""
     if not folders:
         return {}
+    with connection.cursor(name="cuts") as cursor:
+        cursor.itersize = CUTS_AT_ONCE
+        seen = seen_of(map(_cut, cursor.execute(sql("fsck/cuts"), key)))
     return {
-        "cuts": [_cut(row) for row in _all(connection, "cuts", key)],
+        "cuts": seen,
         "cut_folders": folders,
         "buffered_bytes": _all(connection, "buffered_bytes", key)[0]["bytes"],
     }
@@ -244,8 +253,12 @@ def _cuts(connection: Connection, folders: Sequence[str], key: Mapping[str, Any]
 def _cut(row: Mapping[str, Any]) -> CutRow:
     told = {int(p): cut if isinstance(cut, list) and len(cut) == 4 else [-1] * 4 for p, cut in row["bounds"].items()}
     merged = frozenset(p for p, cut in told.items() if cut[3] == cut[1])
-    known = {word: value for word, value in row.items() if word not in ("bounds", "files")}
-    return CutRow(**known, high={p: cut[3] for p, cut in told.items()}, merged=merged, files=tuple(row["files"]))
+    known = {word: value for word, value in row.items() if word not in ("bounds", "chunks")}
+    # By hand, they may be anything; a server retires such a cut.
+    sizes = {
+        one["path"]: one["bytes"] for one in row["chunks"] if isinstance(one, dict) and {"path", "bytes"} <= {*one}
+    }
+    return CutRow(**known, high={p: cut[3] for p, cut in told.items()}, merged=merged, sizes=sizes)
 
 
 def _version(row: Mapping[str, Any]) -> VersionRow:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.protocol.cut_checks import ListedCut
     from harness_pipelines.protocol.keyed_cuts import Hidden
     from harness_pipelines.protocol.reading.narrowing import Ranges
     from harness_pipelines.protocol.reading.plan import ReadPlan
@@ -164,6 +165,13 @@ class CutFiles(Protocol):
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
         """The rows of a chunk as they were written. Raises: CutDamaged, LakeUnreadable."""
+        ...
+
+    def listed(self, metadata: str) -> ListedCut:
+        """What a cut says of itself: its metadata, its delete files, and the data files whose rows these hide.
+
+        Raises, besides: CutDamaged.
+        """
         ...
 
     def check(self, cut: Cut) -> None:

@@ -26,7 +26,7 @@ from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import listed_in
 from harness_pipelines.lakes.iceberg.read.scan import pinned, scan
 from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
-from harness_pipelines.ports.serving.cuts import CutDraft, CutImpossible
+from harness_pipelines.ports.serving.cuts import CutDamaged, CutDraft, CutImpossible
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import LakePart
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
@@ -535,14 +535,14 @@ def test_a_chunk_that_was_damaged_is_named(rig: CutRig, damage: str):
         "another file": lake_files.content(other.path),
     }[damage]
     lake_files.put(chunk.path, broken)
-    with pytest.raises(LakeFileBroken, match=Path(chunk.path).name):
+    with pytest.raises(CutDamaged, match=Path(chunk.path).name):
         rig.cuts.read_chunk(rig.table, rig.plan(), chunk)
 
 
 def test_a_chunk_that_is_gone_is_named(rig: CutRig):
     chunk = rig.chunk({0: (30, 40)})
     lake_files.remove(chunk.path)
-    with pytest.raises(LakeFileMissing, match=Path(chunk.path).name):
+    with pytest.raises(CutDamaged, match=Path(chunk.path).name):
         rig.cuts.read_chunk(rig.table, rig.plan(), chunk)
 
 

@@ -26,12 +26,12 @@ from harness_pipelines.lakes.iceberg.cuts.parts import (
     totals,
 )
 from harness_pipelines.lakes.iceberg.cuts.shape import CutShape, shape_of
-from harness_pipelines.lakes.iceberg.cuts.sound import check, told_of
+from harness_pipelines.lakes.iceberg.cuts.sound import check, listed, told_of
 from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutDraft, CutImpossible, CutPart
-from harness_pipelines.protocol.cut_checks import FRESH, MERGED
+from harness_pipelines.protocol.cut_checks import FRESH, MERGED, ListedCut
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp, snapshot_id
 from harness_pipelines.protocol.keyed_cuts import Hidden
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
@@ -103,6 +103,11 @@ class IcebergCuts:
             return chunk_files.read_chunk(opened_io(), plan, chunk)
         except (LakeFileMissing, LakeFileBroken) as error:
             raise CutDamaged(str(error)) from error
+
+    def listed(self, metadata: str) -> ListedCut:
+        """What the cut at *metadata* says of itself. Raises: CutDamaged, LakeAway, StoreRefused."""
+        with reachable(metadata, "reading a cut"):
+            return listed(metadata, opened_io())
 
     def check(self, cut: Cut) -> None:
         """Whether *cut* can still be read. Raises: CutDamaged, LakeAway, StoreRefused."""

@@ -6,19 +6,22 @@ neither is trusted: what cannot be read is `CutDamaged`, upon which the server r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import orjson
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 
 from harness_pipelines.drivers.files import size_of
 from harness_pipelines.lakes.iceberg.checked_io import AT_ONCE, fresh
-from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, listed_in
+from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
+from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, entries_of, listed_in
 from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged
+from harness_pipelines.protocol.cut_checks import ListedCut, ListedData, ListedDeletes
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 
@@ -46,6 +49,59 @@ def check(cut: Cut, io: FileIO) -> None:
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="cut") as pool:
         for path, size in zip(others, pool.map(size_of, others), strict=True):
             _check_size(path, size, sizes)
+
+
+def listed(metadata: str, io: FileIO) -> ListedCut:
+    """What a cut says of itself, as its files are now: of data files only those of which delete files hide rows.
+
+    Raises: CutDamaged, OSError, StoreRefused.
+    """
+    with _readable(metadata):
+        told = _content(metadata, io)
+        [head] = [one for one in told["snapshots"] if one["snapshot-id"] == told["current-snapshot-id"]]
+        summary, manifest_list = head["summary"], str(head["manifest-list"])
+        bounds = {
+            int(p): (cut[0], cut[1], cut[2], cut[3]) for p, cut in orjson.loads(summary["harness.bounds"]).items()
+        }
+    with _readable(manifest_list):
+        manifests = listed_in(manifest_list, fresh(io))
+    deletes = [
+        ListedDeletes(
+            path=entry.data_file.file_path,
+            sequence=entry.sequence_number or 0,
+            hidden={deleted_from(entry.data_file) or "": entry.data_file.record_count},
+        )
+        for entry in _entries(manifests, io, content=ManifestContent.DELETES)
+    ]
+    wanted = {path for one in deletes for path in one.hidden}
+    data = [
+        ListedData(
+            path=entry.data_file.file_path, rows=entry.data_file.record_count, sequence=entry.sequence_number or 0
+        )
+        for entry in (_entries(manifests, io, content=ManifestContent.DATA) if wanted else ())
+        if entry.data_file.file_path in wanted
+    ]
+    return ListedCut(
+        table=str(told["properties"].get("harness.table", "")),
+        table_id=0,
+        uuid=str(told["table-uuid"]),
+        snapshot_id=head["snapshot-id"],
+        sequence=head["sequence-number"],
+        version=int(summary["harness.version"]),
+        bounds=bounds,
+        makers=(),
+        freshness=str(summary.get("harness.freshness", "")),
+        data=tuple(data),
+        deletes=tuple(deletes),
+    )
+
+
+def _entries(manifests: Iterable[ManifestFile], io: FileIO, *, content: ManifestContent) -> Iterator[ManifestEntry]:
+    for one in manifests:
+        if one.content == content:
+            with _readable(one.manifest_path):
+                found = entries_of(one, fresh(io))
+            yield from found
 
 
 def _content(location: str, io: FileIO) -> Mapping[str, Any]:

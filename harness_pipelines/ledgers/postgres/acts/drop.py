@@ -244,16 +244,18 @@ def _is_place(folder: str, places: Iterable[str]) -> bool:
     return any(overlap(key, place) for place in {same.folder(path) for path in places})
 
 
-def purge_noted(database: Database, name: str) -> None:
+def purge_noted(database: Database, name: str) -> list[str]:
     """Delete what views wrote to the folders that `to_purge` names, and forget each that has none of it any more.
+
+    Return the folders of cuts that stay noted: a server that was making a cut when the table was dropped may write to
+    them yet. Five minutes after the drop none does, and the same call ends with them.
 
     A folder is noted before each request for its files. Who makes a table of them after that is refused.
 
     What lies beside that is left alone: somebody may have changed the location of a view to a folder with other files.
     Raises: StoreRefused, OSError, with the rest still noted.
     """
-    for folder in to_purge(database, name):
-        _Purge(database, folder).run()
+    return [folder for folder in to_purge(database, name) if not _Purge(database, folder).run()]
 
 
 @dataclass(slots=True)
@@ -262,15 +264,22 @@ class _Purge:
 
     database: Database
     folder: str
+    is_left: bool = False  #: when it began last, no server wrote there any more
     begun_at: datetime | None = None  #: as it noted last; a later time is another process's, or of a later drop
     elsewhere: set[str] = field(default_factory=set)  #: folders of tables that were compared with it: each is once
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """Delete what is there; False: a server may write there yet."""
         # A server alone writes to a folder of cuts, so that all in it goes.
-        parts = ("",) if is_cut_folder(self.folder) else OF_VIEWS
-        if self._begin() and all(purge(f"{self.folder.rstrip('/')}/{part}", self._begin) for part in parts):
-            remove_empty(self.folder)
-            self._forget()
+        of_cuts = is_cut_folder(self.folder)
+        parts = ("",) if of_cuts else OF_VIEWS
+        if not (self._begin() and all(purge(f"{self.folder.rstrip('/')}/{part}", self._begin) for part in parts)):
+            return True
+        if of_cuts and not self.is_left:
+            return False
+        remove_empty(self.folder)
+        self._forget()
+        return True
 
     def _begin(self) -> bool:
         """Note that files of the folder go now; False: all are gone, or a table lies there."""
@@ -283,6 +292,7 @@ class _Purge:
             self.elsewhere |= places
             noted = connection.execute(sql("drop/begin_purge"), {"folder": self.folder}).fetchone()
             self.begun_at = noted["begun_at"] if noted else None
+            self.is_left = bool(noted and noted["is_left"])
             return noted is not None
 
     def _forget(self) -> None:

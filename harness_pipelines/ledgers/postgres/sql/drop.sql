@@ -50,7 +50,9 @@ SELECT metadata_location FROM public.iceberg_tables WHERE metadata_location IS N
 SELECT pg_advisory_xact_lock(1752330870, 0)
 
 -- name: begin_purge
-UPDATE harness.purges SET begun_at = clock_timestamp() WHERE folder = %(folder)s RETURNING begun_at
+-- A server publishes a cut within two minutes or not at all, and a request of it may be under way as long again.
+UPDATE harness.purges SET begun_at = clock_timestamp() WHERE folder = %(folder)s
+RETURNING begun_at, asked_at <= clock_timestamp() - interval '5 minutes' AS is_left
 
 -- name: begun
 SELECT folder, name FROM harness.purges WHERE begun_at IS NOT NULL ORDER BY folder

@@ -61,8 +61,13 @@ SELECT version, holder, born, until, until > clock_timestamp() AS alive FROM har
 WHERE table_id = %(table_id)s AND holder <> 'fsck'
 
 -- name: cuts
-SELECT sequence, number, snapshot_id, timestamp_ms, version, bounds, files, history, until > clock_timestamp() AS alive
+SELECT sequence, number, snapshot_id, timestamp_ms, version, bounds, metadata, chunks, history,
+       until > clock_timestamp() AS alive, retired_at IS NOT NULL AS retired
 FROM harness.cuts WHERE table_id = %(table_id)s ORDER BY sequence
+
+-- name: cut_files
+SELECT path, bool_or(retired_at IS NULL) AS served FROM harness.cuts, unnest(files) AS path
+WHERE table_id = %(table_id)s AND until > clock_timestamp() GROUP BY path
 
 -- name: buffered_bytes
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS bytes FROM harness.segments s
