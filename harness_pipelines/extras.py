@@ -22,9 +22,12 @@ MODULES: Mapping[str, frozenset[str]] = {
     "dagster-pyspark": frozenset({"dagster_pyspark"}),
     "formats": _REGISTRY | {"fastavro", "google", "jsonschema_rs"},
     "openlineage": frozenset({"attr", "openlineage"}),
+    "pandas": frozenset({"pandas"}),
     "plot": frozenset({"matplotlib"}),
+    "polars": frozenset({"polars"}),
     "s3": frozenset({"botocore", "obstore"}),
     "spark": _SPARK,
+    "sql": frozenset({"duckdb", "prompt_toolkit"}),
     "transform": frozenset({"duckdb"}),
 }
 #: Where another extra would do as well.

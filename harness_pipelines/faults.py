@@ -216,6 +216,19 @@ _SNAPSHOT = (
     ),
     ("drop_after_commit", "the name is dropped, the caller does not know", "finds no snapshot of this name"),
 )
+_SERVE = (
+    (
+        "after_chunks",
+        "new chunks are written, no other file of the cut",
+        "makes the cut at the next load; expire removes the files as orphans",
+    ),
+    (
+        "after_files",
+        "all files of the cut are written, it is not published",
+        "makes the cut at the next load; expire removes the files as orphans",
+    ),
+    ("after_commit", "the cut is published, no client got it", "finds the cut at the next load"),
+)
 _OF_EVERY_TABLE = {name for name, _, _ in (*_TIER, *_EXPIRE, *_MIRROR, *_REVERT)} - {"in_drop"}
 
 #: Every crash point, by the name that arms it, in the order in which a stage reaches them.
@@ -231,6 +244,7 @@ POINTS: Mapping[str, Point] = {
     **_declared("repair", _REPAIR, unbuffered=()),
     **_declared("evolve", _EVOLVE, unbuffered={name for name, _, _ in _EVOLVE}),
     **_declared("snapshot", _SNAPSHOT, unbuffered={name for name, _, _ in _SNAPSHOT}),
+    **_declared("serve", _SERVE, unbuffered={name for name, _, _ in _SERVE}),
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.serve.app import Application
 from harness_pipelines.serve.auth import KnownTokens, Principal
-from harness_pipelines.serve.values import CutAnswer, Warehouse, WarehouseRefused
+from harness_pipelines.serve.values import CutAnswer, Warehouse
 
 ALL, SHOP = "token-of-all", "token-of-the-shop"
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -24,29 +24,23 @@ def cut_of(name: str, snapshot_id: int = 7, config: Mapping[str, str] | None = N
 
 
 class MemoryCatalog:
-    """Answers from `cuts`; an exception among them is raised. *offers*: states besides the newest one."""
+    """Answers from `cuts`; an exception among them is raised."""
 
-    def __init__(self, cuts: Mapping[str, CutAnswer | Exception], *, offers: Sequence[str] = ()) -> None:
-        self.cuts, self._offers = dict(cuts), offers
+    def __init__(self, cuts: Mapping[str, CutAnswer | Exception]) -> None:
+        self.cuts = dict(cuts)
         self.asked: list[tuple[str, str]] = []  #: names and prefixes of loads
-        self.reports: list[tuple[str, Mapping[str, Any]]] = []
+        self.reports: list[tuple[str, int]] = []  #: names and snapshots
         self.trouble: Exception | None = None  #: of every call
         self.go_on = threading.Event()  #: loads wait for it
         self.go_on.set()
         self.arrived = threading.Semaphore(0)  #: released by each load
 
-    def check(self, warehouse: Warehouse) -> None:
-        if warehouse.prefix and warehouse.kind not in self._offers:
-            raise WarehouseRefused(f"warehouse {warehouse.prefix!r} is not offered")
-
-    def names(self, warehouse: Warehouse) -> Sequence[str]:
-        self.check(warehouse)
+    def names(self) -> Sequence[str]:
         if self.trouble:
             raise self.trouble
         return list(self.cuts)
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
-        self.check(warehouse)
         self.asked.append((name, warehouse.prefix))
         self.arrived.release()
         assert self.go_on.wait(60)
@@ -57,26 +51,28 @@ class MemoryCatalog:
             raise found
         return found
 
-    def reported(self, name: str, warehouse: Warehouse, report: Mapping[str, Any]) -> None:
-        self.check(warehouse)
-        if name not in self.cuts:
+    def reported(self, name: str, snapshot_id: int) -> bool:
+        cut = self.cuts.get(name)
+        if cut is None:
             raise TableUnknown(f"no table {name!r}")
-        self.reports.append((name, report))
+        self.reports.append((name, snapshot_id))
+        return isinstance(cut, CutAnswer) and cut.snapshot_id == snapshot_id
 
 
 class MemoryTokens:
-    """Knows the tokens of *principals*; counts how often it is asked."""
+    """Knows the tokens of *principals*; counts for how many it is asked, and by how many questions."""
 
     def __init__(self, principals: Mapping[str, Principal] | None = None) -> None:
         self.principals = dict(principals or {ALL: everything(), SHOP: of_shop()})
-        self.asked = 0
+        self.asked = self.questions = 0
         self.trouble: Exception | None = None
 
-    def check(self, secret: str) -> Principal | None:
-        self.asked += 1
+    def check(self, secrets: Sequence[str]) -> Sequence[Principal | None]:
+        self.questions += 1
+        self.asked += len(secrets)
         if self.trouble:
             raise self.trouble
-        return self.principals.get(secret)
+        return [self.principals.get(secret) for secret in secrets]
 
 
 def everything() -> Principal:

@@ -85,6 +85,7 @@ _CLOSED = (
     "database",
     "readers",
     "watchers",
+    "logins",
     "catalog",
     "log",
     "schemas",
@@ -165,6 +166,11 @@ class Stores:
         return ledger_database(self.dsn, role=READER, size=1)
 
     @once
+    def logins(self) -> Database:
+        """A session that looks up tokens: it waits for no load, and strangers take no session from loads."""
+        return ledger_database(self.dsn, role=READER, size=1)
+
+    @once
     def ledger(self) -> PostgresLedger:
         return PostgresLedger(self.database, catalog=self.settings.catalog_name, owner=lambda: self.owner)
 
@@ -231,7 +237,7 @@ class Stores:
     def tokens(self) -> Tokens:
         from harness_pipelines.ledgers.postgres.tokens import Tokens
 
-        return Tokens(lambda: self.readers, lambda: self.database)
+        return Tokens(lambda: self.logins, lambda: self.database)
 
     @once
     def buffer_reader(self) -> BufferReader:

@@ -92,6 +92,7 @@ class Connection(psycopg.Connection[DictRow]):
 
 TRUSTED_S = 2.0  #: a session that was used so lately is not tried out first
 WAIT_S = 15.0  #: for a session of the pool, while the server is away or all are in use
+STREAMED_ROWS = 2_000  #: that are in memory at a time
 LOOK_S = (0.5, 2.0)  #: how often a wait checks why there is no session: at first, and at most
 _POOL = "harness"  #: the name of each pool
 _LOST_AT: dict[str, float] = {}  #: by server, when this process last found a session lost; monotonic seconds
@@ -520,6 +521,12 @@ class Database:
         """
         with self.reading() as connection:
             return connection.execute(sql(name), parameters or {}, binary=binary).fetchall()
+
+    def streamed(self, name: str, parameters: Mapping[str, Any]) -> Iterator[DictRow]:
+        """As `rows`, but only some of them are in memory at a time. The caller takes them without a pause."""
+        with self.reading() as connection, connection.cursor(name="streamed") as cursor:
+            cursor.itersize = STREAMED_ROWS
+            yield from cursor.execute(sql(name), parameters)
 
     def run(self, name: str, parameters: Mapping[str, Any] | None = None) -> int:
         """Run the statement *name* in its own transaction and return how many rows it touched."""

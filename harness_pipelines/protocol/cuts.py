@@ -30,12 +30,22 @@ Ranges = Mapping[int, tuple[int, int]]  #: partition -> half-open offsets ``[low
 #: while it is written. Bytes are those of the rows in memory; the file has fewer.
 CHUNK_ROWS_MAX = 1 << 19
 CHUNK_BYTES_MAX = 64 * 2**20
+#: The ledger takes 10,000 cuts of a table that are alive; servers whose `--keep` differ make fewer.
+CUTS_ALIVE_MAX = 5_000
 REUSE = timedelta(milliseconds=100)  #: engines load a table two to four times in one query
 MAKING_MAX = timedelta(minutes=2)  #: from the look to the publication of a cut: the maker's lease
 #: How old a chunk that no cut names may be when a server begins a cut with it: what one cut had no time for, the next
 #: one of the same server goes on from.
 UNNAMED_MAX = timedelta(minutes=30)
 CONDEMNED_FROM = UNNAMED_MAX + 2 * MAKING_MAX  #: no file that no cut names is an orphan earlier, whatever the grace is
+#: What the ledger takes of a cut (`cuts_are_small` of its migration), as JSON. It keeps chunks and parts of the last
+#: cut of a table alone. A topic of 2,000 partitions has 190 KB of bounds, and 105 KB of ranges in each chunk, of which
+#: it may have 150: 20 for the last half a million rows, and one for each half a million below.
+FILES_MAX = 1_000  #: that a cut names in the fresh folder: chunks, deletes, manifests, its list and its metadata
+FILES_BYTES_MAX = 256 * 2**10  #: of their paths
+BOUNDS_BYTES_MAX = 2**20
+PARTS_BYTES_MAX = 2**20
+CHUNKS_BYTES_MAX = 16 * 2**20
 BEHIND_MS = 10_000  #: an engine may read as of the start of its transaction
 
 
@@ -90,7 +100,7 @@ def is_cut_folder(folder: str) -> bool:
 
 def bounds_text(bounds: CutBounds) -> str:
     """*bounds* as JSON, by partition: the same text for the same bounds."""
-    return dumps({str(p): list(bounds[p]) for p in sorted(bounds)}, separators=(",", ":"))
+    return dumps(bounds_json(bounds), separators=(",", ":"))
 
 
 def etag(metadata: str) -> str:
@@ -116,6 +126,52 @@ def cut_folder(name: str, metadata: str) -> str:
     """
     view = re.sub(r"/metadata/[^/]*\Z", "", metadata)
     return f"{view.rpartition('/')[0]}/{name}__fresh-{sha256(view.encode()).hexdigest()[:8]}"
+
+
+# -- size -------------------------------------------------------------------------------------------------------
+
+
+def bounds_json(bounds: CutBounds) -> dict[str, list[int]]:
+    """Bounds as the ledger has them."""
+    return {str(p): list(bounds[p]) for p in sorted(bounds)}
+
+
+def chunk_json(chunk: Chunk) -> dict[str, object]:
+    """A chunk as the ledger has it."""
+    told = {word: getattr(chunk, word) for word in Chunk.__dataclass_fields__}
+    return {**told, "ranges": {str(p): list(span) for p, span in chunk.ranges.items()}}
+
+
+def too_large(
+    bounds: CutBounds,
+    *,
+    chunks: Iterable[Chunk] = (),
+    parts: Mapping[str, tuple[str, str]] | None = None,
+    files: Sequence[str] = (),
+) -> str | None:
+    """What of a cut is more than the ledger takes, with the way on; None: nothing. *parts* have a key and manifests.
+
+    JSON is measured as it is written here, which is no shorter than what the ledger stores: characters beyond ASCII are
+    longer. What is known before files are written is asked before; all of it when the cut is published.
+    """
+    told_parts = {name: {"key": key, "manifests": manifests} for name, (key, manifests) in (parts or {}).items()}
+    seen = (
+        ("files", len(files), FILES_MAX, _MANY_FILES),
+        ("bytes of paths of files", sum(len(path.encode()) for path in files), FILES_BYTES_MAX, _MANY_FILES),
+        (f"bytes of bounds of {len(bounds):,} partitions", len(dumps(bounds_json(bounds))), BOUNDS_BYTES_MAX, _WIDE),
+        ("bytes of parts", len(dumps(told_parts)), PARTS_BYTES_MAX, _MANY_FILES),
+        ("bytes of chunks", len(dumps([chunk_json(one) for one in chunks])), CHUNKS_BYTES_MAX, _MUCH_BUFFERED),
+    )
+    found = next(((what, size, most, way_on) for what, size, most, way_on in seen if size > most), None)
+    if found is None:
+        return None
+    what, size, most, way_on = found
+    return f"a cut of it has {size:,} {what}, and the ledger takes {most:,}; {way_on}"
+
+
+_MANY_FILES = "let otree merge up to `stream_hi`, so that fewer files of the stream view reach across `batch_hi`"
+_MUCH_BUFFERED = "let a worker tier the table, so that less is above the lake"
+_WIDE = "read it by `harness sql`: a table of so many partitions cannot be served"
 
 
 # -- order ------------------------------------------------------------------------------------------------------
@@ -189,9 +245,16 @@ def shows_all_of(cut: HasOrder, *, version: int, bounds: CutBounds) -> bool:
     return cut.version >= version and all(ends.get(p, -1) >= high for p, (_, _, _, high) in bounds.items())
 
 
-def is_fresh_enough(served_at: datetime, *, now: datetime, every: timedelta = REUSE) -> bool:
-    """True if a cut may be served without a look: any server served it within *every*, by the ledger's clock."""
-    return now - served_at < every
+def is_young(
+    published_at: datetime, until: datetime, *, now: datetime, every: timedelta = REUSE, keep: timedelta
+) -> bool:
+    """True if a cut may be served without a look, since it was published less than *every* ago, by whatever server.
+
+    Or less than the part of the time that files stay by which the ledger is never full: the longest *keep* of all
+    servers counts, since who serves a cut for longer than its maker promised has moved *until*. All times are by the
+    ledger's clock, so that several servers make no more cuts than one.
+    """
+    return now - published_at < max(every, max(keep, until - published_at) / CUTS_ALIVE_MAX)
 
 
 def may_forget(until: datetime, *, now: datetime, grace: timedelta) -> bool:

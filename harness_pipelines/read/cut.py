@@ -30,9 +30,17 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.errors import LogRewritten
 from harness_pipelines.ports.ledger import TableRow, new_lease
-from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
 from harness_pipelines.ports.serving.keys import CutOverLimits
-from harness_pipelines.protocol.cuts import Chunk, CutBounds, may_begin_with, shows_all_of, snapshot_id
+from harness_pipelines.protocol.cuts import (
+    Chunk,
+    CutBounds,
+    is_young,
+    may_begin_with,
+    shows_all_of,
+    snapshot_id,
+    too_large,
+)
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read.cut_chunks import RECALLED, ChunkMaker, Chunks, recalled_maker
 from harness_pipelines.read.cut_tail import Known, check_log_reaches, still_right
@@ -42,11 +50,11 @@ from harness_pipelines.read.plan import Looked, look_plan
 log = structlog.get_logger(__name__)
 MAKING_S_MAX = 120.0  #: from the look to the commit: shorter than any grace, after which expire takes files for orphans
 TRIES = 5  #: how often other servers may be faster
-#: The ledger takes 10,000 cuts of a table that are alive. So that two servers stay below, a cut is given out again for
-#: at least this part of the time that its files stay.
-CUTS_ALIVE_MAX = 5_000
 CHUNKS_MAX = 900  #: the ledger takes a thousand files of a cut
 COMPARED_EVERY_S = 10.0  #: how often the log is asked whether it is still the one that chunks of a tail are of
+CHECKED_EVERY_S = 10.0  #: a cut is given out again for so long before its files are looked for once more
+SERVED_EVERY = timedelta(seconds=1)  #: the ledger notes no smaller difference
+FULL_MAX = timedelta(minutes=1)  #: how old the newest cut of a table may be that has as many as the ledger takes
 
 
 class Ports(
@@ -89,17 +97,18 @@ class Cutter:
 
     def __init__(self, stores: Ports, *, holder: str, keep: timedelta, every: timedelta) -> None:
         self._stores, self._holder = stores, holder
-        self._keep, self._every_s = keep, max(every, keep / CUTS_ALIVE_MAX).total_seconds()
+        self._keep, self._every = keep, every
         self._keyed = KeyedCuts(stores, keep=keep)
         self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
         self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
         self._compared_at: float | None = None  #: when the log was found to be the one that the chunks are of
+        self._checked: tuple[int, float] | None = None  #: sequence of a cut, and when its files were there
 
     def load(self, table: TableRow) -> Served:
         """The newest cut, which is that of the state as it is now or was within `every`.
 
-        Raises: CutImpossible, CutTooSlow, LogEndsBelowCut; CutOvertaken when other servers were faster every time; as
-        `look_plan` and, of a decoded tail, as `tail_batches`.
+        Raises: CutImpossible, CutTooSlow, CutsFull, CutDamaged, LogEndsBelowCut; CutOvertaken when other servers were
+        faster every time; as `look_plan` and, of a decoded tail, as `tail_batches`.
         """
         for _ in range(TRIES):
             with suppress(CutOvertaken):
@@ -109,8 +118,23 @@ class Cutter:
     def _load(self, table: TableRow) -> Served:
         newest, clock = self._stores.cuts.newest(table)
         began = time.monotonic()
-        if newest is not None and self._is_of_now(newest, began):
-            return Served(table=table, cut=newest, made=False)
+        try:
+            return self._loaded(table, newest, clock=clock, began=began)
+        except CutDamaged as damage:
+            if newest is None or newest.is_over:
+                raise
+            self._stores.cuts.retire(newest)
+            log.warning("cut.retired", table=table.name, cut=newest.snapshot_id, why=str(damage))
+            raise CutOvertaken(f"{table.name}: cut {newest.snapshot_id} is retired: {damage}") from damage
+        except CutsFull:
+            newest, clock = self._stores.cuts.newest(table)
+            if newest is None or newest.is_over or clock - newest.published_at > FULL_MAX:
+                raise
+            return self._again(table, newest, clock)
+
+    def _loaded(self, table: TableRow, newest: Cut | None, *, clock: datetime, began: float) -> Served:
+        if newest is not None and self._is_of_now(newest, clock, began):
+            return self._again(table, newest, clock)
         with self._looking(table) as found:
             looked = as_served(found)
             bounds, maker = cut_bounds(looked.plan), maker_of(looked)
@@ -130,7 +154,9 @@ class Cutter:
         newest, looked = making.newest, making.looked
         if newest is None or not shows(newest, looked, making.bounds, making.maker):
             return self._made_or_overtaken(making)
-        return self._again(looked, newest) if making.known.has(newest.chunks) else self._made_or_overtaken(making)
+        if not making.known.has(newest.chunks):
+            return self._made_or_overtaken(making)
+        return self._again(looked.table, newest, making.clock)
 
     def _within_limits(self, making: _Making, over: CutOverLimits) -> Served:
         """The state of the last merge, if it shows all that the last cut does; else that cut.
@@ -144,22 +170,24 @@ class Cutter:
         if shows_as_much(bounds, newest):
             served = self._again_or_made(replace(making, bounds=bounds))
         elif newest is not None and not newest.is_over:
-            served = self._again(looked, newest)
+            served = self._again(looked.table, newest, making.clock)
         else:
             raise over
-        cut, behind = served.cut, served.behind
-        log.info("cut.over_limits", table=looked.table.name, cut=cut.snapshot_id, behind=behind, why=str(over))
-        return served
+        behind = _behind(looked, served.cut)
+        log.info("cut.over_limits", table=looked.table.name, cut=served.cut.snapshot_id, behind=behind, why=str(over))
+        return replace(served, behind=behind)
 
     def _made_or_overtaken(self, making: _Making) -> Served:
         looked = making.looked
         try:
             cut = self._made(making)
         except CutOvertaken:
-            newer, _ = self._stores.cuts.newest(looked.table)
+            newer, clock = self._stores.cuts.newest(looked.table)
             if newer is None or not answers(newer, looked, making.bounds, making.maker):
                 raise
-            return self._again(looked, newer)
+            with suppress(CutDamaged):  # the next try retires it
+                return self._again(looked.table, newer, clock)
+            raise
         except TryAgain:
             raise
         except LogRewritten as error:  # the log is another one since the chunks were compared with it
@@ -168,19 +196,26 @@ class Cutter:
         except BaseException:
             self._unnamed = []  # one of them may be to blame
             raise
-        return _served(looked, cut, made=True)
+        self._checked = (cut.sequence, making.began)
+        return Served(table=looked.table, cut=cut, made=True)
 
-    def _again(self, looked: Looked, cut: Cut) -> Served:
-        self._stores.cuts.serve(cut, keep=self._keep)
-        return _served(looked, cut, made=False)
+    def _again(self, table: TableRow, cut: Cut, clock: datetime) -> Served:
+        """*cut*, with files that are there and stay. Raises: CutDamaged, CutOvertaken."""
+        now = time.monotonic()
+        if self._checked is None or self._checked[0] != cut.sequence or now - self._checked[1] >= CHECKED_EVERY_S:
+            self._stores.cut_files.check(cut)
+            self._checked = (cut.sequence, now)
+        if cut.until < clock + self._keep - SERVED_EVERY:
+            self._stores.cuts.serve(cut, keep=self._keep)
+        return Served(table=table, cut=cut, made=False)
 
-    def _is_of_now(self, newest: Cut, now: float) -> bool:
-        """Whether this process has just seen that nothing is newer: an engine loads a table several times a query."""
-        return (
-            self._looked is not None
-            and not newest.is_over
-            and self._looked[0] == newest.sequence
-            and now - self._looked[1] < self._every_s
+    def _is_of_now(self, newest: Cut, clock: datetime, now: float) -> bool:
+        """Whether it is young, or this process has just seen that nothing is newer: an engine loads several times."""
+        if newest.is_over:
+            return False
+        is_seen = self._looked is not None and self._looked[0] == newest.sequence
+        return is_young(newest.published_at, newest.until, now=clock, every=self._every, keep=self._keep) or (
+            is_seen and self._looked is not None and now - self._looked[1] < self._every.total_seconds()
         )
 
     def _known(self, looked: Looked, newest: Cut | None, maker: str, *, clock: datetime, now: float) -> Known:
@@ -213,6 +248,8 @@ class Cutter:
     def _made(self, making: _Making) -> Cut:
         """Make a cut; its times are by the ledger's clock."""
         looked, newest, stores = making.looked, making.newest, self._stores
+        if why := too_large(making.bounds):
+            raise CutImpossible(f"{looked.table.name}: {why}; nothing was written")
         maker = self._maker(making)
         chunks = []
         for chunk in maker.chunks():
@@ -310,10 +347,10 @@ def cut_bounds(plan: ReadPlan) -> CutBounds:
     return {p: (b.start, b.batch_hi, b.stream_hi, tail.get(p, b.buffer_hi)) for p, b in plan.bounds.items()}
 
 
-def _served(looked: Looked, cut: Cut, *, made: bool) -> Served:
+def _behind(looked: Looked, cut: Cut) -> int:
+    """Offsets that the state has and the cut has not."""
     ends = cut_bounds(looked.plan)
-    behind = sum(max(0, ends[p][3] - high) for p, (_, _, _, high) in cut.bounds.items() if p in ends)
-    return Served(table=looked.table, cut=cut, made=made, behind=behind)
+    return sum(max(0, ends[p][3] - high) for p, (_, _, _, high) in cut.bounds.items() if p in ends)
 
 
 def makers_of(looked: Looked, maker: str) -> tuple[str, ...]:

@@ -97,8 +97,8 @@ class Filling:
         low: Mapping[int, int],
         schema: pa.Schema,
         *,
-        rows_max: int = CHUNK_ROWS_MAX,
-        bytes_max: int = CHUNK_BYTES_MAX,
+        rows_max: int,
+        bytes_max: int,
     ) -> None:
         self._schema, self._rows_max, self._bytes_max = schema, rows_max, bytes_max
         self._from, self._at = dict(low), dict(low)
@@ -221,10 +221,11 @@ class Chunks:
         """Those of the rows that the lake does not have."""
         low, high = ({p: bound[at] for p, bound in self._bounds.items()} for at in (2, 3))
         above = [chunk for chunk in self._known.chunks if not chunk.maker.startswith(RECALLED)]
-        planned = chunk_plan(above, low, high, maker=self._maker)
+        planned = chunk_plan(above, low, high, maker=self._maker, rows_max=CHUNK_ROWS_MAX, bytes_max=CHUNK_BYTES_MAX)
         yield from planned.kept
         for wanted in planned.written:
-            filling = Filling({p: low for p, (low, _) in wanted.ranges.items()}, self._schema)
+            begin = {p: low for p, (low, _) in wanted.ranges.items()}
+            filling = Filling(begin, self._schema, rows_max=CHUNK_ROWS_MAX, bytes_max=CHUNK_BYTES_MAX)
             for run in self._runs(wanted):
                 for content in filling.add(run):
                     yield self._above_written(content)
@@ -237,6 +238,7 @@ class Chunks:
             check_topic(self._looked.table, lambda: self._stores.log.describe(topic))
         chunk = self._write(content, self._maker)
         self._wrote(chunk)
+        self._check()
         return chunk
 
     def _write(self, content: Content, maker: str) -> Chunk:
@@ -250,7 +252,6 @@ class Chunks:
             maker=maker,
             sequence=self._sequence,
         )
-        self._check()
         return replace(chunk, held=rows.nbytes, read_as=content.read_as.to_json())
 
     # -- reading

@@ -70,6 +70,14 @@ def of_error(error: HarnessError) -> Refused:
     return Refused(500, type(error).__name__, f"{error} Way on: {error.todo()}")
 
 
+def before_login(error: HarnessError) -> Refused:
+    """The answer to a client that is not known: what is wrong behind the server names addresses and logins."""
+    if of_error(error).status == 503:
+        said = "the token cannot be looked up now: send the request again"
+        return Refused(503, "ServiceUnavailableException", said, {"retry-after": str(RETRY_S)})
+    return Refused(500, "InternalServerError", "the token cannot be looked up; the server's log says why")
+
+
 def error(status: int, kind: str, message: str, *, headers: Mapping[str, str] | None = None) -> Response:
     return answer({"error": {"message": message, "type": kind, "code": status}}, status, headers)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -13,16 +14,19 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.serve import answers, audit_log, oauth
+from harness_pipelines.serve import answers, oauth
 from harness_pipelines.serve.answers import Refused
 from harness_pipelines.serve.auth import KnownTokens, Principal, TokenCheck, bearer
+from harness_pipelines.serve.logins import Expiries, Logins, Shared
 from harness_pipelines.serve.metrics import ServeMetrics
-from harness_pipelines.serve.requests import LOADS_MAX, LOOKS_MAX, Asked, Threads, is_local, parts_of
+from harness_pipelines.serve.requests import KNOWN, LOADS_MAX, Asked, Threads, is_local, parts_of
 from harness_pipelines.serve.routes import READS, Routes
+from harness_pipelines.serve.strangers import Strangers
 from harness_pipelines.serve.values import Catalog
 
 log = structlog.get_logger(__name__)
 OTHER = "other"
+HEALTH_S = 1.0  #: an answer on health is given again for so long: who has no token may ask, too
 Health = Callable[[], Mapping[str, Any]]  #: `ok`, and more for clients with a token; it may block for some seconds
 
 
@@ -34,11 +38,12 @@ class Application:
 
     def __init__(self, catalog: Catalog, tokens: TokenCheck, *, local_only: bool, health: Health | None = None) -> None:
         self.metrics = ServeMetrics()
-        self._catalog, self._routes = catalog, Routes(catalog)
-        self._tokens = tokens if isinstance(tokens, KnownTokens) else KnownTokens(tokens)
-        self._local_only, self._health = local_only, health or (lambda: {"ok": True})
-        # Logins wait for no load: a load may take seconds.
-        self._loads, self._looks = Threads(LOADS_MAX), Threads(LOOKS_MAX)
+        self._routes = Routes(catalog, self.metrics)
+        self._logins = Logins(tokens if isinstance(tokens, KnownTokens) else KnownTokens(tokens))
+        self._strangers, self._expiries = Strangers(), Expiries()
+        self._health = Shared(health or (lambda: {"ok": True}), keep_s=HEALTH_S)
+        self._local_only = local_only
+        self._loads = Threads(LOADS_MAX)  # logins wait for none of them: a load may take seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,7 +62,10 @@ class Application:
         except Refused as refused:
             return refused.answer()
         except HarnessError as error:
-            return answers.of_error(error).answer()
+            if getattr(request.state, KNOWN, False):
+                return answers.of_error(error).answer()
+            self._strangers.came(request, why=f"tokens cannot be looked up: {type(error).__name__}")
+            return answers.before_login(error).answer()
         except ClientDisconnect:
             return Response(status_code=400)  # goes nowhere
         except Exception:
@@ -78,7 +86,7 @@ class Application:
             return self.metrics.answer()
         if parts == ["v1", "oauth", "tokens"] and method == "POST":
             request.state.route = "token"
-            return await oauth.token(request, self._tokens, self._looks)
+            return await oauth.token(request, self._logins, self._strangers)
         principal = await self._principal(request)
         if parts[0] != "v1":
             raise self._elsewhere(method, parts)
@@ -94,24 +102,28 @@ class Application:
         """Raises: Refused with 401, in the form of RFC 6750."""
         secret = bearer(request.headers.get("authorization"))
         if secret is None:
-            audit_log.unknown_token(request, said="no token")
+            self._strangers.came(request, why="no token")
             said = "a bearer token is needed: `harness serve token create` makes one"
             raise Refused(401, "NotAuthorizedException", said, {"www-authenticate": 'Bearer realm="harness"'})
-        found = await self._known(secret)
+        found = await self._logins.holder(secret)
         if found is None:
-            audit_log.unknown_token(request, said="a token that is wrong, expired or revoked")
+            self._strangers.came(request, why="a token that is wrong, expired or revoked")
             challenge = 'Bearer realm="harness", error="invalid_token"'
             said = "the token is wrong, expired or revoked"
             raise Refused(401, "NotAuthorizedException", said, {"www-authenticate": challenge})
+        setattr(request.state, KNOWN, True)
+        self._expiries.look(found, datetime.now(UTC))
         return found
-
-    async def _known(self, secret: str) -> Principal | None:
-        is_known, found = self._tokens.known(secret)
-        return found if is_known else await self._looks.run(self._tokens.check, secret)
 
     async def _healthy(self, request: Request) -> Response:
         """Balancers ask without a token, and see only whether the server is well; why not may name other servers."""
-        found = await self._looks.run(self._health)
-        secret = bearer(request.headers.get("authorization"))
-        is_known = secret is not None and await self._known(secret) is not None
+        found = await self._health.get()
+        is_known = await self._is_known(bearer(request.headers.get("authorization")))
         return answers.answer(found if is_known else {"ok": found["ok"]}, 200 if found["ok"] else 503)
+
+    async def _is_known(self, secret: str | None) -> bool:
+        """False too while tokens cannot be looked up: then health alone is answered."""
+        try:
+            return secret is not None and await self._logins.holder(secret) is not None
+        except HarnessError:
+            return False

@@ -32,11 +32,6 @@ def refused(request: Request, principal: Principal, *, table: str, why: str) -> 
     log.info("serve.refused", table=table, reader=principal.name, why=shown(why), **place_of(request))
 
 
-def unknown_token(request: Request, *, said: str) -> None:
-    """A client came without a token, or with one that is wrong, expired or revoked."""
-    log.info("serve.unknown", table=None, why=said, path=shown(request.url.path), **place_of(request))
-
-
 def place_of(request: Request) -> dict[str, str]:
     """Where a request came from: what a proxy says of it is said by whoever reached the port, so both are shown."""
     found = {

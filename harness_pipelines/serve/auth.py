@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 import secrets
 import threading
 import time
@@ -17,7 +16,7 @@ from hashlib import sha256
 from typing import Protocol
 
 KNOWN_S = 3.0  #: a token that is revoked is refused everywhere after so long
-KNOWN_MAX = 4096  #: tokens whose state is kept; strangers may send any number of them
+KNOWN_MAX = 4096  #: wrong tokens that are known as such; strangers may send any number of them
 SECRET_MAX = 512  #: characters; a longer one is none of ours, and is not asked for
 LOCAL = "local"  #: name of the token of one run
 
@@ -40,8 +39,8 @@ class Principal:
 class TokenCheck(Protocol):
     """Knows tokens. It may block."""
 
-    def check(self, secret: str) -> Principal | None:
-        """The holder; None for a token that is unknown, expired or revoked. Raises: TryAgain."""
+    def check(self, secrets: Sequence[str]) -> Sequence[Principal | None]:
+        """The holder of each; None for a token that is unknown, expired or revoked. Raises: TryAgain."""
         ...
 
 
@@ -52,8 +51,9 @@ class RunToken:
         self.secret = secrets.token_urlsafe(32)
         self._principal = Principal(name=LOCAL, globs=("*",))
 
-    def check(self, secret: str) -> Principal | None:
-        return self._principal if hmac.compare_digest(_digest(self.secret), _digest(secret)) else None
+    def check(self, secrets: Sequence[str]) -> Sequence[Principal | None]:
+        mine = _digest(self.secret)  # digests are compared: what their first bytes give away says nothing of the secret
+        return [self._principal if _digest(secret) == mine else None for secret in secrets]
 
 
 class Token(Protocol):
@@ -70,30 +70,37 @@ class Token(Protocol):
 
 
 class LedgerTokens:
-    """The tokens of the ledger: *check* is its look-up by a secret."""
+    """The tokens of the ledger: *check* is its look-up by secrets."""
 
-    def __init__(self, check: Callable[[str], Token | None]) -> None:
+    def __init__(self, check: Callable[[Sequence[str]], Sequence[Token | None]]) -> None:
         self._check = check
 
-    def check(self, secret: str) -> Principal | None:
-        found = self._check(secret)
-        return None if found is None else Principal(name=found.name, globs=found.globs, expires=found.expires_at)
+    def check(self, secrets: Sequence[str]) -> Sequence[Principal | None]:
+        return [
+            None if one is None else Principal(name=one.name, globs=one.globs, expires=one.expires_at)
+            for one in self._check(secrets)
+        ]
 
 
 class AnyOf:
-    """Asks several in order; the first that knows the token answers."""
+    """Asks several in order; the first that knows a token answers."""
 
     def __init__(self, *checks: TokenCheck) -> None:
         self._checks = checks
 
-    def check(self, secret: str) -> Principal | None:
-        return next((found for one in self._checks if (found := one.check(secret)) is not None), None)
+    def check(self, secrets: Sequence[str]) -> Sequence[Principal | None]:
+        found: dict[str, Principal | None] = dict.fromkeys(secrets)
+        for one in self._checks:
+            left = [secret for secret, principal in found.items() if principal is None]
+            found.update(zip(left, one.check(left) if left else (), strict=True))
+        return [found[secret] for secret in secrets]
 
 
 class KnownTokens:
     """Keeps what another one answered, for `KNOWN_S`, so that the ledger is not asked with each request.
 
-    It knows secrets by their digest alone. That also makes a look-up take the same time for all that are wrong.
+    It knows secrets by their digest alone. A look-up needs no comparison in constant time: how long it takes depends on
+    digests, and who can choose these has broken SHA-256.
     """
 
     def __init__(
@@ -107,29 +114,43 @@ class KnownTokens:
     ) -> None:
         self._inner, self._known_s, self._known_max, self._clock, self._now = inner, known_s, known_max, clock, now
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, tuple[float, Principal | None]] = OrderedDict()
+        self._good: dict[bytes, tuple[float, Principal]] = {}  #: as many as there are tokens
+        self._wrong: OrderedDict[bytes, float] = OrderedDict()  #: strangers' fill no place of the others
 
     def known(self, secret: str) -> tuple[bool, Principal | None]:
         """Whether the answer is known, and which it is. Never blocks."""
         if not secret or len(secret) > SECRET_MAX:
             return True, None
+        digest, now = _digest(secret), self._clock()
         with self._lock:
-            until, found = self._known.get(_digest(secret), (float("-inf"), None))
-        return self._clock() < until, self._valid(found)
+            if digest in self._good:
+                until, found = self._good[digest]
+                return now < until, self._valid(found)
+            return now < self._wrong.get(digest, now), None
 
-    def check(self, secret: str) -> Principal | None:
-        """As `TokenCheck.check`."""
-        is_known, found = self.known(secret)
-        if is_known:
-            return found
-        until = self._clock() + self._known_s  # of before the question: what it says may be old when it arrives
-        found = self._inner.check(secret)
+    def was_good(self, secret: str) -> bool:
+        """Whether it was good when it was looked up last."""
         with self._lock:
-            self._known[_digest(secret)] = until, found
-            self._known.move_to_end(_digest(secret))
-            while len(self._known) > self._known_max:
-                self._known.popitem(last=False)
-        return self._valid(found)
+            return _digest(secret) in self._good
+
+    def check(self, secrets: Sequence[str]) -> Sequence[Principal | None]:
+        """Ask for all of them, and keep the answers. Raises: TryAgain."""
+        until = self._clock() + self._known_s  # of before the question: what it says may be old when it arrives
+        found = self._inner.check(secrets)
+        with self._lock:
+            for secret, principal in zip(secrets, found, strict=True):
+                self._keep(_digest(secret), until, principal)
+        return [self._valid(principal) for principal in found]
+
+    def _keep(self, digest: bytes, until: float, found: Principal | None) -> None:
+        self._good.pop(digest, None)
+        self._wrong.pop(digest, None)
+        if found is not None:
+            self._good[digest] = until, found
+            return
+        self._wrong[digest] = until
+        if len(self._wrong) > self._known_max:
+            self._wrong.popitem(last=False)
 
     def _valid(self, found: Principal | None) -> Principal | None:
         return None if found is None or found.is_over(self._now()) else found

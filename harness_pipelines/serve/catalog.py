@@ -5,26 +5,24 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol
-
-import structlog
+from typing import TYPE_CHECKING, Protocol
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
-from harness_pipelines.serve.values import CutAnswer, TableBusy, TableNotServed, Warehouse, WarehouseRefused
+from harness_pipelines.serve.values import CutAnswer, TableBusy, TableNotServed, Warehouse
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
 
-log = structlog.get_logger(__name__)
 METADATA_BYTES_MAX = 64 * 1024 * 1024  #: of metadata files that are kept in memory
-CUTS_MAX = 64  #: cuts of a table whose readers may still report
 WAIT_S = 30.0  #: for the thread that makes a cut of the same table
 
 
@@ -44,6 +42,9 @@ class ServedCut(Protocol):
     @property
     def cut(self) -> Cut: ...
 
+    @property
+    def made(self) -> bool: ...
+
 
 class Loads(Protocol):
     """Makes the cuts of one table; one thread at a time."""
@@ -56,7 +57,6 @@ class _Table:
 
     def __init__(self, loads: Loads) -> None:
         self.loads, self.lock = loads, threading.Lock()
-        self.given: OrderedDict[int, Cut] = OrderedDict()  #: by snapshot id, the newest last
 
 
 class FreshCatalog:
@@ -82,45 +82,54 @@ class FreshCatalog:
         self._lock = threading.Lock()
         self._tables: dict[int, _Table] = {}
 
-    def check(self, warehouse: Warehouse) -> None:
-        if warehouse.kind != "fresh":
-            said = f"warehouse {warehouse.prefix!r}: this server offers only the newest state; leave `warehouse` empty"
-            raise WarehouseRefused(said)
-
-    def names(self, warehouse: Warehouse) -> Sequence[str]:
-        self.check(warehouse)
+    def names(self) -> Sequence[str]:
         return [name for name in self._ledger.names() if self._shows(name)]
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
-        self.check(warehouse)
         row = self._row(name)
         known = self._known(row)
         if not known.lock.acquire(timeout=WAIT_S):
             raise TableBusy(f"{name}: a cut has been made for more than {WAIT_S:g} s; load it again")
+        began = time.monotonic()
         try:
-            cut = known.loads.load(row).cut
-            known.given[cut.snapshot_id] = cut
-            known.given.move_to_end(cut.snapshot_id)
-            while len(known.given) > CUTS_MAX:
-                known.given.popitem(last=False)
+            cut, made = self._pinned(known, row, warehouse.every_s) if warehouse.every_s else _load(known, row)
         except self._refused as why:
             raise TableNotServed(str(why)) from why
         finally:
             known.lock.release()
-        metadata = self._metadata.of(cut.metadata)
-        return CutAnswer(snapshot_id=cut.snapshot_id, metadata_location=cut.metadata, metadata=metadata)
+        took_s = time.monotonic() - began
+        return CutAnswer(
+            snapshot_id=cut.snapshot_id,
+            metadata_location=cut.metadata,
+            metadata=self._metadata.of(cut.metadata),
+            made_s=took_s if made else None,
+            made_bytes=sum(chunk.bytes for chunk in cut.chunks if chunk.sequence == cut.sequence) if made else 0,
+        )
 
-    def reported(self, name: str, warehouse: Warehouse, report: Mapping[str, Any]) -> None:
+    def _pinned(self, known: _Table, row: TableRow, every_s: int) -> tuple[Cut, bool]:
+        """The cut of this window, which the first load in it chooses, by whatever server it comes."""
+        found = self._cuts.pinned(row, every_s=every_s, mine=None)
+        if found is not None:
+            with suppress(CutOvertaken):  # it is over just now
+                self._cuts.serve(found, keep=self._keep)
+                return found, False
+        mine, made = _load(known, row)
+        first = self._cuts.pinned(row, every_s=every_s, mine=mine)
+        if first is None or first.sequence == mine.sequence:
+            return mine, made
+        self._cuts.serve(first, keep=self._keep)
+        return first, False
+
+    def reported(self, name: str, snapshot_id: int) -> bool:
         """Let the files of the cut that was read stay: a query may be followed by another one over the same cut."""
-        self.check(warehouse)
-        known, snapshot_id = self._known(self._row(name)), report.get("snapshot-id")
-        cut = known.given.get(snapshot_id) if isinstance(snapshot_id, int) else None
+        cut = self._cuts.known(self._row(name), snapshot_id)
         if cut is None:
-            return  # of another server, or long ago
+            return False
         try:
             self._cuts.serve(cut, keep=self._keep)
         except CutOvertaken:
-            log.info("serve.reported_late", table=name, snapshot=snapshot_id)
+            return False
+        return True
 
     def _shows(self, name: str) -> bool:
         return any(fnmatchcase(name, glob) for glob in self._globs)
@@ -135,6 +144,11 @@ class FreshCatalog:
             if row.table_id not in self._tables:
                 self._tables[row.table_id] = _Table(self._loads())
             return self._tables[row.table_id]
+
+
+def _load(known: _Table, row: TableRow) -> tuple[Cut, bool]:
+    served = known.loads.load(row)
+    return served.cut, served.made
 
 
 class Texts:

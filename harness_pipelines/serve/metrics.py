@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.responses import Response
+
+from harness_pipelines.serve.values import CutAnswer
 
 LOAD_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -27,6 +31,44 @@ class ServeMetrics:
             registry=self.registry,
         )
 
+        self._cuts = Counter(
+            "harness_serve_cuts_total",
+            "Loads of tables that were answered with a cut, by outcome: made by this load, or again, which was there.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._making = Histogram(
+            "harness_serve_making_seconds",
+            "Seconds that loads took which made a cut.",
+            buckets=LOAD_S,
+            registry=self.registry,
+        )
+        self._bytes = Counter(
+            "harness_serve_made_bytes_total",
+            "Bytes of the files of rows that this server wrote for cuts; their metadata is not counted.",
+            registry=self.registry,
+        )
+        self._refusals = Counter(
+            "harness_serve_refusals_total",
+            "Loads of tables that were not answered with a cut, by reason: a name of the page on errors, or `hidden` "
+            "for a table that the token may not see.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self._reports = Counter(
+            "harness_serve_reports_total",
+            "Reports of engines on what they read, by outcome: kept, the cut stays for `--keep` from then on; over, "
+            "there is no such cut any more; other, it names none.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        for counter, values in (
+            (self._cuts, ("made", "again")),
+            (self._refusals, ("hidden", "TableUnknown")),
+            (self._reports, ("kept", "over", "other")),
+        ):
+            for value in values:  # they are shown from the start
+                counter.labels(value)
         self.running = Gauge(
             "harness_serve_requests_running",
             "Requests that are being answered.",
@@ -37,6 +79,19 @@ class ServeMetrics:
         self._requests.labels(route, str(status)).inc()
         if route == "table" and status in (200, 304):
             self._loads.observe(seconds)
+
+    def loaded(self, cut: CutAnswer) -> None:
+        self._cuts.labels("again" if cut.made_s is None else "made").inc()
+        self._bytes.inc(cut.made_bytes)
+        if cut.made_s is not None:
+            self._making.observe(cut.made_s)
+
+    def refused(self, reason: str) -> None:
+        """*reason* is one of few."""
+        self._refusals.labels(reason).inc()
+
+    def reported(self, outcome: Literal["kept", "over", "other"]) -> None:
+        self._reports.labels(outcome).inc()
 
     def answer(self) -> Response:
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)

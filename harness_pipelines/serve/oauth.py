@@ -13,8 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from harness_pipelines.serve.answers import Refused, answer, shown
-from harness_pipelines.serve.auth import KnownTokens, basic
-from harness_pipelines.serve.requests import Threads, body_of
+from harness_pipelines.serve.auth import basic
+from harness_pipelines.serve.logins import Logins
+from harness_pipelines.serve.requests import body_of
+from harness_pipelines.serve.strangers import Strangers
 
 FORM_BYTES_MAX = 64 * 1024
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -22,7 +24,7 @@ ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 NOT_STORED = {"cache-control": "no-store", "pragma": "no-cache"}
 
 
-async def token(request: Request, tokens: KnownTokens, threads: Threads) -> Response:
+async def token(request: Request, logins: Logins, strangers: Strangers) -> Response:
     """Answer ``POST /v1/oauth/tokens``. Raises: TryAgain."""
     try:
         form = _form(await body_of(request, most=FORM_BYTES_MAX))
@@ -39,11 +41,10 @@ async def token(request: Request, tokens: KnownTokens, threads: Threads) -> Resp
     name, secret = login or (form.get("client_id", ""), form.get("client_secret", ""))
     if not secret:
         return _error(400, "invalid_request", "client_secret is missing: it is a token of `harness serve token create`")
-    is_known, found = tokens.known(secret)
-    if not is_known:
-        found = await threads.run(tokens.check, secret)
+    found = await logins.holder(secret)
     # Some clients have a secret without an id. The secret alone decides; a wrong id is a mistake worth an error.
     if found is None or (name and name != found.name):
+        strangers.came(request, why="a client's secret that is wrong, expired or revoked")
         challenge = {"www-authenticate": 'Basic realm="harness"'}
         return _error(401, "invalid_client", "no token has this name and secret, or it has expired", challenge)
     content = {"access_token": secret, "token_type": "bearer", "issued_token_type": ACCESS_TOKEN}

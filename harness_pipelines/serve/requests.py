@@ -17,8 +17,8 @@ from harness_pipelines.serve.auth import Principal
 from harness_pipelines.serve.values import Warehouse
 
 BODY_S = 20.0  #: for a client to send the body of a request
+KNOWN = "is_known"  #: of the state of a request: it came with a good token
 LOADS_MAX = 16  #: calls of the catalog at once; each has a session of Postgres for a part of its time
-LOOKS_MAX = 4
 Args = TypeVarTuple("Args")
 R = TypeVar("R")
 

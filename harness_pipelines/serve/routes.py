@@ -19,6 +19,7 @@ from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.serve import answers, audit_log
 from harness_pipelines.serve.answers import Refused, answer, bad_request, no_such_namespace, no_such_table, shown
 from harness_pipelines.serve.auth import visible
+from harness_pipelines.serve.metrics import ServeMetrics
 from harness_pipelines.serve.requests import Asked, body_of
 from harness_pipelines.serve.values import Catalog, TableBusy, Warehouse, table_name
 
@@ -44,8 +45,8 @@ Handler = Callable[[Asked], Awaitable[Response]]
 class Routes:
     """Answers requests of clients whose token is good, from one catalog."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self, catalog: Catalog, metrics: ServeMetrics) -> None:
+        self._catalog, self._metrics = catalog, metrics
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by table, while loads wait
 
     def find(self, method: str, parts: list[str]) -> tuple[str, Warehouse, Handler]:
@@ -111,7 +112,6 @@ class Routes:
     async def _config(self, asked: Asked) -> Response:
         """The prefix is an override, so that no client's own setting replaces the state that it asked for."""
         warehouse = Warehouse.parse(asked.option("warehouse") or "")
-        self._catalog.check(warehouse)
         overrides = {"prefix": warehouse.prefix} if warehouse.prefix else {}
         return answer({"defaults": {}, "overrides": overrides, "endpoints": list(ENDPOINTS)})
 
@@ -147,11 +147,14 @@ class Routes:
             async with self._turn(name):
                 cut = await asked.threads.run(self._catalog.cut, name, asked.warehouse)
         except TableUnknown as unknown:
+            self._metrics.refused(type(unknown).__name__)
             audit_log.refused(asked.request, asked.principal, table=name, why="it does not exist")
             raise no_such_table(namespace, table) from unknown
         except HarnessError as error:
+            self._metrics.refused(type(error).__name__)
             audit_log.refused(asked.request, asked.principal, table=name, why=str(error))
             raise
+        self._metrics.loaded(cut)
         same = answers.names_tag(asked.request.headers.get("if-none-match"), cut.etag)
         audit_log.loaded(asked.request, asked.principal, table=name, warehouse=asked.warehouse, cut=cut, unchanged=same)
         return answers.unchanged(cut.etag) if same else answers.table(cut, cut.etag)
@@ -170,10 +173,15 @@ class Routes:
             raise bad_request("the report is not JSON") from wrong
         if not isinstance(report, dict):
             raise bad_request("the report is not an object of JSON")
+        snapshot_id = report.get("snapshot-id")
+        if type(snapshot_id) is not int or not 0 < snapshot_id < 2**63:  # a bool is an int, too
+            self._metrics.reported("other")
+            return Response(status_code=204)
         try:
-            await asked.threads.run(self._catalog.reported, name, asked.warehouse, report)
+            is_kept = await asked.threads.run(self._catalog.reported, name, snapshot_id)
         except TableUnknown as unknown:
             raise no_such_table(namespace, table) from unknown
+        self._metrics.reported("kept" if is_kept else "over")
         return Response(status_code=204)
 
     async def _views(self, asked: Asked, namespace: str) -> Response:
@@ -191,13 +199,14 @@ class Routes:
         name = table_name(namespace, table)
         if name is not None and asked.principal.may_see(name):
             return name
+        self._metrics.refused("hidden")
         audit_log.refused(
             asked.request, asked.principal, table=f"{shown(namespace)}.{shown(table)}", why="it may not be seen"
         )
         raise no_such_table(namespace, table)
 
     async def _names(self, asked: Asked) -> list[str]:
-        return visible(await asked.threads.run(self._catalog.names, asked.warehouse), asked.principal)
+        return visible(await asked.threads.run(self._catalog.names), asked.principal)
 
     async def _in(self, asked: Asked, namespace: str, *, of: str | None = None) -> list[str]:
         """The names, without it, of the tables in *namespace* that the client sees. Raises: Refused without any.

@@ -23,14 +23,16 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.serve.places import Listener, Places, connections_max
+from harness_pipelines.serve.requests import KNOWN
 
 log = structlog.get_logger(__name__)
 GRACE_S = 8  #: for running loads after a signal; the command ends itself by force ten seconds after SIGTERM
+STEP_S = 0.2  #: in which the end is waited for
 PATIENCE_S = 30.0  #: for a client to send the head of a request, and to take a part of an answer
 IDLE_S = 75  #: a connection stays open between two requests, longer than balancers keep theirs
 HEAD_BYTES_MAX = 64 * 1024
 BACKLOG = 1024
-CONNECTIONS_MAX = 4096  #: above that, a request is refused with 503
 
 
 class ServerEnded(HarnessError):
@@ -102,13 +104,13 @@ def _written(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> Listener:
     """A socket on *port* of the address *host*; 0 is any free port. Raises: UsageError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # `localhost` has two addresses. Clients that get both try the other one, too.
         family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        listener = socket.socket(family, kind, protocol)
+        listener = Listener(family, kind, protocol)
     except OSError as error:
         raise UsageError(f"--host {host} is not an address of this machine: {error.strerror or error}") from error
     try:
@@ -132,23 +134,25 @@ def is_loopback(listener: socket.socket) -> bool:
 @contextmanager
 def serving(
     application: ASGIApp,
-    listener: socket.socket,
+    listener: Listener,
     *,
     tls: Tls | None = None,
     grace_s: int = GRACE_S,
     patience_s: float = PATIENCE_S,
+    most: int | None = None,
 ) -> Iterator[Serving]:
     """Serve *application* while the block lasts. At its end no connection is taken any more, and loads that run get
-    *grace_s* to finish.
+    *grace_s* to finish. It takes *most* connections.
     """
+    places = Places(most or connections_max())
+    listener.admit = places.admit
     config = Config(
         application,
-        loop="asyncio", http=_patient(patience_s), ws="none", lifespan="off", interface="asgi3",
+        loop="asyncio", http=_patient(patience_s, places), ws="none", lifespan="off", interface="asgi3",
         # The application logs what it refuses; all that is left are requests that were cut off.
         log_config=None, log_level="critical", access_log=False,
         proxy_headers=False, server_header=False, h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-        limit_concurrency=CONNECTIONS_MAX, backlog=BACKLOG, timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=grace_s,
+        backlog=BACKLOG, timeout_keep_alive=IDLE_S, timeout_graceful_shutdown=grace_s,
     )  # fmt: skip
     config.load()
     config.ssl = tls.context if tls else None
@@ -185,25 +189,37 @@ class Serving:
     def stop(self, grace_s: float) -> None:
         """End it. It does not raise where a load hangs: its thread ends with the process."""
         self._server.should_exit = True
-        self._thread.join(grace_s + 2)
+        until = time.monotonic() + grace_s + 2
+        while self._thread.is_alive() and time.monotonic() < until:
+            # In steps: the system may give Ctrl-C to another thread, which does not wake this one for its handler.
+            self._thread.join(STEP_S)
         self._listener.close()
 
 
-def _patient(patience_s: float) -> type[H11Protocol]:
+def _patient(patience_s: float, places: Places) -> type[H11Protocol]:
     """Uvicorn's protocol, which drops clients that send no request, or take no answer, for *patience_s*.
 
-    Uvicorn alone waits without an end for the first request of a connection, and for a client that does not read.
+    Uvicorn alone waits without an end for the first request of a connection, and for a client that does not read. Its
+    own limit of connections would refuse all clients where strangers fill it.
     """
 
     class Patient(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
             super().connection_made(transport)
+            self._number = transport.get_extra_info("socket").fileno()
+            places.speaks(self._number, self._works)
             self._unsent, self._moved = 0, self.loop.time()
             self._timer = self.loop.call_later(patience_s / 4, self._look)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._timer.cancel()
+            places.left(self._number)
             super().connection_lost(exc)
+
+        def on_response_complete(self) -> None:
+            if self.scope["state"].get(KNOWN):
+                places.is_known(self._number)
+            super().on_response_complete()
 
         def _look(self) -> None:
             unsent, now = self.transport.get_write_buffer_size(), self.loop.time()
@@ -216,8 +232,10 @@ def _patient(patience_s: float) -> type[H11Protocol]:
 
         def _awaits_request(self) -> bool:
             """Not while the application works, nor between two requests, which `IDLE_S` limits."""
-            works = self.cycle is not None and not self.cycle.response_complete
-            return not works and self.timeout_keep_alive_task is None
+            return not self._works() and self.timeout_keep_alive_task is None
+
+        def _works(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
 
     return Patient
 

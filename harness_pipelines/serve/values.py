@@ -5,24 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.protocol.cuts import etag
 
-Kind = Literal["fresh", "lake", "at", "pin"]
-_PIN = re.compile(r"(\d{1,6})(ms|s|m|h)")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SNAPSHOT = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
+Kind = Literal["fresh", "pin"]
+PIN_S_MAX = 300
+_PIN = re.compile(r"([0-9]{1,3})(s|m)")
+_UNIT_S = {"s": 1, "m": 60}
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 NAME_MAX = 255  #: of a table with its namespace; a longer one is none, and is not asked for
-FORMS = "leave `warehouse` empty for the newest state; `lake`, `at:SNAPSHOT` and `pin:5s` are the other forms"
+FORMS = (
+    "leave `warehouse` empty for the newest state, or write `pin:5s` (1s to 5m) to get one state of a table in all "
+    "loads of 5 s. A named snapshot or an old version is read by `harness read TABLE --at` or `Table.read(at=...)`"
+)
 
 
 class WarehouseRefused(UsageError):
-    """A client asked for a state of the tables by a word that is none, or that this server does not offer."""
+    """A client asked for a state of the tables by a word that is none of those that are offered."""
 
-    way_on = "leave `warehouse` empty in the engine's catalog, or choose a form that the message names"
+    way_on = "leave `warehouse` empty in the engine's catalog, or write one of the forms that the message names"
 
 
 class TableNotServed(HarnessError):
@@ -36,8 +39,7 @@ class Warehouse:
     """Which state of the tables a client reads: it says so once, as `warehouse`, and then by the prefix of paths."""
 
     kind: Kind = "fresh"
-    snapshot: str = ""  #: of `at`
-    every_s: float = 0.0  #: of `pin`: all loads of the same window give one state
+    every_s: int = 0  #: of `pin`: how long its windows are; all loads in one give the same cut of a table
     prefix: str = ""  #: of the paths of its routes; empty: none
 
     @classmethod
@@ -46,13 +48,11 @@ class Warehouse:
         word, _, value = text.partition(":")
         if text in ("", "fresh"):
             return cls()
-        if text == "lake":
-            return cls("lake", prefix=text)
-        if word == "at" and _SNAPSHOT.fullmatch(value):
-            return cls("at", snapshot=value, prefix=text)
-        if word == "pin" and (found := _PIN.fullmatch(value)) and int(found[1]):
-            return cls("pin", every_s=int(found[1]) * _UNIT_S[found[2]], prefix=text)
-        raise WarehouseRefused(f"warehouse {text[:NAME_MAX]!r} is not a state of the tables: {FORMS}")
+        if word == "pin" and (found := _PIN.fullmatch(value)):
+            every_s = int(found[1]) * _UNIT_S[found[2]]
+            if 1 <= every_s <= PIN_S_MAX:
+                return cls("pin", every_s=every_s, prefix=text)
+        raise WarehouseRefused(f"warehouse {text[:NAME_MAX]!r} is not offered: {FORMS}")
 
 
 class TableBusy(TryAgain):
@@ -69,6 +69,8 @@ class CutAnswer:
     metadata_location: str
     metadata: bytes  #: JSON, sent as it is
     config: Mapping[str, str] = field(default_factory=dict)  #: DuckDB wants an S3 region as soon as there is any
+    made_s: float | None = None  #: how long this load made it; None: it was there
+    made_bytes: int = 0  #: of the rows that were written for it
 
     @property
     def etag(self) -> str:
@@ -77,25 +79,24 @@ class CutAnswer:
 
 
 class Catalog(Protocol):
-    """The tables that a server shows. Every method but `check` may block, and is called by several threads at once.
+    """The tables that a server shows. Every method may block, and is called by several threads at once.
 
-    All may raise TryAgain while the ledger is away, and WarehouseRefused for a state that is not offered.
+    All may raise TryAgain while the ledger is away.
     """
 
-    def check(self, warehouse: Warehouse) -> None:
-        """See that the state is offered, before a client gets the prefix of its paths. Raises: WarehouseRefused."""
-        ...
-
-    def names(self, warehouse: Warehouse) -> Sequence[str]:
+    def names(self) -> Sequence[str]:
         """The tables as ``namespace.name``, in any order."""
         ...
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
-        """The rows of a table. Its files stay for a while from now on. Raises: TableUnknown, TableNotServed."""
+        """The rows of a table. Its files stay from now on. Raises: TableUnknown, TableNotServed, TableBusy."""
         ...
 
-    def reported(self, name: str, warehouse: Warehouse, report: Mapping[str, Any]) -> None:
-        """An engine has read: *report* is what it measured, as the protocol has it. Raises: TableUnknown."""
+    def reported(self, name: str, snapshot_id: int) -> bool:
+        """An engine has read a snapshot: its files stay for a while from now on, if it is not over, which is returned.
+
+        Raises: TableUnknown.
+        """
         ...
 
 

@@ -98,12 +98,12 @@ def json_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
     "NaN", "Infinity" and "-Infinity". A 32-bit float has the shortest digits that identify it, not those of a double.
     """
     names = rows.schema.names
-    columns = [_json_values(column) for column in rows.columns]
+    columns = [json_values(column) for column in rows.columns]
     for values in zip(*columns, strict=True):
         yield dict(zip(names, values, strict=True))
 
 
-def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     kind = column.type
     if pa.types.is_decimal(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
         return _text(column).to_pylist()  # type: ignore[no-any-return]
@@ -165,12 +165,12 @@ def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _flat_column(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_nested(kind):
-        values = [None if v is None else orjson.dumps(v, default=str).decode() for v in _json_values(column)]
+        values = [None if v is None else orjson.dumps(v, default=str).decode() for v in json_values(column)]
         return pa.array(values, pa.string())
     if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.array(_json_values(column), pa.string())
+        return pa.array(json_values(column), pa.string())
     if pa.types.is_timestamp(kind):
-        return pa.array(_json_values(column), pa.string())
+        return pa.array(json_values(column), pa.string())
     if pa.types.is_decimal(kind) or pa.types.is_time(kind):
         return _text(column)
     return column
@@ -179,7 +179,7 @@ def _flat_column(column: pa.Array) -> pa.Array:
 def table_lines(rows: pa.Table) -> list[str]:
     """Return rows as aligned columns with a header; numbers align right, long cells end with an ellipsis."""
     right = [_is_number(field.type) for field in rows.schema]
-    return _aligned(rows.schema.names, [_json_values(column) for column in rows.columns], right)
+    return _aligned(rows.schema.names, [json_values(column) for column in rows.columns], right)
 
 
 def text_lines(names: list[str], rows: list[tuple[Any, ...]]) -> list[str]:

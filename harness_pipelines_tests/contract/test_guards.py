@@ -404,7 +404,7 @@ def test_the_folders_that_are_looked_through_are_those_of_the_views_of_the_table
             "iceberg_type) VALUES (%s, %s, %s, %s, 'TABLE')",
             [CATALOG, files.spec.namespace, name, location],
         )
-    assert upkeep._folders(files, SameFile()) == [folder]
+    assert upkeep._folders(files, SameFile(), upkeep._place(files)) == ([folder], [])
     real.ask("DELETE FROM public.iceberg_tables WHERE table_name = ANY(%s)", [[nameless, files.quarantine]])
 
 

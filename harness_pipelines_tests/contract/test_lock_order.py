@@ -65,15 +65,16 @@ LOCKS: Mapping[str, tuple[str, str]] = {
     ),
     "trim": (
         "SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)",
-        r"^SELECT (pg_advisory_xact_lock(_shared)?\(|harness\.cut_prepare\(|[a-z_, ]* FROM harness\.cut_publish\()",
+        r"^SELECT (pg_advisory_xact_lock(_shared)?\(|harness\.cut_(prepare|retire)\(|"
+        r"[a-z_, ]* FROM harness\.cut_publish\()",
     ),
     "cuts": (
         "SELECT pg_advisory_xact_lock(1752330871, %(table_id)s)",
-        r"^SELECT [a-z_, ]* FROM harness\.cut_publish\(",
+        r"^SELECT (harness\.cut_retire\(|[a-z_, ]* FROM harness\.cut_publish\()",
     ),
     "cut": (
         "SELECT FROM harness.cuts WHERE table_id = %(table_id)s FOR UPDATE",
-        r"^SELECT (harness\.cut_serve\(|[a-z_, ]* FROM harness\.cut_publish\()",
+        r"^SELECT (harness\.cut_(serve|retire)\(|[a-z_, ]* FROM harness\.cut_publish\()",
     ),
     "segment": (
         "SELECT FROM harness.segments WHERE table_id = %(table_id)s FOR KEY SHARE",
@@ -254,6 +255,12 @@ def serve_cut(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: server.cuts.serve(cut, keep=HOUR)
 
 
+def retire_cut(real: RealRig, table: TableRow) -> OverlayRequest:
+    server = server_of(real, table)
+    cut = server.cut()
+    return lambda: server.cuts.retire(cut)
+
+
 def hold_head(real: RealRig, table: TableRow) -> OverlayRequest:
     """As fsck does, for as long as it looks."""
 
@@ -398,6 +405,7 @@ ACTS: Mapping[Callable[[RealRig, TableRow], OverlayRequest], tuple[str, ...]] = 
     prepare_cut: ("trim",),
     publish_cut: ("trim", "cuts", "cut"),
     serve_cut: ("cut",),
+    retire_cut: ("trim", "cuts", "cut"),
     hold_head: ("trim",),
     reconcile: ("table", "moment", "trim"),
     adopt: ("table", "moment", "pointer", "positions", "trim"),

@@ -16,7 +16,7 @@ from harness_pipelines.drivers.postgres import READER, WORKER
 from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ledgers.postgres.tokens import PREFIX, Tokens
-from harness_pipelines.ports.serving.tokens import LASTS_MAX, TokenExists, TokensFull, TokenUnknown
+from harness_pipelines.ports.serving.tokens import LASTS_MAX, Token, TokenExists, TokensFull, TokenUnknown
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 
 
@@ -24,6 +24,11 @@ from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 def tokens(real: RealRig) -> Iterator[Tokens]:
     yield Tokens(lambda: real.readers, lambda: real.database)
     real.ask("DELETE FROM harness.tokens")
+
+
+def checked(tokens: Tokens, secret: str) -> Token | None:
+    [found] = tokens.check([secret])
+    return found
 
 
 def name() -> str:
@@ -34,8 +39,8 @@ def test_a_token_is_found_by_its_secret_and_by_nothing_else(tokens: Tokens, real
     made = tokens.create(name(), ["shop.*", "hr.people"], lasts=HOUR)
     other = tokens.create(name(), ["*"], lasts=None)
 
-    assert tokens.check(made.secret) == made.token
-    assert tokens.check(other.secret) == other.token
+    assert checked(tokens, made.secret) == made.token
+    assert checked(tokens, other.secret) == other.token
     assert made.token.valid and made.token.globs == ("shop.*", "hr.people")
     assert made.token.expires_at is not None and other.token.expires_at is None
     wrong = ["", PREFIX, made.token.name, made.secret.removeprefix(PREFIX), made.secret[:-1], made.secret + "A"]
@@ -45,7 +50,9 @@ def test_a_token_is_found_by_its_secret_and_by_nothing_else(tokens: Tokens, real
         made.secret.replace(PREFIX, PREFIX.upper()),
         f"{PREFIX}é" + "A" * 42,
     ]
-    assert [tokens.check(one) for one in wrong] == [None] * len(wrong)
+    assert tokens.check(wrong) == [None] * len(wrong)
+    both = [made.secret, *wrong, other.secret, made.secret]
+    assert tokens.check(both) == [made.token, *[None] * len(wrong), other.token, made.token], "many by one question"
 
 
 def test_the_ledger_has_the_digest_of_a_secret_alone(tokens: Tokens, real: RealRig):
@@ -62,11 +69,50 @@ def test_a_token_that_expired_or_was_revoked_is_found_no_more(tokens: Tokens, re
     real.ask("UPDATE harness.tokens SET expires_at = clock_timestamp() WHERE name = %s", [made.token.name])
     gone = tokens.revoke(revoked.token.name)
     assert gone.revoked_at is not None and not gone.valid
-    assert tokens.check(made.secret) is tokens.check(revoked.secret) is None
+    assert checked(tokens, made.secret) is checked(tokens, revoked.secret) is None
     assert tokens.revoke(revoked.token.name) == gone, "when it was revoked first"
     assert {t.name: t.valid for t in tokens.list()} == {made.token.name: False, revoked.token.name: False}
     with pytest.raises(TokenUnknown, match="nothing was revoked"):
         tokens.revoke("nobody")
+
+
+def test_a_rotated_token_has_a_new_secret_and_the_old_one_for_the_overlap(tokens: Tokens, real: RealRig):
+    made = tokens.create(name(), ["shop.*"], lasts=None)
+    again = tokens.rotate(made.token.name, lasts=2 * HOUR, overlap=HOUR)
+    assert again.secret != made.secret
+    assert again.token.token_id == made.token.token_id and again.token.globs == made.token.globs
+    new, old = tokens.check([again.secret, made.secret])
+    assert new == again.token and old is not None and old.name == new.name
+    assert old.expires_at == new.old_until, "a server takes the old secret for good up to then"
+    assert new.expires_at is not None and new.old_until is not None
+    assert new.expires_at - new.old_until == HOUR
+
+    third = tokens.rotate(made.token.name, lasts=None, overlap=HOUR)
+    assert [one is not None for one in tokens.check([third.secret, again.secret, made.secret])] == [True, True, False]
+    at_once = tokens.rotate(made.token.name, lasts=None, overlap=timedelta())
+    assert [one is not None for one in tokens.check([at_once.secret, third.secret])] == [True, False]
+    tokens.revoke(made.token.name)
+    assert tokens.check([at_once.secret, third.secret]) == [None, None]
+
+
+def test_a_rotation_makes_no_secret_good_for_longer_than_it_was(tokens: Tokens, real: RealRig):
+    made = tokens.create(name(), ["*"], lasts=HOUR)
+    again = tokens.rotate(made.token.name, lasts=None, overlap=24 * HOUR)
+    assert again.token.old_until == made.token.expires_at
+    real.ask("UPDATE harness.tokens SET expires_at = clock_timestamp() WHERE name = %s", [made.token.name])
+    third = tokens.rotate(made.token.name, lasts=None, overlap=HOUR)
+    assert [one is not None for one in tokens.check([third.secret, again.secret])] == [True, False]
+
+
+@pytest.mark.parametrize("overlap", [-HOUR, 31 * 24 * HOUR])
+def test_only_a_token_that_is_there_is_rotated(tokens: Tokens, overlap: timedelta):
+    made = tokens.create(name(), ["*"], lasts=None)
+    with pytest.raises(UsageError, match="0 s to 30 days"):
+        tokens.rotate(made.token.name, lasts=None, overlap=overlap)
+    tokens.revoke(made.token.name)
+    for one in (made.token.name, "none"):
+        with pytest.raises(TokenUnknown, match="nothing was changed"):
+            tokens.rotate(one, lasts=None, overlap=HOUR)
 
 
 def test_a_name_is_given_once(tokens: Tokens):
@@ -137,6 +183,8 @@ def test_there_are_ten_thousand_tokens_at_most(tokens: Tokens, real: RealRig):
         (READER, "SELECT name FROM harness.tokens"),
         (READER, "SELECT harness.token_create('a', sha256('a'), '{*}', NULL)"),
         (READER, "SELECT harness.token_revoke('a')"),
+        (READER, "SELECT harness.token_rotate('a', sha256('a'), NULL, interval '1h')"),
+        (WORKER, "SELECT old_hash FROM harness.tokens"),
         (WORKER, "SELECT hash FROM harness.tokens"),
         (WORKER, "SELECT t FROM harness.tokens t"),
         (WORKER, "UPDATE harness.tokens SET revoked_at = NULL"),

@@ -25,6 +25,7 @@ NOT_FOR_READERS = {"dagster", "duckdb", "grpcio", "matplotlib", "pandas", "pande
 GUARDED = (
     "harness_pipelines.app.doctor.spark_trial",
     "harness_pipelines.defs",
+    "harness_pipelines.engines.duckdb",
     "harness_pipelines.engines.spark",
     "harness_pipelines.formats.debezium.avro",
     "harness_pipelines.formats.json.json_schema",
@@ -55,7 +56,8 @@ def test_every_module_imports_without_extras_but_for_those_that_name_theirs():
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
-        (["sql", "SELECT * FROM shop.orders"], "spark"),
+        (["sql", "SELECT * FROM shop.orders"], "sql"),
+        (["sql", "--engine", "spark", "SELECT * FROM shop.orders"], "spark"),
         (["dev"], "dagster"),
         (["--home", "unused", "services", "up", "--only", "spark"], "local"),
         (["chaos", "--yes"], "local"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,10 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
 
 if TYPE_CHECKING:
-    import socket
-
     from harness_pipelines.app.client import Harness
     from harness_pipelines.serve.app import Application
     from harness_pipelines.serve.auth import KnownTokens
+    from harness_pipelines.serve.places import Listener
     from harness_pipelines.serve.server import Tls
 
 PORT = 8181  #: on which engines look for catalogs of this protocol in their examples
@@ -201,7 +200,6 @@ def _application(
     from harness_pipelines.app.probes import probes
     from harness_pipelines.serve.app import Application
     from harness_pipelines.serve.catalog import fresh_catalog
-    from harness_pipelines.serve.values import Warehouse
 
     catalog = fresh_catalog(
         harness.stores,
@@ -212,7 +210,7 @@ def _application(
     asks = {name: ask for name, ask in probes(harness.settings).items() if name == "postgres"}
     health = Health(harness.settings, asks=asks)  # loads need no other server
     application = Application(catalog, tokens, local_only=local_only, health=health.to_json)
-    return application, next(iter(catalog.names(Warehouse())), SAMPLE)
+    return application, next(iter(catalog.names()), SAMPLE)
 
 
 def _show(started: dict[str, Any], json_target: str | None) -> None:
@@ -235,14 +233,22 @@ class Stop:
     """Set by the first SIGTERM or Ctrl-C; the second Ctrl-C ends the process at once."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        # A handler runs between any two steps of its own thread. An event has a lock, and could be set while that
+        # thread holds it; a simple queue has none.
+        self._asked: SimpleQueue[int] = SimpleQueue()
         self.number: int | None = None
+
+    def wait(self, most_s: float) -> bool:
+        """Whether the end is asked for, as soon as it is, at the latest after *most_s*."""
+        with suppress(Empty):
+            self._asked.get(timeout=most_s)
+        return self.number is not None
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.number == signal.SIGINT:
             raise KeyboardInterrupt
         self.number = number
-        self.asked.set()
+        self._asked.put(number)
 
 
 @contextmanager
@@ -259,7 +265,7 @@ def interruptible() -> Iterator[Stop]:
 
 def run(
     application: Application,
-    listener: socket.socket,
+    listener: Listener,
     stop: Stop,
     *,
     tls: Tls | None = None,
@@ -271,7 +277,7 @@ def run(
     files = CertificateFiles(tls, every_s=CERTIFICATE_S) if tls else None
     with serving(application, listener, tls=tls) as served:
         started()
-        while not stop.asked.wait(LOOK_S):
+        while not stop.wait(LOOK_S):
             served.check()
             if files is not None:
                 files.look()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +25,7 @@ def _lasts(ctx: click.Context, option: click.Parameter, value: str) -> timedelta
 
 @click.group()
 def token() -> None:
-    """Create, list and revoke the tokens of engines."""
+    """Create, list, rotate and revoke the tokens of engines."""
 
 
 @token.command()
@@ -63,11 +63,48 @@ def create(
     emit({**made.token.to_json(), "secret": made.secret}, json_target, human)
 
 
+@token.command()
+@click.argument("name")
+@click.option(
+    "--overlap", "overlap_s", callback=duration, default="1h", show_default=True, metavar="TIME",
+    help="How long the old secret is good besides, but no longer than it was; at most 30d, 0s: not at all.",
+)  # fmt: skip
+@click.option(
+    "--expires", "lasts", callback=_lasts, default="90d", show_default=True, metavar="TIME",
+    help="How long the token is valid from now on, such as 90d or 12h, or `never`.",
+)  # fmt: skip
+@json_option
+@click.pass_obj
+def rotate(
+    settings: Settings, /, name: str, overlap_s: float, lasts: timedelta | None, json_target: str | None
+) -> None:
+    """Give the token NAME another secret and print it; it is shown only now.
+
+    The old secret stays good for the overlap, so that each engine can be given the new one. Of two rotations within an
+    overlap the secret before the first one ends at once.
+
+    \b
+    Examples:
+      harness serve token rotate trino
+      harness serve token rotate trino --overlap 2d --expires 180d
+    """
+    with opened(settings) as harness:
+        made = harness.stores.tokens.rotate(name, lasts=lasts, overlap=timedelta(seconds=overlap_s))
+
+    def human() -> None:
+        note(f"harness: {_described(made.token)}; its secret is shown only now")
+        click.echo(made.secret)
+
+    emit({**made.token.to_json(), "secret": made.secret}, json_target, human)
+
+
 @token.command("list")
 @json_option
 @click.pass_obj
 def list_command(settings: Settings, /, json_target: str | None) -> None:
     """List all tokens, also those that have expired or were revoked; their secrets are not known.
+
+    Of one that expires within seven days it says so: `harness serve token rotate` gives it another secret.
 
     \b
     Example:
@@ -102,14 +139,19 @@ def revoke(settings: Settings, /, name: str, json_target: str | None) -> None:
 
 
 def _described(one: Token) -> str:
+    from harness_pipelines.ports.serving.tokens import ends_soon
+
     if one.revoked_at is not None:
         state = f"revoked at {_at(one.revoked_at)}"
     elif one.expires_at is None:
         state = "does not expire"
     else:
-        state = f"{'expires' if one.valid else 'expired'} at {_at(one.expires_at)}"
+        soon = " soon," if ends_soon(one.expires_at, datetime.now(UTC)) else ""
+        state = f"{'expires' if one.valid else 'expired'}{soon} at {_at(one.expires_at)}"
+    if one.old_until is not None and one.revoked_at is None:
+        state += f", its old secret at {_at(one.old_until)}"
     return f"{one.name}: {', '.join(one.globs)}; {state}; created at {_at(one.created_at)} by {one.created_by}"
 
 
 def _at(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

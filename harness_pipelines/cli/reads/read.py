@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness_pipelines.cli.common import LONG_MAX, at_option, opened, split_names
-from harness_pipelines.errors import UsageError
+from harness_pipelines.cli.reads.written import FORMATS, form_of, write_rows
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.wording import quantity
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
     from harness_pipelines.app.table import Table
 
-FORMATS = ("table", "json", "csv", "parquet")
-SUFFIXES = {".json": "json", ".csv": "csv", ".parquet": "parquet"}
 TABLE_ROWS = 100  #: shown by `--format table` unless --limit says otherwise
 
 
@@ -66,7 +63,8 @@ def read(settings: Settings, /, table: str, **options: Any) -> None:
       harness read shop.orders --sample 0.01 --format csv
       harness read shop.orders --columns _kafka_partition,_kafka_offset --tail --format json
     """
-    form, target = _form(options["form"], options["output"], options["json_target"])
+    target = options["json_target"]
+    form = form_of(options["form"], options["output"], target)
     with opened(settings) as harness:
         found = harness.table(table)
         wanted = {
@@ -87,7 +85,7 @@ def read(settings: Settings, /, table: str, **options: Any) -> None:
             rows = _rows(found, {**wanted, "limit": limit}, options["sample"])
             _show(rows, options["limit"], options["output"])
         else:
-            _write(_batches(found, wanted, options["sample"]), form, options["output"])
+            write_rows(_batches(found, wanted, options["sample"]), form, options["output"])
 
 
 def _rows(table: Table, wanted: dict[str, Any], sample: float | None) -> pa.Table:
@@ -102,21 +100,6 @@ def _batches(
         return table.reader(**wanted)
     batches: AbstractContextManager[pa.RecordBatchReader] = table.sample(sample, **wanted).to_reader()
     return batches
-
-
-def _form(form: str | None, output: Path | None, json_target: str | None) -> tuple[str, str | None]:
-    """Return the format and the target of ``--json``."""
-    if json_target is not None and (form or output):
-        raise UsageError("--json cannot be combined with --output; use --format json")
-    if form is None and output is not None:
-        form = SUFFIXES.get(output.suffix.lower())
-        if form is None:
-            known = ", ".join(SUFFIXES)
-            raise UsageError(f"--output {output}: unknown format; end the name in {known}, or add --format")
-    form = form or "table"
-    if form == "parquet" and output is None and sys.stdout.isatty():
-        raise UsageError("parquet cannot be printed on a terminal: add --output FILE, or pipe it")
-    return form, json_target
 
 
 def _columns(table: Table, named: list[str] | None, *, coordinates: bool) -> Sequence[str] | None:
@@ -142,29 +125,3 @@ def _show(rows: pa.Table, limit: int | None, output: Path | None) -> None:
             click.echo(line)
     count = quantity(rows.num_rows, "row")
     note(f"first {count}; more: --limit N, or --format csv" if more else count)
-
-
-def _write(batches: AbstractContextManager[pa.RecordBatchReader], form: str, output: Path | None) -> None:
-    """Write rows as they arrive; a file appears only when it is complete."""
-    from harness_pipelines.show.rows import write
-
-    if output is None:
-        with batches as reader:
-            write(reader, form, sys.stdout.buffer)
-            sys.stdout.buffer.flush()
-        return
-    draft = output.with_name(f".{output.name}.new")
-    try:
-        with batches as reader, _created(draft) as sink:
-            count = write(reader, form, sink)
-        draft.replace(output)
-    finally:
-        draft.unlink(missing_ok=True)
-    note(f"{quantity(count, 'row')} in {output}")
-
-
-def _created(path: Path) -> BinaryIO:
-    try:
-        return path.open("wb")
-    except OSError as error:
-        raise click.FileError(str(path), hint=error.strerror or str(error)) from error

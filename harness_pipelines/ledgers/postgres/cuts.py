@@ -11,20 +11,34 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
+import structlog
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow, TableUnknown
-from harness_pipelines.ports.serving.cuts import Cut, CutDraft, CutOvertaken, CutPart, CutRejected, CutsFull
-from harness_pipelines.protocol.cuts import Chunk, CutBounds
+from harness_pipelines.ports.serving.cuts import (
+    Cut,
+    CutDamaged,
+    CutDraft,
+    CutImpossible,
+    CutOvertaken,
+    CutPart,
+    CutRejected,
+    CutsFull,
+)
+from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_json, chunk_json, too_large
 
+log = structlog.get_logger(__name__)
+#: Errors of reading a row that another login wrote.
+_NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 #: What the ledger's functions refuse, by SQLSTATE.
 _REFUSALS: Mapping[str, tuple[type[HarnessError], str]] = {
     "HP001": (LeaseEnded, "expire may take its files for orphans; it was not published, load the table again"),
     "HP016": (CutOvertaken, "this one was not published, load the table again"),
     "HP017": (CutRejected, "nothing was written"),
     "HP018": (CutsFull, "this one was not published"),
+    "HP022": (TableUnknown, "the files that were written for the cut are left to `harness table drop --purge`"),
 }
 
 
@@ -38,7 +52,8 @@ class Cuts:
         """The last cut, and the ledger's clock. Of one that is over the numbers alone: see `Cut.is_over`.
 
         Where there was none, numbers that are the clock's: a ledger that was lost may have given lower ones.
-        The folder of the next cut's files is in the ledger when this returns. Raises: TableUnknown.
+        The folder of the next cut's files is in the ledger when this returns. One whose row is not understood is
+        retired. Raises: TableUnknown, CutDamaged.
         """
         found = self.database.rows("cuts/newest", {"table_id": table.table_id})
         if not found:
@@ -47,14 +62,22 @@ class Cuts:
         if not row["is_noted"]:
             with self.database.transaction() as connection:
                 connection.execute(sql("cuts/prepare"), {"table_id": table.table_id})
-        return _cut(row) if row["sequence"] is not None else _none_yet(row), row["now"]
+        if row["sequence"] is None:
+            return _none_yet(row), row["now"]
+        try:
+            return _cut(row), row["now"]
+        except _NOT_UNDERSTOOD as error:
+            log.warning("cut.not_understood", table=table.name, sequence=row["sequence"], error=str(error)[:200])
+            self._retire(row["table_id"], row["sequence"])
+            return _cut({**row, "is_alive": False}), row["now"]
 
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
 
-        Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull; OutcomeUnknown when the answer was lost: the newest
-        cut says whether it was published.
+        Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull, CutImpossible, TableUnknown; OutcomeUnknown when the
+        answer was lost: the newest cut says whether it was published.
         """
+        _check_size(table, draft)
         with self.database.transaction() as connection:
             given = {"table_id": table.table_id, "previous": previous, "lease_id": lease_id, "keep": keep}
             try:
@@ -65,6 +88,7 @@ class Cuts:
         return Cut(
             **{word: getattr(draft, word) for word in CutDraft.__dataclass_fields__},
             table_id=table.table_id,
+            published_at=row["served_at"],
             served_at=row["served_at"],
             until=row["until"],
         )
@@ -86,6 +110,46 @@ class Cuts:
                 f"the time of cut {cut.snapshot_id} has ended: its files may be gone; load the table again"
             )
 
+    def retire(self, cut: Cut) -> None:
+        """Let no server show *cut* again, nor go on from its files: one is lost or damaged.
+
+        The next cut goes on from its numbers alone, as from one whose time has ended. Its files stay until that time.
+        Nothing is done where it is not the newest one any more. Raises: CutDamaged where another cut of the table was
+        retired less than a minute ago: what is wrong is then perhaps not the cut.
+        """
+        self._retire(cut.table_id, cut.sequence)
+
+    def _retire(self, table_id: int, sequence: int) -> None:
+        with self.database.transaction() as connection:
+            row = connection.execute(sql("cuts/retire"), {"table_id": table_id, "sequence": sequence}).fetchone()
+        if row is None or not row["done"]:
+            raise CutDamaged(
+                f"the cut with sequence {sequence} is lost or damaged, and another one was retired less than a minute "
+                "ago; it is not served, and none is made in its place yet"
+            )
+
+    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
+        """The cut that all servers give out in this window of *every_s* by the ledger's clock, if it is alive.
+
+        Of a window without one it is *mine* from now on. A window begins at a whole multiple of its length.
+        """
+        given = {"table_id": table.table_id, "seconds": every_s, "mine": None if mine is None else mine.sequence}
+        with self.database.transaction() as connection:
+            row = connection.execute(sql("cuts/pinned"), given).fetchone()
+        return None if row is None else _cut(row)
+
+    def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
+        """The cut of a snapshot, by whatever server, if it is alive."""
+        found = self.database.rows("cuts/known", {"table_id": table.table_id, "snapshot_id": snapshot_id})
+        return _cut(found[0]) if found else None
+
+
+def _check_size(table: TableRow, draft: CutDraft) -> None:
+    """Raises: CutImpossible, for what the ledger does not take, as the last check: all is written by now."""
+    parts = {name: (part.key, part.manifests) for name, part in draft.parts.items()}
+    if why := too_large(draft.bounds, chunks=draft.chunks, parts=parts, files=draft.files):
+        raise CutImpossible(f"{table.name}: {why}; the cut was not published")
+
 
 def _refusal(error: psycopg.Error, table: TableRow) -> Exception:
     kind, way_on = _REFUSALS.get(error.sqlstate or "", (None, ""))
@@ -101,9 +165,9 @@ def _parameters(draft: CutDraft) -> dict[str, Any]:
         "timestamp_ms": draft.timestamp_ms,
         "version": draft.version,
         "schema_version": draft.schema_version,
-        "bounds": Jsonb({str(partition): list(cut) for partition, cut in draft.bounds.items()}),
+        "bounds": Jsonb(bounds_json(draft.bounds)),
         "metadata": draft.metadata,
-        "chunks": Jsonb([chunk_to_json(chunk) for chunk in draft.chunks]),
+        "chunks": Jsonb([chunk_json(chunk) for chunk in draft.chunks]),
         "parts": Jsonb({name: {"key": part.key, "manifests": part.manifests} for name, part in draft.parts.items()}),
         "files": list(draft.files),
     }
@@ -124,6 +188,7 @@ def _cut(row: Mapping[str, Any]) -> Cut:
         chunks=tuple(chunk_from_json(one) for one in row["chunks"]) if alive else (),
         parts={name: CutPart(**part) for name, part in row["parts"].items()} if alive else {},
         files=tuple(row["files"]) if alive else (),
+        published_at=row["published_at"],
         served_at=row["served_at"],
         until=row["until"],
     )
@@ -141,6 +206,7 @@ def _none_yet(row: Mapping[str, Any]) -> Cut:
         bounds={},
         metadata="",
         chunks=(),
+        published_at=row["now"],
         served_at=row["now"],
         until=row["now"],
     )
@@ -149,20 +215,6 @@ def _none_yet(row: Mapping[str, Any]) -> Cut:
 def bounds_from_json(told: Mapping[str, Any]) -> CutBounds:
     """The bounds of a cut as its row has them."""
     return {int(partition): (cut[0], cut[1], cut[2], cut[3]) for partition, cut in told.items()}
-
-
-def chunk_to_json(chunk: Chunk) -> dict[str, Any]:
-    return {
-        "path": chunk.path,
-        "ranges": {str(partition): list(span) for partition, span in chunk.ranges.items()},
-        "rows": chunk.rows,
-        "bytes": chunk.bytes,
-        "sequence": chunk.sequence,
-        "maker": chunk.maker,
-        "entry": chunk.entry,
-        "held": chunk.held,
-        "read_as": chunk.read_as,
-    }
 
 
 def chunk_from_json(told: Mapping[str, Any]) -> Chunk:

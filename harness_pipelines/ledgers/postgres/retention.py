@@ -37,6 +37,7 @@ from harness_pipelines.protocol.lake.files import (
     check_own,
     condemned_before,
     is_of_view,
+    shares,
 )
 from harness_pipelines.protocol.lake.overlays import needless
 from harness_pipelines.protocol.moves import dead_branches, move_of
@@ -69,6 +70,19 @@ class _Seen:
 
     def of_cuts(self, file: StoredFile) -> bool:
         return self.same.key(file.path) in self.fresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a table is.
+
+    Of one that no server served *fresh* is empty, and nothing is asked or listed for cuts.
+    """
+
+    pointers: Mapping[ViewName, str]  #: metadata files that the catalog names
+    folder: str | None  #: of the bytes of quarantined records, if any are in the lake
+    metadata: str | None  #: of these
+    fresh: tuple[str, ...]  #: folders of cuts
 
 
 class Upkeep:
@@ -170,8 +184,9 @@ class Upkeep:
         Raises: LiveFilesUnlisted, with nothing marked; MetadataMissing.
         """
         seen = self._look(table)
-        horizon = self._horizon(table)
-        young = min(horizon, self._now() - CONDEMNED_FROM) if seen.fresh else horizon
+        now = self._now()
+        horizon = self._horizon(table, now)
+        young = min(horizon, now - CONDEMNED_FROM) if seen.fresh else horizon
         loose = [f for f in seen.loose if f.modified < (young if seen.of_cuts(f) else horizon)]
         if not dry_run:
             with self.database.transaction() as connection:
@@ -213,7 +228,7 @@ class Upkeep:
                     for files in ([file for _, file in ripe], seen.stored.values())
                 )
                 self._guard(table, going, stored)
-            ripe = ripe[:FILES_PER_RUN_MAX]
+            ripe = _of_one_run(ripe, seen)
             if ripe:
                 self.ownership.confirm()  # another ledger may reach what this one does not
             # Files that are already deleted, or that lie in no folder of this table.
@@ -265,9 +280,9 @@ class Upkeep:
         An upload that began a day before the horizon is abandoned: no write of the harness takes that long, and
         the store's clock, by which their age is known, may be off by hours. Raises: WarehouseTaken, FolderShared.
         """
-        before = self._horizon(table) - UPLOADS_LAST_MAX
+        before = self._horizon(table, self._now()) - UPLOADS_LAST_MAX
         self.ownership.confirm()  # another ledger may write here
-        views, fresh = self._folders(table, SameFile())
+        views, fresh = self._folders(table, SameFile(), self._place(table))
         return sum(self.files.abort_uploads(folder, before=before) for folder in (*views, *fresh))
 
     @staticmethod
@@ -286,10 +301,10 @@ class Upkeep:
 
         Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
         """
-        reached, before = self._reached(table), self._before_quarantine(table)
+        reached, place = self._reached(table)
+        before = self._before_quarantine(table, place)
         same, stored = SameFile(), dict[str, StoredFile]()
-        folders, of_cuts = self._folders(table, same)
-        named = self._named_by_cuts(table) if of_cuts else set[str]()
+        folders, of_cuts = self._folders(table, same, place)
         keys = {folder: same.folder(folder) for folder in folders}
         beside, fresh = set[str](), set[str]()
         for folder, found in ((one, file) for one in (*folders, *of_cuts) for file in self.files.listed(one)):
@@ -300,8 +315,12 @@ class Upkeep:
             elif not any(is_of_view(file.path, one) for one in (normal(folder), keys[folder])):
                 beside.add(key)
         live = same.keys(reached)
-        # A reader's login says what a cut names, so that one of these is not there holds nothing up; fsck says so.
-        kept = {*live, *same.keys(before), *same.keys(named)}
+        kept = {*live, *same.keys(before)}
+        if of_cuts:
+            # Asked after the listing: a cut that is published meanwhile names files that are there. A reader's login
+            # says what a cut names, so what is not there holds nothing up, and is not kept in mind; fsck says so.
+            named = self.database.streamed("cuts/reached_files", {"table_id": table.table_id})
+            kept |= {key for row in named if (key := same.key(str(row["path"]))) in fresh}
         ours: Container[str] | None = None
         if mirrors := self._mirrors(table):
             published = self.database.rows("mirrors/published_files", {"table_id": table.table_id})
@@ -329,8 +348,11 @@ class Upkeep:
             raise unlisted
         log.warning("expire.listing_behind", table=table.name, files=len(unlisted.missing), first=unlisted.missing[0])
 
-    def _reached(self, table: TableRow) -> set[str]:
-        """Every file, of all views, that a readable version, a lease, an open move or the catalog reaches."""
+    def _reached(self, table: TableRow) -> tuple[set[str], _Place]:
+        """Every file, of all views, that a readable version, a lease, an open move or the catalog reaches.
+
+        And where the table is, as it was after its versions were read.
+        """
         key = {"table_id": table.table_id}
         fresh = self.database.rows("ledger/tables", {"namespace": table.spec.namespace, "name": table.spec.name})
         retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
@@ -346,41 +368,34 @@ class Upkeep:
             )
         kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases, snapshots=named)
         place = self._place(table)
-        if place["fresh"]:  # what answers for the rows above its version a cut has in its own files
+        if place.fresh:  # what answers for the rows above its version a cut has in its own files
             kept += [rows.version(row) for row in self.database.rows("cuts/reached_versions", key)]
         reached: set[str] = set()
         for name, identifier in _identifiers(table).items():
             metadata = {v.views[name].metadata for v in kept if name in v.views}
-            current = self._pointer(table, name)
+            current = place.pointers[name]
             reached |= {current, *metadata} | self.catalog.reached(identifier, current=current, heads=metadata)
-        if (quarantine := place["metadata"]) is not None:
+        if (quarantine := place.metadata) is not None:
             identifier = (table.spec.namespace, table.quarantine)
             reached |= {quarantine, *self.catalog.reached(identifier, current=quarantine)}
-        return reached
+        return reached, place
 
     def _mirrors(self, table: TableRow) -> Sequence[Mapping[str, Any]]:
         """Versions that foreign catalogs may show, and files that they name, each."""
         return self.database.rows("mirrors/kept", {"table_id": table.table_id})
 
-    def _before_quarantine(self, table: TableRow) -> set[str]:
+    def _before_quarantine(self, table: TableRow, place: _Place) -> set[str]:
         """Metadata files of the quarantine that were published before: a backup of Postgres names one of them."""
-        current: str | None = self._place(table)["metadata"]
-        if current is None:
+        if place.metadata is None:
             return set()
-        identifier = (table.spec.namespace, table.quarantine)
-        return self.catalog.earlier(identifier, current)
+        return self.catalog.earlier((table.spec.namespace, table.quarantine), place.metadata)
 
-    def _named_by_cuts(self, table: TableRow) -> set[str]:
-        """Files that cuts name whose time has not ended."""
-        return {str(row["path"]) for row in self.database.rows("cuts/reached_files", {"table_id": table.table_id})}
-
-    def _place(self, table: TableRow) -> Mapping[str, Any]:
-        """Folder and metadata file of the bytes of quarantined records, if any are in the lake; folders of cuts.
-
-        Of a table that no server served there is none of these, and nothing is asked or listed for cuts.
-        """
+    def _place(self, table: TableRow) -> _Place:
+        """Where the files of a table are. Raises: TableUnknown."""
         found = self.database.rows("quarantine/place", {"table_id": table.table_id})
-        return found[0] if found else {"folder": None, "metadata": None, "fresh": ()}
+        aside: Mapping[str, Any] = found[0] if found else {"folder": None, "metadata": None, "fresh": ()}
+        pointers = {view: self._pointer(table, view) for view in table.views}
+        return _Place(pointers=pointers, **{**aside, "fresh": tuple(aside["fresh"])})
 
     def _pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names now. Raises: TableUnknown."""
@@ -390,9 +405,8 @@ class Upkeep:
             raise view_dropped(table, view)
         return str(found[0]["metadata_location"])
 
-    def _horizon(self, table: TableRow) -> datetime:
+    def _horizon(self, table: TableRow, now: datetime) -> datetime:
         """Nothing younger may be condemned: an open move may still be writing it."""
-        now = self._now()
         oldest = self.database.rows("upkeep/oldest_open_move", {"table_id": table.table_id})[0]["planned_at"]
         return condemned_before(oldest_open=oldest, grace=timedelta(seconds=table.spec.retention.grace), now=now)
 
@@ -400,15 +414,14 @@ class Upkeep:
         now: datetime = self.database.rows("reads/now")[0]["now"]
         return now
 
-    def _folders(self, table: TableRow, same: SameFile) -> tuple[list[str], list[str]]:
+    def _folders(self, table: TableRow, same: SameFile, place: _Place) -> tuple[list[str], list[str]]:
         """The folders of the views, with those that they were in before, and those of cuts. Raises: FolderShared."""
         views = _identifiers(table).items()
-        folders = {self.catalog.folder(identifier, self._pointer(table, name)) for name, identifier in views}
+        folders = {self.catalog.folder(identifier, place.pointers[name]) for name, identifier in views}
         folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
-        place = self._place(table)
-        folders |= {folder for folder in [place["folder"]] if folder}
+        folders |= {folder for folder in [place.folder] if folder}
         found = {normal(folder): folder for folder in sorted(folders)}
-        fresh = {normal(folder): folder for folder in place["fresh"]}
+        fresh = {normal(folder): folder for folder in place.fresh}
         ours = [*table.views.values(), table.quarantine]
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "views": ours}
         others = [folder_of(row["metadata_location"]) for row in self.database.rows("upkeep/neighbours", key)]
@@ -430,6 +443,13 @@ class Upkeep:
         named = {name: move for name in refs if (move := move_of(name)) is not None}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
         return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
+
+
+def _of_one_run(ripe: Sequence[tuple[str, StoredFile]], seen: _Seen) -> list[tuple[str, StoredFile]]:
+    """What one run deletes: of the files of the views and of those of cuts, oldest first, a share each."""
+    own, fresh = ([one for one in ripe if seen.of_cuts(one[1]) is of_cuts] for of_cuts in (False, True))
+    most = shares(len(own), len(fresh), most=FILES_PER_RUN_MAX)
+    return [*own[: most[0]], *fresh[: most[1]]]
 
 
 def _in_force(connection: Connection, table: TableRow) -> TableRow:

@@ -24,6 +24,7 @@ from harness_pipelines.ports.serving.tokens import (
     TokensFull,
     TokenUnknown,
     check_globs,
+    check_overlap,
     check_token,
 )
 
@@ -57,7 +58,24 @@ class Tokens:
                 raise TokenExists(f"there is a token {name} already, or there was; nothing was made")
             row = connection.execute(sql("tokens/all"), {"name": name}).fetchone()
         assert row is not None, "it was made in this transaction"
-        return MadeToken(token=_token(row), secret=PREFIX + urlsafe_b64encode(random).decode().rstrip("="))
+        return MadeToken(token=_token(row), secret=_secret(random))
+
+    def rotate(self, name: str, *, lasts: timedelta | None, overlap: timedelta) -> MadeToken:
+        """Another secret for the token *name*, which lasts from now; the old one stays good for *overlap*.
+
+        It is good for no longer than it was. Raises: UsageError, TokenUnknown; OutcomeUnknown when the answer was lost:
+        rotate it again, which ends the secret that was lost, and leaves the one before no time.
+        """
+        check_token(name, lasts)
+        check_overlap(overlap)
+        random = token_bytes(BYTES)
+        given = {"name": name, "hash": _digest(random), "lasts": lasts, "overlap": overlap}
+        with self._workers().transaction() as connection:
+            done = connection.execute(sql("tokens/rotate"), given).fetchone()
+            row = connection.execute(sql("tokens/all"), {"name": name}).fetchone()
+        if done is None or not done["done"] or row is None:
+            raise TokenUnknown(f"there is no token {name}, or it was revoked; nothing was changed")
+        return MadeToken(token=_token(row), secret=_secret(random))
 
     def list(self) -> builtins.list[Token]:
         """All of them by name, with those that have expired or were revoked."""
@@ -72,11 +90,14 @@ class Tokens:
             raise TokenUnknown(f"there is no token {name}; nothing was revoked")
         return _token(row)
 
-    def check(self, secret: str) -> Token | None:
-        """The token of a secret, if it is valid now; None for any text that is none."""
-        random = _random(secret)
-        found = self._readers().rows("tokens/check", {"hash": _digest(random)}) if random is not None else []
-        return _token(found[0]) if found else None
+    def check(self, secrets: Sequence[str]) -> builtins.list[Token | None]:
+        """The token of each secret, if it is valid now; None for any text that is none. It is one question for all."""
+        texts = [_random(secret) for secret in secrets]
+        digests = [None if random is None else _digest(random) for random in texts]
+        asked = [digest for digest in digests if digest is not None]
+        rows = self._readers().rows("tokens/check", {"hashes": asked}) if asked else []
+        found = {bytes(row.pop("hash")): _token(row) for row in rows}
+        return [None if digest is None else found.get(digest) for digest in digests]
 
 
 def _random(secret: str) -> bytes | None:
@@ -89,6 +110,10 @@ def _random(secret: str) -> bytes | None:
     except binascii.Error:
         return None
     return random if urlsafe_b64encode(random).decode().rstrip("=") == text else None
+
+
+def _secret(random: bytes) -> str:
+    return PREFIX + urlsafe_b64encode(random).decode().rstrip("=")
 
 
 def _digest(random: bytes) -> bytes:

@@ -41,6 +41,15 @@ class CutsFull(TryAgain):
     way_on = "serve with a shorter `--keep` or a longer `--every`, and let a worker run expire"
 
 
+class CutDamaged(TryAgain):
+    """A file of the newest cut of a table is lost or damaged, or what the ledger has of it cannot be read."""
+
+    way_on = (
+        "load the table again: the server retires such a cut, at most one a minute for each table, and makes another; "
+        "`harness fsck TABLE` names the files"
+    )
+
+
 class CutRejected(HarnessError):
     """A cut has values that no server of the harness writes."""
 
@@ -76,6 +85,7 @@ class Cut(CutDraft):
     """A cut that the ledger knows: its files stay until *until*."""
 
     table_id: int
+    published_at: datetime  #: by the ledger's clock, as the next two
     served_at: datetime
     until: datetime
 
@@ -103,15 +113,33 @@ class CutBook(Protocol):
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
 
-        Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull.
+        Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull, CutImpossible, TableUnknown.
         """
         ...
 
     def serve(self, cut: Cut, *, keep: timedelta) -> None:
-        """Let the files of *cut* stay for *keep* from now; written at most once a second for each cut.
+        """Let the files of *cut* stay for *keep* from now; written only where that is more than a second later.
 
-        Raises: CutOvertaken where the cut is gone: make another one.
+        Raises: CutOvertaken where the cut is gone or retired: make another one.
         """
+        ...
+
+    def retire(self, cut: Cut) -> None:
+        """Let no server show the newest cut again, nor go on from its files, one of which is lost or damaged.
+
+        Nothing is done where *cut* is not the newest. Raises: CutDamaged where the one before it was retired just now.
+        """
+        ...
+
+    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
+        """The cut that all servers give out in this window of *every_s* (1 to 300), if it is alive.
+
+        Of a window without one it is *mine* from now on, which was published. Windows are those of the ledger's clock.
+        """
+        ...
+
+    def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
+        """The cut of a snapshot, by whatever server it was made, if it is alive."""
         ...
 
 
@@ -135,7 +163,14 @@ class CutFiles(Protocol):
         ...
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
-        """The rows of a chunk as they were written. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
+        """The rows of a chunk as they were written. Raises: CutDamaged, LakeUnreadable."""
+        ...
+
+    def check(self, cut: Cut) -> None:
+        """Read the metadata of *cut* and its list of manifests, and see that its other files are there, in full.
+
+        Raises, besides: CutDamaged. What changed in a manifest or a chunk without another size is not seen.
+        """
         ...
 
     def write_cut(
@@ -156,6 +191,7 @@ class CutFiles(Protocol):
         the server's clock. A cut of *bounds* that end below those of *plan* is the merged state of a keyed table, and
         says so. The draft's chunks are *chunks*, those that are new with the cut's sequence and
         snapshot: they are what the next cut is given.
-        Raises, besides: CutImpossible; LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
+        Raises, besides: CutImpossible; CutDamaged for what *chunks* and *previous* say that cannot be read;
+        LakeFileMissing, LakeFileBroken, LakeUnreadable for a file of the views.
         """
         ...

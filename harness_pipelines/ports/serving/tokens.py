@@ -13,6 +13,8 @@ from harness_pipelines.errors import HarnessError, UsageError
 
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 LASTS_MAX = timedelta(days=3653)
+OVERLAP_MAX = timedelta(days=30)
+SOON = timedelta(days=7)  #: before a token expires, its users are warned
 GLOBS_MAX = 100
 _GLOB = re.compile(r"[a-z0-9_*?]+(\.[a-z0-9_*?]+)?")  #: of `namespace.name`; both are of a-z, 0-9 and `_`
 _GLOB_CHARS_MAX = 160
@@ -25,7 +27,7 @@ class TokenExists(HarnessError):
 
 
 class TokenUnknown(HarnessError):
-    """No token has that name."""
+    """No token has that name, or it was revoked."""
 
     way_on = "`harness serve token list` shows those that there are"
 
@@ -47,6 +49,7 @@ class Token:
     created_by: str  #: the login
     expires_at: datetime | None  #: None: it does not expire
     revoked_at: datetime | None
+    old_until: datetime | None  #: the secret before the last rotation is good up to then, too
     valid: bool  #: by the database's clock, when it was looked at
 
     def allows(self, table: str) -> bool:
@@ -61,6 +64,7 @@ class Token:
             "created_by": self.created_by,
             "expires_at": self.expires_at and self.expires_at.isoformat(),
             "revoked_at": self.revoked_at and self.revoked_at.isoformat(),
+            "old_secret_until": self.old_until and self.old_until.isoformat(),
             "valid": self.valid,
         }
 
@@ -74,10 +78,17 @@ class MadeToken:
 
 
 class TokenBook(Protocol):
-    """A worker's login creates, lists and revokes; a reader's may look one up by its secret."""
+    """A worker's login creates, lists, rotates and revokes; a reader's may look tokens up by their secrets."""
 
     def create(self, name: str, globs: Sequence[str], *, lasts: timedelta | None) -> MadeToken:
         """Raises: UsageError, TokenExists, TokensFull."""
+        ...
+
+    def rotate(self, name: str, *, lasts: timedelta | None, overlap: timedelta) -> MadeToken:
+        """Another secret for the token *name*, which lasts from now; the old one stays good for *overlap*.
+
+        It is good for no longer than it was. One before it ends at once. Raises: UsageError, TokenUnknown.
+        """
         ...
 
     def list(self) -> Sequence[Token]:
@@ -88,8 +99,8 @@ class TokenBook(Protocol):
         """Let it be valid no more, for good. Raises: TokenUnknown."""
         ...
 
-    def check(self, secret: str) -> Token | None:
-        """The token of a secret, if it is valid now."""
+    def check(self, secrets: Sequence[str]) -> Sequence[Token | None]:
+        """The token of each secret, if it is valid now."""
         ...
 
 
@@ -107,6 +118,17 @@ def check_globs(globs: Sequence[str]) -> tuple[str, ...]:
                 "and `?` for one character, such as `shop.*`; or `*`"
             )
     return found
+
+
+def ends_soon(expires_at: datetime | None, now: datetime) -> bool:
+    """Return whether a token expires so soon that another secret is due."""
+    return expires_at is not None and expires_at - SOON <= now < expires_at
+
+
+def check_overlap(overlap: timedelta) -> None:
+    """Raises: UsageError."""
+    if not timedelta() <= overlap <= OVERLAP_MAX:
+        raise UsageError(f"the old secret stays good for 0 s to {OVERLAP_MAX.days} days, not {overlap}")
 
 
 def check_token(name: str, lasts: timedelta | None) -> None:

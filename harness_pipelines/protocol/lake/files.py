@@ -139,3 +139,12 @@ def rows_below(files: Iterable[tuple[int, int, int]], high: int) -> tuple[int, i
         elif first < high:  # a row on either side at least
             least, most = least + 1, most + rows - 1
     return least, most
+
+
+def shares(first: int, second: int, *, most: int) -> tuple[int, int]:
+    """How many of *first* and *second* things are done in a run that does *most*: half each, and what one leaves.
+
+    So neither waits for ever behind the other, however many there are of it.
+    """
+    taken = min(first, max(most // 2, most - second))
+    return taken, min(second, most - taken)

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +39,7 @@ class Token:
     valid: bool = True
     expires_at: Any = None
     revoked_at: Any = None
+    old_until: Any = None
     created_at: Any = AT
     created_by: str = "me"
 
@@ -58,8 +59,12 @@ class Tokens:
             raise MissingRole("this login is no worker")
         return self.all
 
-    def check(self, secret: str) -> Token | None:
-        return self.all[0] if secret == SECRET and self.all else None
+    def check(self, secrets: Sequence[str]) -> Sequence[Token | None]:
+        return [self.all[0] if secret == SECRET and self.all else None for secret in secrets]
+
+    def rotate(self, name: str, *, lasts: timedelta | None, overlap: timedelta) -> Any:
+        made = replace(self.all[0], expires_at=lasts and AT + lasts, old_until=AT + overlap)
+        return SimpleNamespace(token=made, secret=SECRET)
 
     def create(self, name: str, globs: Sequence[str], *, lasts: timedelta | None) -> Any:
         if "*" not in globs[0]:
@@ -122,8 +127,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         )
         found.update(status=answer.status_code, started=started)
         shown(started, json_target)
-        stop.number = found.get("signal", 15)
-        stop.asked.set()
+        stop(found.get("signal", 15), None)
 
     monkeypatch.setattr(catalogs, "fresh_catalog", opened)
     monkeypatch.setattr(serve, "interruptible", interruptible)
@@ -259,7 +263,7 @@ def test_help_has_examples_and_names_the_sub_command():
     done = run("--help")
     assert "harness serve --host 0.0.0.0" in done.stdout
     assert "  token " in done.stdout
-    for name in ("create", "list", "revoke"):
+    for name in ("create", "list", "rotate", "revoke"):
         assert "Example" in run("token", name, "--help").stdout
 
 
@@ -301,11 +305,32 @@ def test_the_list_shows_how_each_token_stands_and_no_secret(tokens: Tokens):
         Token(name="d", revoked_at=AT, valid=False),
     ]
     lines = run("token", "list").stdout.splitlines()
-    at = "2026-01-02 00:00 UTC"
+    at = "2026-01-02 00:00:00 UTC"
     states = ["does not expire", f"expires at {at}", f"expired at {at}", f"revoked at {at}"]
     assert [line.split("; ")[1] for line in lines] == states
     assert all("shop.*" in line and "by me" in line for line in lines)
     assert [one["name"] for one in json.loads(run("token", "list", "--json").stdout)["tokens"]] == list("abcd")
+
+
+def test_the_list_warns_of_a_token_that_expires_soon_and_names_the_end_of_an_old_secret(tokens: Tokens):
+    now = datetime.now(UTC)
+    tokens.all = [Token(name=f"in-{days}", expires_at=now + timedelta(days=days)) for days in (6, 8)]
+    tokens.all += [Token(name="rotated", old_until=AT), Token(name="gone", old_until=AT, revoked_at=AT, valid=False)]
+    soon, later, rotated, gone = run("token", "list").stdout.splitlines()
+    assert "; expires soon, at " in soon
+    assert "; expires at " in later
+    assert "; does not expire, its old secret at 2026-01-02 00:00:00 UTC; " in rotated
+    assert "old secret" not in gone
+
+
+def test_a_token_gets_another_secret(tokens: Tokens):
+    tokens.all = [Token()]
+    done = run("token", "rotate", "trino", "--overlap", "2d", "--expires", "30d")
+    assert (done.exit_code, done.stdout) == (0, f"{SECRET}\n")
+    assert "its old secret at 2026-01-04 00:00:00 UTC" in done.stderr
+    found = json.loads(run("token", "rotate", "trino", "--json").stdout)
+    assert (found["name"], found["secret"]) == ("trino", SECRET)
+    assert run("token", "rotate", "trino", "--overlap", "soon").exit_code == 2
 
 
 def test_an_empty_list_says_what_to_do(tokens: Tokens):

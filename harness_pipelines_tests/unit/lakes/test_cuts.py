@@ -573,9 +573,7 @@ def test_a_plan_that_reads_a_later_views_rows_is_refused(rig: CutRig):
     later = LakePart(metadata=rig.pointers.at["stream"], low={0: 30}, high={0: 40})
     old = replace(plan, lake=(*plan.lake, later), buffer=None)
     with pytest.raises(CutImpossible, match="in a later version's view by now"):
-        rig.cuts.write_cut(
-            rig.table, rig.version(), old, chunks=[], previous=None, bounds={}, makers=(), now_ms=NOW_MS
-        )
+        rig.cuts.write_cut(rig.table, rig.version(), old, chunks=[], previous=None, bounds={}, makers=(), now_ms=NOW_MS)
 
 
 def test_unmerged_rows_of_a_keyed_table_are_refused_and_its_merged_state_says_what_it_is(tmp_path: Path):

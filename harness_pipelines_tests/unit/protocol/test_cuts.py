@@ -27,7 +27,7 @@ from harness_pipelines.protocol.cuts import (
     chunk_plan,
     etag,
     follows,
-    is_fresh_enough,
+    is_young,
     may_begin_with,
     may_condemn,
     may_forget,
@@ -377,10 +377,21 @@ def test_a_cut_has_a_time_before_that_of_the_transactions_that_read_it():
 # -- times ------------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_is_served_again_without_a_look_for_a_short_time():
-    every = timedelta(milliseconds=100)
-    assert is_fresh_enough(NOW, now=NOW + every / 2, every=every)
-    assert not is_fresh_enough(NOW, now=NOW + every, every=every)
+def young_for(*, every: timedelta, keep: timedelta, until: timedelta) -> timedelta:
+    """For how long after its publication a cut is given out without a look, to a tenth of a second."""
+    tenth = timedelta(milliseconds=100)
+    ages = [n * tenth for n in range(1, 400)]
+    return next(a for a in ages if not is_young(NOW, NOW + until, now=NOW + a, every=every, keep=keep)) - tenth
+
+
+def test_a_cut_is_given_out_without_a_look_for_a_short_time_and_longer_the_longer_files_are_kept():
+    short, day = timedelta(milliseconds=100), timedelta(days=1)
+    assert young_for(every=short, keep=MINUTE, until=MINUTE) == timedelta(0)
+    assert young_for(every=10 * short, keep=MINUTE, until=MINUTE) == 9 * short
+    assert young_for(every=short, keep=day, until=MINUTE) == timedelta(seconds=17.2)
+    assert young_for(every=short, keep=MINUTE, until=day) == timedelta(seconds=17.2), "another server promised a day"
+    hours = timedelta(hours=5)  # a table that rests: its cut is old, and was prolonged all the time
+    assert not is_young(NOW, NOW + hours + MINUTE, now=NOW + hours, every=short, keep=MINUTE)
 
 
 def test_a_row_goes_when_the_grace_after_its_promise_has_passed():

@@ -18,7 +18,7 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import table_columns
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-Row = tuple[int, int, Any]
+Row = tuple[int, int, Any, Any]  #: partition, offset, values
 
 
 @dataclass
@@ -97,13 +97,13 @@ class Files:
             metadata="", chunks=tuple(chunks),
         )  # fmt: skip
 
-    def seen(self, cut: Cut, column: str = "id") -> Counter[Row]:
+    def seen(self, cut: Cut) -> Counter[Row]:
         """The rows that an engine finds above the lake."""
-        return rows_of(pa.concat_tables([self.rows[chunk.path] for chunk in cut.chunks]), column)
+        return rows_of(pa.concat_tables([self.rows[chunk.path] for chunk in cut.chunks]))
 
 
-def rows_of(rows: pa.Table, column: str = "id") -> Counter[Row]:
-    found = (rows.column(name).to_pylist() for name in ("_kafka_partition", "_kafka_offset", column))
+def rows_of(rows: pa.Table) -> Counter[Row]:
+    found = (rows.column(name).to_pylist() for name in ("_kafka_partition", "_kafka_offset", "id", "s"))
     return Counter(zip(*found, strict=True))
 
 

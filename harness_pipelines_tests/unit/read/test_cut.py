@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 
 from harness_pipelines.ports.errors import LakeAway
-from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
 from harness_pipelines.protocol.cuts import UNNAMED_MAX, Chunk
 from harness_pipelines.read import cut as module
 from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 TABLE: Any = SimpleNamespace(name="shop.orders", intake=SimpleNamespace(buffered=True), spec=SimpleNamespace(key=()))
 
 
 def known(sequence: int, *, over: bool = False) -> Cut:
     return Cut(
         snapshot_id=0 if over else sequence, sequence=sequence, timestamp_ms=0, version=1, schema_version=1, bounds={},
-        metadata="", chunks=(), table_id=1, served_at=AT, until=AT,
+        metadata="", chunks=(), table_id=1, published_at=AT - HOUR, served_at=AT, until=AT + HOUR,
     )  # fmt: skip
 
 
@@ -31,7 +32,10 @@ class World:
     """A table whose state is always that of the newest cut; it counts how often it is looked at."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.newest, self.looks, self.clock = 1000.0, known(7), 0, AT
+        self.now_s, self.newest, self.looks = 1000.0, known(7), 0
+        self.checked, self.served, self.retired = list[int](), list[int](), list[int]()
+        self.damaged: set[int] = set()
+        self.clock_at: datetime | None = None  #: the ledger's, where it does not go with this process's
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(module, "look_plan", self._look)
         monkeypatch.setattr(module, "as_served", lambda looked: looked)
@@ -39,9 +43,28 @@ class World:
         monkeypatch.setattr(module, "shows", lambda cut, *_: not cut.is_over)
         monkeypatch.setattr(module, "maker_of", lambda looked: "schema 1")
         self.stores: Any = SimpleNamespace(
-            cuts=SimpleNamespace(newest=lambda table: (self.newest, self.clock), serve=lambda cut, keep: None),
+            cuts=SimpleNamespace(
+                newest=lambda table: (self.newest, self.clock),
+                serve=lambda cut, keep: self.served.append(cut.sequence),
+                retire=self._retire,
+            ),
+            cut_files=SimpleNamespace(check=self._check),
             leases=SimpleNamespace(end=lambda lease_id: None),
         )
+
+    @property
+    def clock(self) -> datetime:
+        """The ledger's."""
+        return self.clock_at or AT + timedelta(seconds=self.now_s - 1000.0)
+
+    def _check(self, cut: Cut) -> None:
+        self.checked.append(cut.sequence)
+        if cut.sequence in self.damaged:
+            raise CutDamaged("a file is gone")
+
+    def _retire(self, cut: Cut) -> None:
+        self.retired.append(cut.sequence)
+        self.newest = known(cut.sequence + 1, over=True)
 
     def _look(self, *_: object, **__: object) -> Any:
         self.looks += 1
@@ -96,14 +119,84 @@ def test_a_server_that_lost_gives_out_the_newer_cut_if_that_has_all_of_its_look(
 
 
 def test_a_long_keep_makes_fewer_cuts_so_that_the_ledger_takes_them(world: World):
-    cutter = world.cutter(keep_s=7200.0, every_s=0.1)
+    """However many servers there are: what counts is when the newest one was published, by whatever server."""
+    world.newest = replace(known(7), published_at=AT, until=AT + timedelta(hours=2))
+    for age_s, looks in ((1.3, 0), (1.5, 2)):
+        world.now_s = 1000.0 + age_s
+        for cutter in (world.cutter(keep_s=7200.0, every_s=0.1), world.cutter(keep_s=60.0, every_s=0.1)):
+            cutter.load(TABLE)
+        assert world.looks == looks, "files of the other server's are kept for two hours"
+
+
+def test_a_cut_of_another_server_that_promised_less_is_kept_for_as_long_as_this_one_promises(world: World):
+    world.newest = replace(known(7), published_at=AT, until=AT + timedelta(seconds=60))
+    world.cutter(keep_s=60.5, every_s=0.1).load(TABLE)
+    assert world.served == [], "less than a second is missing"
+    world.cutter(keep_s=600.0, every_s=0.1).load(TABLE)
+    assert world.served == [7]
+
+
+def test_the_files_of_a_cut_are_looked_for_before_it_is_given_out_and_again_after_a_while(world: World):
+    cutter = world.cutter(keep_s=100.0, every_s=0.1)
+    for pause_s in (0.0, 0.05, 5.0, 4.0, 1.0, 9.0):
+        world.now_s += pause_s
+        cutter.load(TABLE)
+    assert world.checked == [7, 7]
+    world.newest = known(8)
     cutter.load(TABLE)
-    world.now_s += 1.4
+    assert world.checked == [7, 7, 8]
+
+
+def test_a_damaged_cut_is_retired_and_another_one_is_made_in_its_place(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Cutter, "_made", lambda *_, **__: known(9))
+    world.damaged = {7}
+    cutter = world.cutter(keep_s=9000.0, every_s=0.1)
+    served = cutter.load(TABLE)
+    assert (served.made, served.cut.sequence) == (True, 9)
+    assert (world.retired, world.served) == ([7], []), "it is not prolonged"
+    world.newest = served.cut
     cutter.load(TABLE)
-    assert world.looks == 1
-    world.now_s += 0.1
-    cutter.load(TABLE)
-    assert world.looks == 2
+    assert world.checked == [7], "what this server has just made is there"
+
+
+def test_a_damaged_cut_that_may_not_be_retired_yet_is_not_served(world: World):
+    def refused(cut: Cut) -> None:
+        raise CutDamaged("retired less than a minute ago")
+
+    world.damaged, world.stores.cuts.retire = {7}, refused
+    with pytest.raises(CutDamaged, match="less than a minute"):
+        world.cutter(keep_s=9000.0, every_s=0.1).load(TABLE)
+    assert world.served == []
+
+
+def test_what_the_last_cut_left_behind_and_cannot_be_read_retires_it(world: World, monkeypatch: pytest.MonkeyPatch):
+    def made(_: Cutter, *given: Any, **__: Any) -> Cut:
+        if not given[0].newest.is_over:
+            raise CutDamaged("a chunk is gone")
+        return known(9)
+
+    monkeypatch.setattr(module, "shows", lambda *_: False)
+    monkeypatch.setattr(Cutter, "_made", made)
+    assert world.cutter(keep_s=900.0, every_s=0.1).load(TABLE).cut.sequence == 9
+    assert world.retired == [7]
+
+
+@pytest.mark.parametrize(("age_s", "serves"), [(59.0, True), (61.0, False)])
+def test_a_table_with_as_many_cuts_as_there_may_be_is_served_by_a_young_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, age_s: float, serves: bool
+):
+    def full(*_: object, **__: object) -> Cut:
+        raise CutsFull("10000 cuts are alive")
+
+    monkeypatch.setattr(module, "shows", lambda *_: False)
+    monkeypatch.setattr(Cutter, "_made", full)
+    world.newest = replace(known(7), published_at=AT - timedelta(seconds=age_s))
+    cutter = world.cutter(keep_s=900.0, every_s=0.1)
+    if serves:
+        assert cutter.load(TABLE).cut.sequence == 7
+    else:
+        with pytest.raises(CutsFull):
+            cutter.load(TABLE)
 
 
 class Slow:
@@ -139,8 +232,8 @@ def test_a_cut_that_takes_too_long_is_given_up_and_the_next_one_goes_on_from_wha
 
 def test_what_is_too_old_by_the_clock_of_the_ledger_is_not_gone_on_from(world, monkeypatch):
     slow, cutter = Slow(world, monkeypatch, count=7), world.cutter(keep_s=900.0, every_s=0.1)
-    for later in (timedelta(0), UNNAMED_MAX, timedelta(seconds=1)):
-        world.clock += later
+    for later in (timedelta(0), UNNAMED_MAX, UNNAMED_MAX + timedelta(seconds=1)):
+        world.clock_at = AT + later
         with pytest.raises(CutTooSlow):
             cutter.load(TABLE)
     assert slow.begun == [[], ["0", "1", "2"], ["3", "4", "5"]]

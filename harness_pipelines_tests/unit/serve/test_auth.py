@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.serve.app import Application
 from harness_pipelines.serve.auth import AnyOf, KnownTokens, Principal, RunToken, basic, bearer
+from harness_pipelines.serve.logins import Expiries
 from harness_pipelines_tests.served import ALL, AT, SHOP, MemoryCatalog, MemoryTokens, application, cut_of, login
 
 FORM = {"grant_type": "client_credentials", "client_id": "shop", "client_secret": SHOP, "scope": "catalog"}
@@ -63,6 +64,11 @@ def test_a_ledger_that_is_away_is_no_wrong_token():
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
+def holder(known: KnownTokens, secret: str) -> Principal | None:
+    is_known, found = known.known(secret)
+    return found if is_known else known.check([secret])[0]
+
+
 class Clock:
     """Seconds, and the date that goes with them."""
 
@@ -80,38 +86,40 @@ def test_the_ledger_is_asked_for_a_token_once_in_three_seconds():
     clock, tokens = Clock(), MemoryTokens()
     known = clock.known(tokens)
     assert known.known(ALL) == (False, None)
-    assert [known.check(ALL) for _ in range(100)] == [tokens.principals[ALL]] * 100
-    assert [known.check("wrong") for _ in range(100)] == [None] * 100
+    assert [holder(known, ALL) for _ in range(100)] == [tokens.principals[ALL]] * 100
+    assert [holder(known, "wrong") for _ in range(100)] == [None] * 100
     assert tokens.asked == 2
     del tokens.principals[ALL]  # revoked
     clock.at = 2.9
-    assert known.check(ALL) is not None
+    assert holder(known, ALL) is not None
     clock.at = 3.0
-    assert known.check(ALL) is None
+    assert known.was_good(ALL)
+    assert holder(known, ALL) is None
+    assert not known.was_good(ALL)
 
 
 def test_a_token_ends_at_its_second_though_it_is_known():
     clock = Clock()
     tokens = MemoryTokens({ALL: Principal(name="a", globs=("*",), expires=AT + timedelta(seconds=1))})
     known = clock.known(tokens)
-    assert known.check(ALL) is not None
+    assert holder(known, ALL) is not None
     clock.at = 1.0
     assert known.known(ALL) == (True, None)
-    assert known.check(ALL) is None
 
 
 def test_strangers_fill_no_memory_and_a_secret_is_kept_as_its_digest():
     tokens = MemoryTokens()
     known = Clock().known(tokens, known_max=10)
+    assert holder(known, ALL) is not None
     for number in range(1000):
-        known.check(f"wrong {number}")
-    assert len(known._known) == 10
-    assert known.check("x" * 513) is None
-    assert known.check("") is None
-    assert tokens.asked == 1000, "what no token can be is not asked for"
-    known.check(ALL)
+        holder(known, f"wrong {number}")
+    assert len(known._wrong) == 10
+    assert known.known(ALL) == (True, tokens.principals[ALL]), "strangers take no place of a good one"
+    assert holder(known, "x" * 513) is None
+    assert holder(known, "") is None
+    assert tokens.asked == 1001, "what no token can be is not asked for"
     assert ALL not in repr(known.__dict__)
-    assert known.check("\ud800") is None
+    assert holder(known, "\ud800") is None
 
 
 def test_an_error_of_the_ledger_is_not_kept():
@@ -119,18 +127,26 @@ def test_an_error_of_the_ledger_is_not_kept():
     known = Clock().known(tokens)
     tokens.trouble = TryAgain("away")
     with pytest.raises(TryAgain):
-        known.check(ALL)
+        known.check([ALL])
     tokens.trouble = None
-    assert known.check(ALL) is not None
+    assert holder(known, ALL) is not None
 
 
 def test_a_token_of_one_run_sees_all_and_another_run_has_another_one():
     one, other = RunToken(), RunToken()
-    found = AnyOf(one, MemoryTokens()).check(one.secret)
+    tokens = MemoryTokens()
+    both = AnyOf(one, tokens)
+    [found] = both.check([one.secret])
+    assert tokens.asked == 0
     assert found is not None
     assert found.may_see("shop.orders")
-    assert AnyOf(one, MemoryTokens()).check(SHOP) == MemoryTokens().principals[SHOP]
-    assert one.check(other.secret) is None
+    assert both.check([SHOP, one.secret, "wrong", SHOP]) == [
+        tokens.principals[SHOP],
+        found,
+        None,
+        tokens.principals[SHOP],
+    ]
+    assert one.check([other.secret]) == [None]
     assert len(one.secret) >= 43
 
 
@@ -216,3 +232,17 @@ def test_errors_of_a_login_have_the_form_of_oauth(form: dict[str, str] | str, st
 def test_a_login_has_no_other_method():
     app = application(MemoryCatalog({}))
     assert asked(app, "/v1/oauth/tokens", **login()).status_code == 404
+
+
+def test_a_secret_that_ends_soon_is_warned_of_once_a_day():
+    now = [0.0]
+    expiries = Expiries(clock=lambda: now[0])
+    soon = Principal(name="trino", globs=("*",), expires=AT + timedelta(days=6))
+    with capture_logs() as logged:
+        for now[0] in (0.0, 1.0, 86399.0, 86400.0):
+            expiries.look(soon, AT)
+        expiries.look(Principal(name="a", globs=("*",), expires=AT + timedelta(days=8)), AT)
+        expiries.look(Principal(name="b", globs=("*",)), AT)
+    assert [(one["event"], one["reader"], one["log_level"]) for one in logged] == [
+        ("serve.token_ends", "trino", "warning")
+    ] * 2

@@ -17,9 +17,10 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
+from harness_pipelines.protocol.cuts import Chunk
 from harness_pipelines.serve import catalog as module
 from harness_pipelines.serve.catalog import FreshCatalog, Texts, read_file
-from harness_pipelines.serve.values import TableBusy, TableNotServed, Warehouse, WarehouseRefused
+from harness_pipelines.serve.values import TableBusy, TableNotServed, Warehouse
 from harness_pipelines_tests.served import AT
 
 FRESH = Warehouse()
@@ -33,7 +34,8 @@ class NoCut(HarnessError):
 def cut(number: int = 1) -> Cut:
     return Cut(
         snapshot_id=number, sequence=number, timestamp_ms=0, version=1, schema_version=1, bounds={},
-        metadata=f"file:///lake/{number}.metadata.json", chunks=(), table_id=1, served_at=AT, until=AT,
+        metadata=f"file:///lake/{number}.metadata.json", chunks=(), table_id=1, published_at=AT, served_at=AT,
+        until=AT,
     )  # fmt: skip
 
 
@@ -42,6 +44,7 @@ class Made:
     """What a load gives."""
 
     cut: Cut
+    made: bool = False
 
 
 class Ledger:
@@ -53,6 +56,9 @@ class Ledger:
         }
         self.prolonged: list[tuple[int, timedelta]] = []
         self.overtaken = False
+        self.alive: dict[int, Cut] = {}  #: by snapshot
+        self.pins: dict[tuple[int, int, int], Cut] = {}  #: by table, length of the window, and window
+        self.window = 0
 
     def names(self) -> Sequence[str]:
         return list(self.rows)
@@ -67,6 +73,13 @@ class Ledger:
             raise CutOvertaken("gone")
         self.prolonged.append((cut.snapshot_id, keep))
 
+    def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
+        return self.alive.get(snapshot_id)
+
+    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
+        key = (table.table_id, every_s, self.window)
+        return self.pins.get(key) if mine is None else self.pins.setdefault(key, mine)
+
     newest: Any = None
     publish: Any = None
 
@@ -79,6 +92,7 @@ class Loads:
         self.go_on, self.arrived = threading.Event(), threading.Semaphore(0)
         self.go_on.set()
         self.at_once = self.most = 0
+        self.made = False
 
     def load(self, table: TableRow) -> Made:
         self.at_once += 1
@@ -88,7 +102,7 @@ class Loads:
         self.at_once -= 1
         if isinstance(self.newest, HarnessError):
             raise self.newest
-        return Made(self.newest)
+        return Made(self.newest, self.made)
 
 
 @dataclass
@@ -125,11 +139,11 @@ def test_a_load_gives_the_cut_and_its_metadata_which_is_read_once():
 
 def test_only_tables_that_the_server_shows_are_listed_and_loaded():
     of = rig(globs=("shop.*", "none.*"))
-    assert of.catalog.names(FRESH) == ["shop.orders"]
+    assert of.catalog.names() == ["shop.orders"]
     with pytest.raises(TableUnknown):
         of.catalog.cut("bank.ledger", FRESH)
     with pytest.raises(TableUnknown):
-        of.catalog.reported("bank.ledger", FRESH, {})
+        of.catalog.reported("bank.ledger", 1)
     assert not of.loads.arrived.acquire(blocking=False)
 
 
@@ -142,17 +156,41 @@ def test_a_table_without_cuts_is_not_served_and_says_why():
     assert of.catalog.cut("shop.orders", FRESH).snapshot_id == 1, "the next load is not held up"
 
 
-@pytest.mark.parametrize("word", ["lake", "at:month-end", "pin:5s"])
-def test_only_the_newest_state_is_offered(word: str):
-    of, warehouse = rig(), Warehouse.parse(word)
-    for call in (
-        lambda: of.catalog.check(warehouse),
-        lambda: of.catalog.names(warehouse),
-        lambda: of.catalog.cut("shop.orders", warehouse),
-        lambda: of.catalog.reported("shop.orders", warehouse, {}),
-    ):
-        with pytest.raises(WarehouseRefused, match=word):
-            call()
+def test_all_loads_of_a_window_give_the_cut_of_its_first_load_by_any_server():
+    of, pin = rig(), Warehouse.parse("pin:5s")
+    other = FreshCatalog(of.ledger, of.ledger, lambda: of.loads, refused=(), read=str.encode, keep=KEEP)
+    found = []
+    for number in range(1, 5):
+        of.loads.newest = cut(number)
+        of.ledger.window = number // 3
+        found += [catalog.cut("shop.orders", pin).snapshot_id for catalog in (of.catalog, other)]
+        assert of.catalog.cut("shop.orders", FRESH).snapshot_id == number
+    assert found == [1, 1, 1, 1, 3, 3, 3, 3]
+    assert of.catalog.cut("bank.ledger", pin).snapshot_id == 4, "each table has its own"
+    assert of.catalog.cut("shop.orders", Warehouse.parse("pin:9s")).snapshot_id == 4, "and each length of a window"
+
+
+def test_a_window_whose_cut_is_over_has_another_one():
+    of, pin = rig(), Warehouse.parse("pin:5s")
+    of.catalog.cut("shop.orders", pin)
+    of.loads.newest, of.ledger.overtaken = cut(2), True
+    of.ledger.pins = {key: cut(2) for key in of.ledger.pins}
+    assert of.catalog.cut("shop.orders", pin).snapshot_id == 2
+
+
+def test_an_answer_says_what_was_written_for_it():
+    of = rig()
+    chunks = [
+        Chunk(path=f"{size}", ranges={0: (0, 1)}, rows=1, bytes=size, sequence=sequence, maker="m", entry="{}")
+        for size, sequence in ((100, 1), (10, 2), (1, 2))
+    ]
+    of.loads.newest = replace(cut(2), chunks=tuple(chunks))
+    again = of.catalog.cut("shop.orders", FRESH)
+    assert (again.made_s, again.made_bytes) == (None, 0)
+    of.loads.made = True
+    made = of.catalog.cut("shop.orders", FRESH)
+    assert made.made_s is not None
+    assert made.made_bytes == 11
 
 
 def test_one_thread_makes_the_cuts_of_a_table(monkeypatch: pytest.MonkeyPatch):
@@ -181,41 +219,20 @@ def test_a_client_waits_for_a_cut_no_longer_than_a_limit(monkeypatch: pytest.Mon
         assert (first.result(60).snapshot_id, other.result(60).snapshot_id) == (1, 1)
 
 
-def test_a_report_keeps_the_files_of_the_cut_that_was_read():
+def test_a_report_keeps_the_files_of_a_cut_that_any_server_gave_out():
     of = rig()
-    of.catalog.cut("shop.orders", FRESH)
-    of.loads.newest = cut(2)
-    of.catalog.cut("shop.orders", FRESH)
-    of.catalog.reported("shop.orders", FRESH, {"snapshot-id": 1, "report-type": "scan-report"})
+    of.ledger.alive = {1: cut(1)}
+    assert of.catalog.reported("shop.orders", 1)
+    assert not of.catalog.reported("shop.orders", 99)
     assert of.ledger.prolonged == [(1, KEEP)]
-
-
-@pytest.mark.parametrize("snapshot", [None, 99, "1", 1.0e300, [1], True])
-def test_a_report_of_a_cut_that_is_not_known_does_nothing(snapshot: object):
-    of = rig()
-    of.loads.newest = cut(5)
-    of.catalog.cut("shop.orders", FRESH)
-    of.catalog.reported("shop.orders", FRESH, {"snapshot-id": snapshot})
-    assert of.ledger.prolonged == []
 
 
 def test_a_report_that_comes_too_late_is_no_error():
     of = rig()
-    of.catalog.cut("shop.orders", FRESH)
-    of.ledger.overtaken = True
-    of.catalog.reported("shop.orders", FRESH, {"snapshot-id": 1})
+    of.ledger.alive, of.ledger.overtaken = {1: cut(1)}, True
+    assert not of.catalog.reported("shop.orders", 1)
     with pytest.raises(TableUnknown):
-        of.catalog.reported("shop.none", FRESH, {"snapshot-id": 1})
-
-
-def test_cuts_that_may_be_reported_are_a_limited_number():
-    of = rig()
-    for number in range(1, 200):
-        of.loads.newest = replace(cut(), snapshot_id=number)
-        of.catalog.cut("shop.orders", FRESH)
-    of.catalog.reported("shop.orders", FRESH, {"snapshot-id": 1})
-    of.catalog.reported("shop.orders", FRESH, {"snapshot-id": 199})
-    assert [number for number, _ in of.ledger.prolonged] == [199]
+        of.catalog.reported("shop.none", 1)
 
 
 def test_texts_stay_in_memory_within_their_limit_and_the_last_read_one_always():

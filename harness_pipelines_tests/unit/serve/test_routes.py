@@ -26,7 +26,7 @@ SEVEN = cut_of("shop.orders", 7).etag
 @pytest.fixture
 def catalog() -> MemoryCatalog:
     names = ("shop.orders", "shop.payments", "bank.ledger")
-    return MemoryCatalog({name: cut_of(name) for name in names}, offers=("at",))
+    return MemoryCatalog({name: cut_of(name) for name in names})
 
 
 @pytest.fixture
@@ -72,28 +72,34 @@ def test_only_routes_that_answer_are_named_and_none_that_writes(client: TestClie
     assert not any(one.startswith(("DELETE", "PUT")) for one in endpoints)
 
 
-def test_a_named_snapshot_is_a_prefix_that_all_later_paths_have(client: TestClient, catalog: MemoryCatalog):
-    config = client.get("/v1/config?warehouse=at:month-end").json()
-    assert config["overrides"] == {"prefix": "at:month-end"}
-    assert client.get("/v1/at:month-end/namespaces/shop/tables/orders").status_code == 200
-    assert client.get("/v1/at%3Amonth-end/namespaces").status_code == 200
-    assert catalog.asked == [("shop.orders", "at:month-end")]
+@pytest.mark.parametrize("word", ["pin:5s", "pin:1s", "pin:300s", "pin:5m"])
+def test_a_state_is_a_prefix_that_all_later_paths_have(client: TestClient, catalog: MemoryCatalog, word: str):
+    config = client.get("/v1/config", params={"warehouse": word}).json()
+    assert config["overrides"] == {"prefix": word}
+    assert client.get(f"/v1/{word}/namespaces/shop/tables/orders").status_code == 200
+    assert client.get(f"/v1/{word.replace(':', '%3A')}/namespaces").status_code == 200
+    assert catalog.asked == [("shop.orders", word)]
 
 
-@pytest.mark.parametrize("word", ["lake", "pin:5s"])
-def test_a_state_that_the_catalog_does_not_offer_is_refused_by_name(client: TestClient, word: str):
-    for path in (f"/v1/config?warehouse={word}", f"/v1/{word}/namespaces", f"/v1/{word}/namespaces/shop/tables/orders"):
-        answer = client.get(path)
-        assert error(answer) == (400, "BadRequestException")
-        assert word in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("word", ["at:", "at:A b", "pin:0s", "pin:5", "pin:1d", "Lake", "s3://b", "x" * 5000, "\0"])
-def test_a_word_that_is_no_state_is_refused_and_the_forms_are_named(client: TestClient, word: str):
+@pytest.mark.parametrize(
+    "word",
+    ["at:month-end", "lake", "at:", "pin:0s", "pin:5", "pin:1d", "pin:301s", "pin:6m", "pin:1.5s", "Lake", "s3://b",
+     "x" * 5000, "\0", "pin:\u0665s"],
+)  # fmt: skip
+def test_a_state_that_is_not_offered_is_refused_and_those_that_are_are_named(client: TestClient, word: str):
     answer = client.get("/v1/config", params={"warehouse": word})
     assert error(answer) == (400, "BadRequestException")
-    assert "pin:5s" in answer.json()["error"]["message"]
+    said = answer.json()["error"]["message"]
+    assert "is not offered" in said
+    assert "pin:5s" in said
     assert len(answer.text) < 1000
+
+
+@pytest.mark.parametrize("word", ["at:month-end", "lake", "nope"])
+def test_a_prefix_that_no_configuration_gave_is_no_path(client: TestClient, catalog: MemoryCatalog, word: str):
+    for path in (f"/v1/{word}/namespaces", f"/v1/{word}/namespaces/shop/tables/orders"):
+        assert error(client.get(path)) == (404, "NotFoundException")
+    assert catalog.asked == []
 
 
 # -- lists --------------------------------------------------------------------------------------------------------
@@ -219,7 +225,21 @@ def test_what_an_engine_measured_reaches_the_catalog(client: TestClient, catalog
     report = {"report-type": "scan-report", "snapshot-id": 7}
     answer = client.post(f"{ORDERS}/metrics", json=report)
     assert (answer.status_code, answer.content) == (204, b"")
-    assert catalog.reports == [("shop.orders", report)]
+    assert catalog.reports == [("shop.orders", 7)]
+    assert client.post(f"{ORDERS}/metrics", json={"snapshot-id": 6}).status_code == 204, "one that is over is no error"
+    assert client.post("/v1/namespaces/shop/tables/none/metrics", json=report).status_code == 404
+    shown = client.get("/metrics").text
+    assert [f'harness_serve_reports_total{{outcome="{one}"}} 1.0' in shown for one in ("kept", "over")] == [True, True]
+
+
+@pytest.mark.parametrize("snapshot", [None, "1", 1.0e300, [1], True, 0, -1, 2**63])
+def test_a_report_that_names_no_snapshot_is_taken_and_does_nothing(
+    client: TestClient, catalog: MemoryCatalog, snapshot: object
+):
+    assert client.post(f"{ORDERS}/metrics", json={"snapshot-id": snapshot}).status_code == 204
+    assert client.post(f"{ORDERS}/metrics", json={"report-type": "commit-report"}).status_code == 204
+    assert catalog.reports == []
+    assert 'harness_serve_reports_total{outcome="other"} 2.0' in client.get("/metrics").text
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
@@ -298,7 +318,7 @@ WRITES = [
     ("POST", "/v1/namespaces/shop/tables"), ("POST", ORDERS), ("DELETE", ORDERS),
     ("POST", "/v1/namespaces/shop/register"), ("POST", "/v1/tables/rename"), ("POST", "/v1/transactions/commit"),
     ("POST", "/v1/namespaces/shop/views"), ("PUT", ORDERS), ("PATCH", "/anything"), ("POST", "/v1/config"),
-    ("POST", "/v1/at:month-end/namespaces/shop/tables/orders"), ("DELETE", "/health"),
+    ("POST", "/v1/pin:5s/namespaces/shop/tables/orders"), ("DELETE", "/health"),
 ]  # fmt: skip
 
 

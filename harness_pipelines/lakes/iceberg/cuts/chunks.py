@@ -151,6 +151,8 @@ def named_by(chunks: Iterable[Chunk], stamp: Stamp) -> tuple[Chunk, ...]:
 
 def _named(chunk: Chunk, stamp: Stamp) -> Chunk:
     told = orjson.loads(chunk.entry)
+    if told["path"] != chunk.path:
+        raise ValueError(f"{chunk.path} has the entry of {told['path']}")
     if SNAPSHOT in told:
         return chunk
     entry = orjson.dumps({**told, SNAPSHOT: stamp.snapshot}).decode()

@@ -26,9 +26,11 @@ from harness_pipelines.lakes.iceberg.cuts.parts import (
     totals,
 )
 from harness_pipelines.lakes.iceberg.cuts.shape import CutShape, shape_of
+from harness_pipelines.lakes.iceberg.cuts.sound import check, told_of
+from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.serving.cuts import CutDraft, CutImpossible, CutPart
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutDraft, CutImpossible, CutPart
 from harness_pipelines.protocol.cut_checks import FRESH, MERGED
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp, snapshot_id
 from harness_pipelines.protocol.keyed_cuts import Hidden
@@ -96,8 +98,16 @@ class IcebergCuts:
             return write_hidden(self._place(table, version), hidden, sequence=sequence)
 
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
-        """The rows of a chunk as they were written. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
-        return chunk_files.read_chunk(opened_io(), plan, chunk)
+        """The rows of a chunk as they were written. Raises: CutDamaged, LakeUnreadable."""
+        try:
+            return chunk_files.read_chunk(opened_io(), plan, chunk)
+        except (LakeFileMissing, LakeFileBroken) as error:
+            raise CutDamaged(str(error)) from error
+
+    def check(self, cut: Cut) -> None:
+        """Whether *cut* can still be read. Raises: CutDamaged, LakeAway, StoreRefused."""
+        with reachable(f"cut {cut.snapshot_id}", "reading it"):
+            check(cut, opened_io())
 
     def write_cut(
         self,
@@ -121,9 +131,11 @@ class IcebergCuts:
         location = common_folder(*views.folders, place.folder)
         writing = Writing(place=place, shape=views.shape, stamp=stamp, plan=plan)
         parts, manifests, own = _view_manifests(writing, views, previous.parts if previous else {})
-        named = chunk_files.named_by(chunks, stamp)
+        with told_of("a chunk"):
+            named = chunk_files.named_by(chunks, stamp)
+            listed = list(chunk_files.entries_of_chunks(named, stamp))
         with reachable(table.name, "writing a cut"):
-            for entries in chunk_files.entries_of_chunks(named, stamp):
+            for entries in listed:
                 added = write_manifest(place, views.shape, views.shape.plain, entries, stamp=stamp)
                 manifests, own = [*manifests, added], [*own, added.path]
             listed_at = write_list(place, manifests, stamp=stamp)
@@ -196,7 +208,11 @@ def _view_manifests(
         key = key_of(part, views.shape)
         metadata = views.metadata[part.metadata]
         same = kept(known, name, key)
-        found = Part.from_json(same.manifests) if same else make(writing, part, metadata)
+        if same:
+            with told_of(f"the part {name!r}"):
+                found = Part.from_json(same.manifests)
+        else:
+            found = make(writing, part, metadata)
         if name == BASE:
             own = listed_by(metadata, writing.query({}), writing.place)
             manifests += [one for one in own if one.path not in found.left_out]

@@ -1,7 +1,7 @@
 -- name: newest
 -- The last cut, with whether it is alive, and whether the folder of the newest version's cuts is noted.
 SELECT t.table_id AS of_table, c.*, f.is_noted, clock_timestamp() AS now,
-       coalesce(c.until > clock_timestamp() AND c.history = harness.history(), false) AS is_alive,
+       coalesce(c.until > clock_timestamp() AND c.retired_at IS NULL AND c.history = harness.history(), false) AS is_alive,
        greatest(c.sequence + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS following
 FROM harness.tables t
 CROSS JOIN LATERAL (
@@ -24,6 +24,9 @@ SELECT served_at, until FROM harness.cut_publish(
 -- name: serve
 SELECT harness.cut_serve(%(table_id)s::integer, %(sequence)s::bigint, %(keep)s::interval) AS alive
 
+-- name: retire
+SELECT harness.cut_retire(%(table_id)s::integer, %(sequence)s::bigint) AS done
+
 -- name: reached_versions
 -- What has a row counts as alive: `upkeep/delete_ended` waits for a server that serves it just now.
 SELECT v.* FROM harness.versions v
@@ -32,3 +35,13 @@ WHERE v.table_id = %(table_id)s AND v.version IN (
 
 -- name: reached_files
 SELECT DISTINCT path FROM harness.cuts, unnest(files) AS path WHERE table_id = %(table_id)s
+
+-- name: pinned
+SELECT c.*, true AS is_alive FROM harness.cut_pin(%(table_id)s::integer, %(seconds)s::integer, %(mine)s::bigint) AS pinned
+JOIN harness.cuts c ON c.table_id = %(table_id)s AND c.sequence = pinned
+
+-- name: known
+-- A cut by its id, if it is alive: what an engine reports of may be of another server.
+SELECT c.*, true AS is_alive FROM harness.cuts c
+WHERE c.table_id = %(table_id)s AND c.snapshot_id = %(snapshot_id)s AND c.until > clock_timestamp()
+  AND c.history = harness.history() ORDER BY c.sequence DESC LIMIT 1

@@ -23,22 +23,28 @@ CREATE TABLE harness.cuts (
     number         bigint NOT NULL,            -- how many cuts of the table there were, with this one
     history        text NOT NULL DEFAULT harness.history(), -- that it was published in
     made_by        name NOT NULL DEFAULT session_user,
+    published_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     served_at      timestamptz NOT NULL,
     until          timestamptz NOT NULL,
     replaced_at    timestamptz,                -- when the next one was published
+    retired_at     timestamptz,                -- when a server found that a file of it is lost: no other server shows it
     PRIMARY KEY (table_id, sequence),
-    UNIQUE (table_id, snapshot_id),
     CONSTRAINT cuts_last_a_day CHECK (until <= served_at + interval '24 hours'),
     CONSTRAINT cuts_in_time CHECK (
         served_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND until >= '1970-01-01Z'
-        AND coalesce(replaced_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)),
-    CONSTRAINT cuts_are_small CHECK (
+        AND published_at BETWEEN '1970-01-01Z' AND '9000-01-01Z'
+        AND coalesce(replaced_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)
+        AND coalesce(retired_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)),
+    CONSTRAINT cuts_are_small CHECK ( -- as `protocol.cuts` has it
         cardinality(files) <= 1000 AND octet_length(array_to_string(files, '')) <= 262144
         AND octet_length(bounds::text) <= 1048576 AND octet_length(parts::text) <= 1048576
-        AND octet_length(chunks::text) <= 4194304)
+        AND octet_length(chunks::text) <= 16777216)
 ) WITH (fillfactor = 70);
+-- The cut after a retired one may be of the same state, and an id says which rows a cut has.
+CREATE UNIQUE INDEX cuts_have_one_id ON harness.cuts (table_id, snapshot_id) WHERE retired_at IS NULL;
 
 GRANT SELECT ON harness.cuts, harness.cut_folders TO harness_reader, harness_definer;
+GRANT SELECT ON harness.log_ends TO harness_definer;
 GRANT INSERT ON harness.cut_folders TO harness_definer;
 GRANT INSERT, UPDATE, DELETE ON harness.cuts TO harness_definer;
 GRANT UPDATE, DELETE ON harness.cuts TO harness_worker;
@@ -65,7 +71,8 @@ BEGIN
 END;
 $$;
 
--- What is wrong with the bounds of a cut of *of_version*, which comes after the cut *last*; NULL: nothing.
+-- What is wrong with the bounds of a cut of *of_version*, which comes after the cut *last*; NULL: nothing. What a number is
+-- is asked of its text, before it is taken for one.
 CREATE FUNCTION harness.cut_bounds_wrong(of_table integer, of_version bigint, its_bounds jsonb, last harness.cuts) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -74,22 +81,26 @@ DECLARE
 BEGIN
     SELECT n.key AS partition, n.value AS cut, i.buffer_hi INTO wrong
     FROM jsonb_each(its_bounds) n
-    LEFT JOIN harness.ingest_positions i ON i.table_id = of_table AND i.partition = n.key::integer
-    WHERE i.partition IS NULL OR jsonb_typeof(n.value) <> 'array' OR jsonb_array_length(n.value) <> 4
-       OR NOT ((n.value ->> 0)::bigint BETWEEN 0 AND (n.value ->> 1)::bigint
-               AND (n.value ->> 1)::bigint <= (n.value ->> 2)::bigint AND (n.value ->> 2)::bigint <= (n.value ->> 3)::bigint
-               AND (n.value ->> 3)::bigint <= CASE WHEN buffered THEN i.buffer_hi ELSE 4611686018427387904 END)
+    LEFT JOIN harness.ingest_positions i ON i.table_id = of_table AND i.partition::text = n.key
+    WHERE i.partition IS NULL OR NOT CASE WHEN n.value::text ~ '^\[\d{1,18}, \d{1,18}, \d{1,18}, \d{1,18}\]$' THEN
+        (n.value ->> 0)::bigint <= (n.value ->> 1)::bigint AND (n.value ->> 1)::bigint <= (n.value ->> 2)::bigint
+        AND (n.value ->> 2)::bigint <= (n.value ->> 3)::bigint AND (NOT buffered OR (n.value ->> 3)::bigint <= i.buffer_hi)
+        ELSE false END
     LIMIT 1;
     IF FOUND THEN
-        RETURN format('partition %s: %s are no bounds, or end above what is ingested (%s)', wrong.partition, wrong.cut,
-            coalesce(wrong.buffer_hi::text, 'nothing'));
+        RETURN format('partition %s: %s are no bounds, or end above what is ingested (%s)', left(wrong.partition, 40),
+            left(wrong.cut::text, 200), coalesce(wrong.buffer_hi::text, 'nothing'));
     END IF;
     IF last.history <> harness.history() THEN -- of what the table had before a restore nothing is asked
         RETURN NULL;
     END IF;
     -- The merged state of a keyed table ends at batch_hi, which a revert or a batch view that is begun again lowers.
+    -- Without a buffer the ledger does not know the end of the log. A cut that ends above what a worker found a minute
+    -- after it was published was never true: what follows may end lower, but not below that.
     SELECT o.key AS partition, o.value ->> 3 AS was, its_bounds -> o.key ->> 3 AS high INTO wrong FROM jsonb_each(last.bounds) o
-    WHERE coalesce((its_bounds -> o.key ->> 3)::bigint, -1) < (o.value ->> 3)::bigint
+    LEFT JOIN harness.log_ends e ON NOT buffered AND e.table_id = of_table AND e.partition::text = o.key
+        AND e.seen_at > last.published_at + interval '1 minute' AND e.log_end < (o.value ->> 3)::bigint
+    WHERE coalesce((its_bounds -> o.key ->> 3)::bigint, -1) < coalesce(e.log_end, (o.value ->> 3)::bigint)
       AND NOT coalesce(of_version > last.version AND o.value -> 3 = o.value -> 1
                        AND its_bounds -> o.key -> 3 = its_bounds -> o.key -> 1, false)
     LIMIT 1;
@@ -98,10 +109,47 @@ BEGIN
 END;
 $$;
 
--- Publish a cut whose files are written, as the one after the cut with the sequence *after*. A cut that is over is
+-- What is wrong with the chunks and parts of a cut, from which other servers go on; NULL: nothing. What the lake says of a
+-- file is text here: who cannot read it retires the cut.
+CREATE FUNCTION harness.cut_parts_wrong(its_sequence bigint, its_chunks jsonb, its_parts jsonb, its_files text[]) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wrong text;
+BEGIN
+    IF jsonb_typeof(its_chunks) <> 'array' OR jsonb_typeof(its_parts) <> 'object' THEN
+        RETURN 'chunks are a list and parts an object';
+    END IF;
+    SELECT left(c::text, 200) INTO wrong FROM jsonb_array_elements(its_chunks) c
+    WHERE NOT coalesce(CASE WHEN jsonb_typeof(c) = 'object' THEN
+        c - '{bytes,entry,held,maker,path,ranges,read_as,rows,sequence}'::text[] = '{}'
+        AND coalesce((c -> 'held')::text ~ '^\d{1,18}$', true) AND coalesce(jsonb_typeof(c -> 'read_as') = 'string', true)
+        AND jsonb_typeof(c -> 'path') = 'string' AND c ->> 'path' = ANY (its_files)
+        AND jsonb_typeof(c -> 'maker') = 'string' AND jsonb_typeof(c -> 'entry') = 'string'
+        AND (c -> 'rows')::text ~ '^\d{1,18}$' AND (c -> 'bytes')::text ~ '^\d{1,18}$'
+        AND CASE WHEN (c -> 'sequence')::text ~ '^\d{1,19}$' THEN (c ->> 'sequence')::numeric <= its_sequence ELSE false END
+        AND CASE WHEN jsonb_typeof(c -> 'ranges') = 'object' THEN NOT EXISTS (
+            SELECT FROM jsonb_each(c -> 'ranges') r
+            WHERE NOT CASE WHEN r.key ~ '^(0|-?[1-9]\d{0,8})$' AND r.value::text ~ '^\[\d{1,18}, \d{1,18}\]$'
+                THEN (r.value ->> 0)::bigint <= (r.value ->> 1)::bigint ELSE false END) ELSE false END
+        ELSE false END, false)
+    LIMIT 1;
+    IF FOUND THEN
+        RETURN format('%s is no chunk of files of the cut', wrong);
+    END IF;
+    SELECT left(format('%s: %s', p.key, p.value), 200) INTO wrong FROM jsonb_each(its_parts) p
+    WHERE NOT coalesce(CASE WHEN jsonb_typeof(p.value) = 'object' THEN
+        p.value - '{key,manifests}'::text[] = '{}' AND jsonb_typeof(p.value -> 'key') = 'string' AND jsonb_typeof(p.value -> 'manifests') = 'string'
+        ELSE false END, false)
+    LIMIT 1;
+    RETURN CASE WHEN FOUND THEN format('%s is no part of a cut', wrong) END;
+END;
+$$;
+
+-- Publish a cut whose files are written, as the one after the cut with the sequence *after*. A cut that is over or retired is
 -- followed by one that was made after any larger number, since `cuts/newest` counts on from it by the clock. HP001: the lease of the
 -- maker is over, or was taken more than two minutes ago: expire may take its files for orphans. HP016: another cut came
 -- first, or the version is gone. HP017: a value that no server of the harness writes. HP018: too many cuts are alive.
+-- HP022: the table was dropped.
 CREATE FUNCTION harness.cut_publish(
     of_table integer, its_sequence bigint, its_snapshot bigint, its_timestamp bigint, of_version bigint, of_schema integer,
     its_bounds jsonb, its_metadata text, its_chunks jsonb, its_parts jsonb, its_files text[],
@@ -116,9 +164,22 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'a cut is published in a transaction that is READ COMMITTED' USING ERRCODE = 'HP017';
+    ELSIF num_nulls(of_table, its_sequence, its_snapshot, its_timestamp, of_version, of_schema, its_bounds, its_metadata, its_chunks,
+                    its_parts, its_files, of_lease, lasts) > 0 OR jsonb_typeof(its_bounds) <> 'object'
+       OR array_ndims(its_files) IS DISTINCT FROM 1 OR its_snapshot <= 0 OR its_timestamp < 0 THEN
+        RAISE EXCEPTION 'a value of the cut % is missing, or of another kind', coalesce(its_snapshot::text, 'NULL')
+            USING ERRCODE = 'HP017';
+    END IF;
+    wrong := harness.cut_parts_wrong(its_sequence, its_chunks, its_parts, its_files);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION '%', wrong USING ERRCODE = 'HP017';
     END IF;
     PERFORM pg_advisory_xact_lock_shared(1752330865, of_table); -- what expire decides later sees the cut
     PERFORM pg_advisory_xact_lock(1752330871, of_table);
+    PERFORM FROM harness.tables t WHERE t.table_id = of_table;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the table is not there any more' USING ERRCODE = 'HP022';
+    END IF;
     PERFORM FROM harness.leases l
     WHERE l.lease_id = of_lease AND l.table_id = of_table AND l.version = of_version AND l.until > clock_timestamp()
       AND l.born > clock_timestamp() - interval '2 minutes' AND l.taken_by = session_user;
@@ -130,9 +191,15 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'version % is not retained any more', of_version USING ERRCODE = 'HP016';
     END IF;
+    PERFORM FROM harness.versions v
+    WHERE v.table_id = of_table AND v.version = of_version AND v.schema_version = of_schema;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'version % has another schema than %', of_version, of_schema USING ERRCODE = 'HP017';
+    END IF;
 
     SELECT * INTO last FROM harness.cuts c WHERE c.table_id = of_table ORDER BY c.sequence DESC LIMIT 1;
-    is_alive := coalesce(last.until > clock_timestamp() AND last.history = harness.history(), false);
+    is_alive := coalesce(
+        last.until > clock_timestamp() AND last.retired_at IS NULL AND last.history = harness.history(), false);
     IF last.sequence IS NOT NULL AND (
         "after" IS NULL OR is_alive AND "after" <> last.sequence OR NOT is_alive AND "after" <= last.sequence
     ) THEN
@@ -158,7 +225,7 @@ BEGIN
     END IF;
     SELECT f INTO wrong FROM unnest(its_files) f WHERE f IS NULL OR NOT EXISTS (
         SELECT FROM harness.cut_folders d WHERE d.table_id = of_table AND starts_with(f, d.folder || '/')
-        AND substr(f, length(d.folder) + 1) ~ '^(/[A-Za-z0-9_=,-][A-Za-z0-9_=,.-]*)+$') LIMIT 1;
+        AND substr(f, length(d.folder) + 1) ~ '^/(data|metadata)/[A-Za-z0-9_=,-][A-Za-z0-9_=,.-]*$') LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION '% lies in no folder for cuts of this table', coalesce(wrong, 'NULL') USING ERRCODE = 'HP017';
     END IF;
@@ -171,9 +238,10 @@ BEGIN
             RAISE EXCEPTION '10000 cuts are alive' USING ERRCODE = 'HP018';
         END IF;
     END IF;
-    DELETE FROM harness.cuts c WHERE c.table_id = of_table AND c.snapshot_id = its_snapshot
+    DELETE FROM harness.cuts c WHERE c.table_id = of_table AND c.snapshot_id = its_snapshot AND c.retired_at IS NULL
         AND (c.until <= clock_timestamp() OR c.history <> harness.history());
-    IF EXISTS (SELECT FROM harness.cuts c WHERE c.table_id = of_table AND c.snapshot_id = its_snapshot) THEN
+    IF EXISTS (SELECT FROM harness.cuts c
+               WHERE c.table_id = of_table AND c.snapshot_id = its_snapshot AND c.retired_at IS NULL) THEN
         RAISE EXCEPTION 'cut % is there already', its_snapshot USING ERRCODE = 'HP016';
     END IF;
     UPDATE harness.cuts c SET chunks = '[]', parts = '{}', replaced_at = clock_timestamp()
@@ -182,25 +250,47 @@ BEGIN
     served_at := clock_timestamp();
     until := served_at + least(greatest(lasts, interval '0'), interval '24 hours');
     INSERT INTO harness.cuts (table_id, sequence, snapshot_id, timestamp_ms, version, schema_version, bounds, metadata, chunks,
-                              parts, files, number, served_at, until)
+                              parts, files, number, published_at, served_at, until)
     VALUES (of_table, its_sequence, its_snapshot, its_timestamp, of_version, of_schema, its_bounds, its_metadata, its_chunks,
-            its_parts, its_files, coalesce(last.number, 0) + 1, served_at, until);
+            its_parts, its_files, coalesce(last.number, 0) + 1, served_at, served_at, until);
 END;
 $$;
 
--- Keep the files of a cut from now on, by at most a day after the next one came; it is written once a second. false: it is over.
+-- Keep the files of a cut for *lasts* from now on, by at most a day after the next one came. It is written only where that is
+-- more than a second later than what is promised already, by whatever server. false: it is over, or retired.
 CREATE FUNCTION harness.cut_serve(of_table integer, its_sequence bigint, lasts interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     began timestamptz := clock_timestamp();
 BEGIN
-    UPDATE harness.cuts SET served_at = began, until = greatest(until, least(
-        began + least(lasts, interval '24 hours'), replaced_at + interval '24 hours'))
-    WHERE table_id = of_table AND sequence = its_sequence AND until > clock_timestamp() AND history = harness.history()
-      AND served_at <= began - interval '1 second';
+    UPDATE harness.cuts SET served_at = began, until = least(
+        began + least(lasts, interval '24 hours'), replaced_at + interval '24 hours')
+    WHERE table_id = of_table AND sequence = its_sequence AND until > clock_timestamp() AND retired_at IS NULL
+      AND history = harness.history()
+      AND until < least(began + least(lasts, interval '24 hours'), replaced_at + interval '24 hours') - interval '1 second';
     RETURN FOUND OR EXISTS (
         SELECT FROM harness.cuts WHERE table_id = of_table AND sequence = its_sequence AND until > clock_timestamp()
-        AND history = harness.history());
+        AND retired_at IS NULL AND history = harness.history());
+END;
+$$;
+
+-- Let no server show the newest cut again, nor go on from its files, one of which is lost or damaged. Its numbers count, and
+-- its files stay until its time ends, since engines may be reading those that are sound. false: another one of the table was retired
+-- less than a minute ago. A server that cannot see the files of others would else have all of them made again for ever.
+CREATE FUNCTION harness.cut_retire(of_table integer, its_sequence bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1752330865, of_table);
+    PERFORM pg_advisory_xact_lock(1752330871, of_table); -- what is being published after it, is or is not
+    PERFORM FROM harness.cuts c
+    WHERE c.table_id = of_table AND c.retired_at > clock_timestamp() - interval '1 minute' AND c.sequence <> its_sequence;
+    IF FOUND THEN
+        RETURN false;
+    END IF;
+    UPDATE harness.cuts c SET retired_at = clock_timestamp(), chunks = '[]', parts = '{}'
+    WHERE c.table_id = of_table AND c.sequence = its_sequence AND c.retired_at IS NULL
+      AND NOT EXISTS (SELECT FROM harness.cuts n WHERE n.table_id = of_table AND n.sequence > its_sequence);
+    RETURN true;
 END;
 $$;
 
@@ -209,6 +299,8 @@ CREATE TABLE harness.tokens (
     token_id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name       text NOT NULL UNIQUE CHECK (name ~ '^[a-z][a-z0-9_.-]{0,62}$'),
     hash       bytea NOT NULL UNIQUE CHECK (octet_length(hash) = 32), -- SHA-256 of 32 random bytes
+    old_hash   bytea UNIQUE CHECK (octet_length(old_hash) = 32), -- of the secret before the last rotation
+    old_until  timestamptz,                    -- up to when that one is good, too
     globs      text[] NOT NULL CHECK (cardinality(globs) BETWEEN 1 AND 100 AND array_position(globs, NULL) IS NULL
                                       AND octet_length(array_to_string(globs, '')) <= 16384),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -216,11 +308,13 @@ CREATE TABLE harness.tokens (
     expires_at timestamptz,
     revoked_at timestamptz,
     CONSTRAINT tokens_in_time CHECK (
-        created_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND coalesce(expires_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)
+        created_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND coalesce(old_until BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)
+        AND coalesce(expires_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)
         AND coalesce(revoked_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true))
 );
 GRANT SELECT, INSERT, UPDATE ON harness.tokens TO harness_definer;
-GRANT SELECT (token_id, name, globs, created_at, created_by, expires_at, revoked_at) ON harness.tokens TO harness_worker;
+GRANT SELECT (token_id, name, globs, created_at, created_by, expires_at, revoked_at, old_until) ON harness.tokens
+    TO harness_worker;
 
 -- NULL: the name is taken. HP019: there are 10000 already.
 CREATE FUNCTION harness.token_create(its_name text, its_hash bytea, its_globs text[], lasts interval) RETURNS integer
@@ -246,25 +340,84 @@ BEGIN
 END;
 $$;
 
--- The token of a secret, by the digest, if it is valid now: who has no secret learns of no token.
+-- Another secret for a token, which lasts from now on. The one before is good for some more time, but for no longer than it
+-- was; the one before that is not. false: there is no token of the name, or it was revoked.
+CREATE FUNCTION harness.token_rotate(its_name text, its_hash bytea, lasts interval, overlap interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+BEGIN
+    UPDATE harness.tokens SET hash = its_hash, old_hash = hash, old_until = least(began + overlap, expires_at),
+        expires_at = began + lasts
+    WHERE name = its_name AND revoked_at IS NULL;
+    RETURN FOUND;
+END;
+$$;
+
+-- The token of a secret, by the digest, if it is valid now: who has no secret learns of no token. It expires when this secret
+-- does.
 CREATE FUNCTION harness.token_check(its_hash bytea)
 RETURNS TABLE (token_id integer, name text, globs text[], created_at timestamptz, created_by name, expires_at timestamptz,
-               revoked_at timestamptz)
+               revoked_at timestamptz, old_until timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT t.token_id, t.name, t.globs, t.created_at, t.created_by, t.expires_at, t.revoked_at FROM harness.tokens t
+    SELECT t.token_id, t.name, t.globs, t.created_at, t.created_by, t.expires_at, t.revoked_at, t.old_until
+    FROM harness.tokens t
     WHERE t.hash = its_hash AND t.revoked_at IS NULL AND coalesce(t.expires_at > clock_timestamp(), true)
+    UNION ALL
+    SELECT t.token_id, t.name, t.globs, t.created_at, t.created_by, t.old_until, t.revoked_at, t.old_until
+    FROM harness.tokens t WHERE t.old_hash = its_hash AND t.revoked_at IS NULL AND t.old_until > clock_timestamp()
+$$;
+
+-- Which cut all loads of a window get that want one cut for some seconds. A window has a number by the ledger's clock.
+CREATE TABLE harness.cut_pins (
+    table_id integer NOT NULL REFERENCES harness.tables ON DELETE CASCADE,
+    seconds  integer NOT NULL CHECK (seconds BETWEEN 1 AND 300), -- how long a window is
+    slot     bigint NOT NULL,                  -- number of the last window that a load came in
+    sequence bigint NOT NULL,                  -- of the first cut that was given out in it
+    PRIMARY KEY (table_id, seconds)
+);
+GRANT SELECT ON harness.cut_pins TO harness_reader;
+GRANT SELECT, INSERT, UPDATE ON harness.cut_pins TO harness_definer;
+
+-- The sequence of the cut of this window, if it is alive. Where there is none, that of *mine*, for all loads after this one.
+CREATE FUNCTION harness.cut_pin(of_table integer, its_seconds integer, mine bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now_slot bigint := floor(extract(epoch FROM clock_timestamp()) / its_seconds);
+    found    bigint;
+BEGIN
+    IF EXISTS (SELECT FROM harness.cuts c WHERE c.table_id = of_table AND c.sequence = mine AND c.retired_at IS NULL) THEN
+        INSERT INTO harness.cut_pins AS p (table_id, seconds, slot, sequence) VALUES (of_table, its_seconds, now_slot, mine)
+        ON CONFLICT (table_id, seconds) DO UPDATE SET slot = excluded.slot, sequence = excluded.sequence
+        WHERE p.slot <> excluded.slot OR NOT EXISTS (
+            SELECT FROM harness.cuts c WHERE c.table_id = of_table AND c.sequence = p.sequence
+            AND c.until > clock_timestamp() AND c.history = harness.history() AND c.retired_at IS NULL);
+    END IF;
+    SELECT p.sequence INTO found FROM harness.cut_pins p JOIN harness.cuts c USING (table_id, sequence)
+    WHERE p.table_id = of_table AND p.seconds = its_seconds AND p.slot = now_slot AND c.until > clock_timestamp()
+      AND c.history = harness.history() AND c.retired_at IS NULL;
+    RETURN found;
+END;
 $$;
 
 GRANT CREATE ON SCHEMA harness TO harness_definer; -- a function is given only to who could have made it there
 ALTER FUNCTION harness.cut_prepare OWNER TO harness_definer;
 ALTER FUNCTION harness.cut_publish OWNER TO harness_definer;
 ALTER FUNCTION harness.cut_serve OWNER TO harness_definer;
+ALTER FUNCTION harness.cut_retire OWNER TO harness_definer;
 ALTER FUNCTION harness.token_create OWNER TO harness_definer;
 ALTER FUNCTION harness.token_revoke OWNER TO harness_definer;
+ALTER FUNCTION harness.token_rotate OWNER TO harness_definer;
+ALTER FUNCTION harness.cut_pin OWNER TO harness_definer;
 ALTER FUNCTION harness.token_check OWNER TO harness_definer;
 REVOKE CREATE ON SCHEMA harness FROM harness_definer;
-REVOKE ALL ON FUNCTION harness.cut_folder, harness.cut_bounds_wrong, harness.cut_prepare, harness.cut_publish,
-    harness.cut_serve, harness.token_create, harness.token_revoke, harness.token_check FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION harness.cut_folder, harness.cut_bounds_wrong TO harness_reader, harness_definer;
-GRANT EXECUTE ON FUNCTION harness.cut_prepare, harness.cut_publish, harness.cut_serve, harness.token_check TO harness_reader;
+REVOKE ALL ON FUNCTION harness.cut_folder, harness.cut_bounds_wrong, harness.cut_parts_wrong, harness.cut_prepare,
+    harness.cut_publish, harness.cut_serve, harness.cut_retire, harness.token_create, harness.token_revoke, harness.token_check FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION harness.cut_folder TO harness_reader, harness_definer;
+GRANT EXECUTE ON FUNCTION harness.cut_bounds_wrong, harness.cut_parts_wrong TO harness_definer;
+GRANT EXECUTE ON FUNCTION harness.cut_prepare, harness.cut_publish, harness.cut_serve, harness.cut_retire, harness.token_check
+    TO harness_reader;
 GRANT EXECUTE ON FUNCTION harness.token_create, harness.token_revoke TO harness_worker;
+REVOKE ALL ON FUNCTION harness.token_rotate, harness.cut_pin FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION harness.token_rotate TO harness_worker;
+GRANT EXECUTE ON FUNCTION harness.cut_pin TO harness_reader;
