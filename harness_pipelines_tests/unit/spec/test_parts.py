@@ -37,7 +37,7 @@ PARTS: dict[type[SpecPart], tuple[dict[str, Any], str]] = {
     Layout: ({"sample": 3}, "Layout: sample: write a number of at most 0.5, not 3"),
     TierRules: ({"max_age": "soon"}, "TierRules: max_age: 'soon' is not a duration; write a number above 0"),
     RecallRules: ({"max_row": 3}, "RecallRules: max_row: unknown setting `max_row` (did you mean `max_rows`?)"),
-    ServeRules: ({"over": "stop"}, "ServeRules: over: "),
+    ServeRules: ({"over": "stop"}, "ServeRules: over: 'stop' is not allowed; allowed: lake, refuse"),
     Retention: ({"lease": "25h"}, "Retention: lease: a lease lasts at most 24h, not 25h"),
     Freshness: ({"lake": None}, "Freshness: lake: None is not a duration"),
     StartAt: ({}, "StartAt: timestamp: `timestamp` is missing"),
