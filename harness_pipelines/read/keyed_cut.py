@@ -147,10 +147,7 @@ class KeyedCuts:
         known = self._known
         if known is None or known.cut is None or newest is None or newest.is_over or known.maker != maker:
             return None
-        if known.low.keys() - bounds.keys() or any(
-            batch_hi < known.low.get(p, 0) or stream_hi < known.stream_hi.get(p, 0) or high < known.high.get(p, 0)
-            for p, (_, batch_hi, stream_hi, high) in bounds.items()
-        ):
+        if _has_fallen(known, bounds):
             return None
         if newest.sequence != known.cut.sequence:
             try:  # another server's cut names other files; ours stay while the row of ours does
@@ -158,6 +155,14 @@ class KeyedCuts:
             except CutOvertaken:
                 return None
         return known
+
+
+def _has_fallen(known: _Hot, bounds: CutBounds) -> bool:
+    """Whether a partition has vanished, or one of its bounds is lower: by a revert, or a view that is begun again."""
+    return bool(known.low.keys() - bounds.keys()) or any(
+        batch_hi < known.low.get(p, 0) or stream_hi < known.stream_hi.get(p, 0) or high < known.high.get(p, 0)
+        for p, (_, batch_hi, stream_hi, high) in bounds.items()
+    )
 
 
 def _named(chunk: Chunk | None, named: Mapping[str, Chunk]) -> Chunk | None:

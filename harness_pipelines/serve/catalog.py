@@ -45,6 +45,9 @@ class ServedCut(Protocol):
     @property
     def made(self) -> bool: ...
 
+    @property
+    def behind(self) -> int: ...
+
 
 class Loads(Protocol):
     """Makes the cuts of one table; one thread at a time."""
@@ -57,6 +60,7 @@ class _Table:
 
     def __init__(self, loads: Loads) -> None:
         self.loads, self.lock = loads, threading.Lock()
+        self.behind = 0  #: offsets that the last cut leaves out
 
 
 class FreshCatalog:
@@ -93,6 +97,7 @@ class FreshCatalog:
         began = time.monotonic()
         try:
             cut, made = self._pinned(known, row, warehouse.every_s) if warehouse.every_s else _load(known, row)
+            behind = known.behind
         except self._refused as why:
             raise TableNotServed(str(why)) from why
         finally:
@@ -104,6 +109,7 @@ class FreshCatalog:
             metadata=self._metadata.of(cut.metadata),
             made_s=took_s if made else None,
             made_bytes=sum(chunk.bytes for chunk in cut.chunks if chunk.sequence == cut.sequence) if made else 0,
+            behind=behind,
         )
 
     def _pinned(self, known: _Table, row: TableRow, every_s: int) -> tuple[Cut, bool]:
@@ -148,6 +154,7 @@ class FreshCatalog:
 
 def _load(known: _Table, row: TableRow) -> tuple[Cut, bool]:
     served = known.loads.load(row)
+    known.behind = served.behind
     return served.cut, served.made
 
 

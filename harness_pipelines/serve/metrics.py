@@ -62,6 +62,12 @@ class ServeMetrics:
             ("outcome",),
             registry=self.registry,
         )
+        self._behind = Counter(
+            "harness_serve_behind_total",
+            "Loads of keyed tables that were answered with a cut which leaves out the newest versions, as they are "
+            "over the limits (`serve.hot_rows`).",
+            registry=self.registry,
+        )
         for counter, values in (
             (self._cuts, ("made", "again")),
             (self._refusals, ("hidden", "TableUnknown")),
@@ -83,6 +89,7 @@ class ServeMetrics:
     def loaded(self, cut: CutAnswer) -> None:
         self._cuts.labels("again" if cut.made_s is None else "made").inc()
         self._bytes.inc(cut.made_bytes)
+        self._behind.inc(cut.behind > 0)
         if cut.made_s is not None:
             self._making.observe(cut.made_s)
 

@@ -71,6 +71,7 @@ class CutAnswer:
     config: Mapping[str, str] = field(default_factory=dict)  #: DuckDB wants an S3 region as soon as there is any
     made_s: float | None = None  #: how long this load made it; None: it was there
     made_bytes: int = 0  #: of the rows that were written for it
+    behind: int = 0  #: offsets that it leaves out: the newest versions of a keyed table over its limits
 
     @property
     def etag(self) -> str:

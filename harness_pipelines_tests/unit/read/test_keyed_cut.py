@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness_pipelines.ports.serving.keys import CutOverLimits
+from harness_pipelines.protocol.key_hashes import Places
+from harness_pipelines.protocol.keyed_cuts import Level, cut_off, joined
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
+from harness_pipelines.read import keyed_cut as module
 from harness_pipelines_tests.unit.read.keyed import Record
 from harness_pipelines_tests.unit.read.keyed_world import World, key_of
 
@@ -134,3 +141,64 @@ def test_a_key_in_two_partitions_is_named_and_the_next_cut_is_made_without_it(wh
         world.make()
     world.log = good
     world.cut()
+
+
+def taken(world: World, chance: random.Random) -> None:
+    """Take a step of any kind."""
+    kinds = ["produce"] * 6 + ["tier", "merge", "cut"] * 3 + ["rewrite", "recall", "revert", "overtaken", "lose"]
+    match chance.choice(kinds):
+        case "produce":
+            world.produce(chance.randrange(8), chance.choice([None, 1, 2]))
+        case ("tier" | "merge") as what:
+            getattr(world, what)(chance.randrange(2), chance.randrange(1, 5))
+        case "rewrite":
+            world.rewrite({0, chance.randrange(3)})
+        case "recall":
+            world.recall(chance.randrange(8))
+        case "revert":
+            world.revert(chance.randrange(99))
+        case "overtaken":
+            world.overtaken(gone=chance.random() < 0.5)
+        case "lose":
+            world.assert_exact(world.make())
+        case _:
+            world.cut()
+
+
+def all_hidden(level: Level, paths: Sequence[str]) -> dict[str, Places]:
+    """Those too that the batch view hides itself."""
+    return HIDDEN(replace(level, cold=replace(level.cold, live=np.ones(len(level.cold), np.bool_))), paths)
+
+
+def still_whole(level: Level, low: Mapping[int, int]) -> Level | None:
+    found = cut_off(level, low)
+    return found and replace(found, is_whole=True)
+
+
+HIDDEN = Level.hidden
+#: Seeded faults: what is replaced, and by what.
+FAULTS: Mapping[str, tuple[Any, str, Any]] = {
+    "a file that is gone is taken for another one": (module, "renumbered", lambda cold, was, now: cold),
+    "no hot key is looked for in files that are new": (module, "newest_of", lambda levels: iter(())),
+    "a level keeps what was merged": (module, "cut_off", lambda level, low: level),
+    "a chunk keeps what was merged": (module, "cut_off", still_whole),
+    "an older version is not hidden": (module, "found_in", lambda levels, level, **_: ({}, np.arange(len(level)))),
+    "what the batch view hides is hidden twice": (Level, "hidden", all_hidden),
+    "a merge changes nothing of what is hidden": (module, "hiding", lambda levels, cold, **_: list(levels)),
+    "of joined levels the older version stays": (module, "joined", lambda of, sizes: joined(of[::-1], sizes[::-1])),
+    "files of a cut that is gone are named": (World, "serve", lambda self, cut, *, keep: None),
+    "a bound that falls is not seen": (module, "_has_fallen", lambda known, bounds: False),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_seeded_fault_is_found(monkeypatch: pytest.MonkeyPatch, fault: str):
+    monkeypatch.setattr(*FAULTS[fault])
+    for seed in range(300):
+        world, chance = World(), random.Random(seed)
+        try:
+            for _ in range(40):
+                taken(world, chance)
+        except (AssertionError, LookupError):
+            return
+    pytest.fail("no run has found it")

@@ -45,6 +45,7 @@ class Made:
 
     cut: Cut
     made: bool = False
+    behind: int = 0
 
 
 class Ledger:
@@ -92,7 +93,7 @@ class Loads:
         self.go_on, self.arrived = threading.Event(), threading.Semaphore(0)
         self.go_on.set()
         self.at_once = self.most = 0
-        self.made = False
+        self.made, self.behind = False, 0
 
     def load(self, table: TableRow) -> Made:
         self.at_once += 1
@@ -102,7 +103,7 @@ class Loads:
         self.at_once -= 1
         if isinstance(self.newest, HarnessError):
             raise self.newest
-        return Made(self.newest, self.made)
+        return Made(self.newest, self.made, self.behind)
 
 
 @dataclass
@@ -191,6 +192,8 @@ def test_an_answer_says_what_was_written_for_it():
     made = of.catalog.cut("shop.orders", FRESH)
     assert made.made_s is not None
     assert made.made_bytes == 11
+    of.loads.behind = 5
+    assert of.catalog.cut("shop.orders", FRESH).behind == 5
 
 
 def test_one_thread_makes_the_cuts_of_a_table(monkeypatch: pytest.MonkeyPatch):
