@@ -172,10 +172,15 @@ def test_spark_does_not_open_a_file_that_holds_no_wanted_row(union, spark, tmp_p
 def rows_taken(world: World, work: Callable[[], object]) -> int:
     """Live rows that Postgres fetched from the segments for *work*: a session counts them by its end at the latest."""
     mine = "SELECT current_setting('application_name') AS mine"
-    left = f"SELECT 1 FROM pg_stat_activity, ({mine}) x WHERE application_name = mine AND pid <> pg_backend_pid()"
+    left = f"FROM pg_stat_activity, ({mine}) x WHERE application_name = mine AND pid <> pg_backend_pid()"
+
+    def ended() -> bool:
+        """A pool keeps its idle sessions for a minute, and opens another for one that was ended."""
+        world.pg.execute(f"SELECT pg_terminate_backend(pid) {left} AND state = 'idle'")
+        return not world.pg.execute(f"SELECT 1 {left}").fetchall()
 
     def taken() -> int:
-        wait_until(lambda: not world.pg.execute(left).fetchall(), "the sessions of the world have ended")
+        wait_until(ended, "the sessions of the world have ended")
         world.pg.execute("SELECT pg_stat_force_next_flush()")
         world.pg.execute("SELECT pg_stat_clear_snapshot()")
         names = [s.name for s in world.segments]
