@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness_pipelines.app.installation import Stores
 from harness_pipelines.audit.repair.batch_view import BatchPlan, made
-from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.settings import Settings
@@ -28,15 +27,17 @@ CHANGES = (
 @pytest.mark.parametrize("sample", [0, 0.01])
 @pytest.mark.parametrize("count", range(len(CHANGES) + 1))
 def test_columns_have_the_same_ids_in_both_views(real: RealRig, tmp_path: Path, count: int, sample: float):
-    stores, row = _table(real, tmp_path, layout={"columns": ["id"], "sample": sample})
-    for changes in CHANGES[:count]:
-        row = _evolved(stores, row, changes)
+    row = real.table(files=True, views="both", layout={"columns": ["id"], "sample": sample})
+    with closing(_stores(real, tmp_path)) as stores:
+        for changes in CHANGES[:count]:
+            evolve(stores, row, changes)
+            row = stores.ledger.table(row.name)
 
-    begun = made(stores, row, BatchPlan(pointer=stores.ledger.pointer(row, "batch"), view=None))
+        begun = made(stores, row, BatchPlan(pointer=stores.ledger.pointer(row, "batch"), view=None))
 
-    assert begun.view is not None
-    batch = stores.lake.load(row, begun.view.metadata, view="batch").metadata
-    stream = stores.lake.load(row, stores.ledger.pointer(row, "stream")).metadata
+        assert begun.view is not None
+        batch = stores.lake.load(row, begun.view.metadata, view="batch").metadata
+        stream = stores.lake.load(row, stores.ledger.pointer(row, "stream")).metadata
     columns = {field.field_id: field for field in stream.schema().fields}
     found = {field.field_id: field for field in batch.schema().fields}
     layers = found.keys() - columns.keys()
@@ -44,15 +45,8 @@ def test_columns_have_the_same_ids_in_both_views(real: RealRig, tmp_path: Path, 
     assert len(layers) == (1 if sample else 0)
     assert all(i > stream.last_column_id for i in layers), "an id of a dropped column would give its values"
     assert [field.field_id for field in batch.schema().fields] == [*columns, *layers]
-    stores.close()
 
 
-def _table(real: RealRig, folder: Path, **spec: Any) -> tuple[Stores, TableRow]:
-    row = real.table(files=True, views="both", **spec)
+def _stores(real: RealRig, folder: Path) -> Stores:
     warehouse = real.lake.warehouse  # type: ignore[attr-defined]
-    return Stores(Settings(home=folder, dsn=real.dsn, warehouse=warehouse, catalog_name=CATALOG)), row
-
-
-def _evolved(stores: Stores, row: TableRow, changes: ColumnChanges) -> TableRow:
-    evolve(stores, row, changes)
-    return stores.ledger.table(row.name)
+    return Stores(Settings(home=folder, dsn=real.dsn, warehouse=warehouse, catalog_name=CATALOG))

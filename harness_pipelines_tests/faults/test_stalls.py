@@ -208,6 +208,8 @@ def test_an_expire_that_removes_nothing_stalls(make_rig: MakeRig, monkeypatch: p
             wait_until(lambda: "expire" in waiting(rig), "it is noted")
     looked(rig, minutes_later=1.5)
     assert alarms(rig) == {}, "it looks once a minute"
+    looked(rig, minutes_later=10)
+    assert alarms(rig) == {}, "a run that removes thousands of files shows it at its end"
     looked(rig, minutes_later=1)
     assert alarms(rig).keys() == {"expire"}
     with rig.stores.database.transaction() as connection:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from harness_pipelines.engines.spark.session import unreported
 from harness_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,13 +38,11 @@ def _explained(run: Callable[[], Result]) -> Result:
     def failed(text: str) -> QueryFailed:
         return QueryFailed(f"Spark did not run the query: {short_reason(text)}")
 
-    reports = logging.getLogger("SQLQueryContextLogger")  # prints the whole plan and stack to standard error
-    was, reports.disabled = reports.disabled, True
-    try:
-        with troubles.explained("Spark did not run the query", outcome="nothing is returned", failed=failed):
-            return run()
-    finally:
-        reports.disabled = was
+    with (
+        unreported(),
+        troubles.explained("Spark did not run the query", outcome="nothing is returned", failed=failed),
+    ):
+        return run()
 
 
 def short_reason(text: str) -> str:

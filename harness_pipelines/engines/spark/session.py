@@ -6,12 +6,13 @@ DataFrame and SQL only, so that everything that is given a session runs on Spark
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -58,6 +59,10 @@ KEEPALIVE: Mapping[str, int] = {
 }
 #: Of every session; those that stages work in have more (`spark_stage`).
 SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", **METHOD_BYTES}
+#: Iceberg's registry of file formats. When it is first used it looks for optional classes: in a task of Spark Connect,
+#: over the network. A job that is cancelled in that moment interrupts it, and a JVM that failed to initialize a class
+#: never tries again, so that each later write fails until Spark is restarted.
+FORMATS = "org.apache.iceberg.formats.FormatModelRegistry"
 _BEFORE_SPARKS = "lz4-java-"  #: jars that stand for flawed ones which come with Spark
 
 
@@ -69,6 +74,12 @@ class SparkUnreachable(TryAgain):
 
 class SparkAway(TryAgain):
     """Spark, its disk or one of its sources failed during work; wait and retry."""
+
+
+class SparkBroken(SparkAway):
+    """Spark's JVM failed to initialize a class that it needs, and does not try again."""
+
+    way_on = "restart the Spark server; workers then continue by themselves"
 
 
 class SessionLost(SparkAway):
@@ -138,6 +149,29 @@ def _drop(session: Any) -> None:
     with suppress(Exception):  # half-made ones among them; what a collector raises is lost
         atexit.unregister(session.client._cleanup_ml_cache)  # which would ask the server, and wait for one that is gone
         session.client._channel.close()
+
+
+def initialize_formats(spark: SparkSession) -> None:
+    """Initialize `FORMATS` in the JVM of *spark*'s driver, while no job can be cancelled.
+
+    The analysis of a query looks the class up, in a thread of the driver, and then refuses the method. In a cluster
+    each executor has a separate JVM: there a task is the first to use it, and `SparkBroken` names what may happen.
+    """
+    from pyspark.errors import AnalysisException
+
+    with unreported(), suppress(AnalysisException):
+        spark.sql(f"SELECT java_method('{FORMATS}', '')")
+
+
+@contextmanager
+def unreported() -> Iterator[None]:
+    """Keep PySpark from printing the whole plan and stack of an error to standard error."""
+    reports = logging.getLogger("SQLQueryContextLogger")
+    was, reports.disabled = reports.disabled, True
+    try:
+        yield
+    finally:
+        reports.disabled = was
 
 
 def is_stopped(spark: SparkSession) -> bool:
@@ -228,6 +262,7 @@ def _connect(remote: str) -> SparkSession:
         session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_MS_MAX)])
         for name, value in SESSION_OPTIONS.items():
             session.conf.set(name, value)
+        initialize_formats(session)
     except (OSError, PySparkException) as error:
         if session is not None:
             session.client.close()  # a channel that only the interpreter's end would close can hang it
@@ -260,6 +295,7 @@ def _master(
         session = parent.newSession()
         for name, value in SESSION_OPTIONS.items():
             session.conf.set(name, value)
+        initialize_formats(session)
     except (OSError, PySparkException) as error:
         raise SparkUnreachable(
             f"Spark at {master} did not start: {error}; nothing was written, check HARNESS_SPARK"

@@ -21,6 +21,7 @@ from harness_pipelines.engines.spark.session import (
     Py4JNetworkError,
     SessionLost,
     SparkAway,
+    SparkBroken,
     is_lost_channel,
 )
 from harness_pipelines.errors import HarnessError
@@ -56,6 +57,8 @@ _OUTAGES = (
     # The catalog in Postgres. Iceberg's own message leaves out why: a login that is refused is met by others, too.
     "org.apache.iceberg.jdbc.UncheckedSQLException",
 )
+#: In them when Spark's JVM failed to initialize a class once: it does not try again.
+_UNUSABLE_CLASS = re.compile(r"Could not initialize class ([\w.$]+)|ExceptionInInitializerError")
 #: In them when what failed was a request to the object store.
 _STORE = re.compile(r"S3Exception|software\.amazon\.awssdk|S3FileIO|SdkClientException")
 #: In them when a task could not ask the schema registry.
@@ -101,6 +104,12 @@ def named(error: Exception, where: str, *, outcome: str, kafka: TlsPlace | None 
     for words, check in _LOGINS:
         if found := words.search(text):
             return SparkLoginFailed(f"{where}: {check} ({_line_of(text, found.start())}); {outcome}")
+    if (unusable := _UNUSABLE_CLASS.search(text)) is not None:
+        what = f"the class {unusable[1]}" if unusable[1] else "a class"
+        return SparkBroken(
+            f"{where}: Spark's JVM failed to initialize {what}, and does not try again: restart the Spark server "
+            f"({_line_of(text, unusable.start())}); {outcome}, it is tried again"
+        )
     if (stored := _STORE.search(text)) is not None and (way_on := refusal(text)) is not None:
         return StoreRefused(f"{where}: {way_on} ({_line_of(text, stored.start())}); {outcome}")
     if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or any(s in text for s in _LOST):

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from harness_pipelines.engines.spark import session as spark_session
 from harness_pipelines.engines.spark.jdbc import jdbc_options
 from harness_pipelines.engines.spark.predicates import to_spark as predicate_to_spark
-from harness_pipelines.engines.spark.session import SparkUnreachable, open_spark
+from harness_pipelines.engines.spark.session import FORMATS, SparkUnreachable, open_spark, unreported
 from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.errors import UsageError
 from harness_pipelines.lakes.iceberg.read.scan import pinned
@@ -172,10 +173,15 @@ def test_spark_does_not_open_a_file_that_holds_no_wanted_row(union, spark, tmp_p
 def rows_taken(world: World, work: Callable[[], object]) -> int:
     """Live rows that Postgres fetched from the segments for *work*: a session counts them by its end at the latest."""
     mine = "SELECT current_setting('application_name') AS mine"
-    left = f"SELECT 1 FROM pg_stat_activity, ({mine}) x WHERE application_name = mine AND pid <> pg_backend_pid()"
+    left = f"FROM pg_stat_activity, ({mine}) x WHERE application_name = mine AND pid <> pg_backend_pid()"
+
+    def ended() -> bool:
+        """A pool keeps its idle sessions for a minute, and opens another for one that was ended."""
+        world.pg.execute(f"SELECT pg_terminate_backend(pid) {left} AND state = 'idle'")
+        return not world.pg.execute(f"SELECT 1 {left}").fetchall()
 
     def taken() -> int:
-        wait_until(lambda: not world.pg.execute(left).fetchall(), "the sessions of the world have ended")
+        wait_until(ended, "the sessions of the world have ended")
         world.pg.execute("SELECT pg_stat_force_next_flush()")
         world.pg.execute("SELECT pg_stat_clear_snapshot()")
         names = [s.name for s in world.segments]
@@ -199,6 +205,27 @@ def test_the_buffer_is_asked_for_no_more_rows_than_match(counted, spark):
 
     assert 0 < newest <= 30
     assert none == 0
+
+
+def test_the_jvm_has_initialized_icebergs_formats_before_a_session_has_its_first_job(
+    endpoints, dsn, tmp_path, monkeypatch
+):
+    """What a cancelled job interrupts is not initialized again: no write would succeed until Spark was restarted."""
+    begun: list[SparkSession] = []
+    initialize = spark_session.initialize_formats
+
+    def noted(one: SparkSession) -> None:
+        begun.append(one)
+        initialize(one)
+
+    monkeypatch.setattr(spark_session, "initialize_formats", noted)
+    spark = open_spark(endpoints.fill(Settings(home=tmp_path, dsn=dsn)))
+    try:
+        assert begun == [spark]
+        with unreported(), pytest.raises(AnalysisException, match="UNEXPECTED_STATIC_METHOD"):  # the class is there
+            spark.sql(f"SELECT java_method('{FORMATS}', '')")
+    finally:
+        spark.stop()
 
 
 def test_a_missing_metadata_file_fails_by_name_when_the_frame_is_made(union, spark):

@@ -13,7 +13,7 @@ from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 from pyspark.errors import PySparkException
 
-from harness_pipelines.engines.spark.session import SessionLost, SparkAway, is_lost_channel
+from harness_pipelines.engines.spark.session import SessionLost, SparkAway, SparkBroken, is_lost_channel
 from harness_pipelines.engines.spark.troubles import SparkLoginFailed
 from harness_pipelines.engines.spark.write import SparkFailed, explained
 from harness_pipelines.sources.registry import RegistryAway, RegistryLoginFailed
@@ -51,6 +51,23 @@ def test_of_a_registry_that_a_task_asked_the_words_are_shown_and_not_the_code():
     wanted = r"HARNESS_REGISTRY_BASIC.*RegistryLoginFailed: the login at the schema registry"
     with pytest.raises(SparkLoginFailed, match=wanted), explained(TABLE, MOVE):
         raise of_a_task(RegistryLoginFailed, "http://r", detail="HTTP 401")
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        (
+            "java.lang.NoClassDefFoundError: Could not initialize class org.apache.iceberg.x.Formats$1",
+            "the class org.*1",
+        ),
+        ("Caused by: java.lang.ExceptionInInitializerError: java.io.IOException", "a class"),
+    ],
+)
+def test_a_class_that_the_jvm_could_not_initialize_is_no_fault_of_the_move_and_asks_for_a_restart(said, what):
+    wanted = f"shop.orders: .*move 7.* failed to initialize {what}, and .*: restart the Spark server"
+    with pytest.raises(SparkBroken, match=wanted) as raised, explained(TABLE, MOVE):
+        raise PySparkException(f"Job aborted due to stage failure: Task 0 failed: {said}\n\tat org.apache")
+    assert isinstance(raised.value, SparkAway), "it is tried again and not counted as a failed attempt"
 
 
 def test_a_mechanism_of_login_that_kafka_does_not_have_is_a_refused_login():

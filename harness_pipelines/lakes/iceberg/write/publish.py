@@ -112,7 +112,7 @@ class Lake:
         *origin* are properties that say where their rows come from.
         Returns the views and *fields* with the ids that Iceberg gave them, the same in both.
         """
-        made = {name: self._make_view(spec, name, fields, origin or {}, None) for name in view_names(spec)}
+        made = {name: self._make_view(spec, name, fields, origin or {}) for name in view_names(spec)}
         given = next(iter(made.values())).schema().model_dump(mode="json", by_alias=True)["fields"]
         return {name: _head(table) for name, table in made.items()}, user_fields(given[: len(fields)], fields)
 
