@@ -1,6 +1,6 @@
 """The ledger's side of cuts: which one is the newest, and until when the files of each stay.
 
-The rules are in the ledger's functions (migration 0046), since a reader's login has no other way to write a cut. They
+The rules are in the ledger's functions (migration 0047), since a reader's login has no other way to write a cut. They
 are called here, and what they refuse gets its name.
 """
 
