@@ -32,7 +32,7 @@ def settings(endpoints: Endpoints, tmp_path: Path) -> Settings:
 @pytest.fixture
 def table(settings: Settings, private_broker: PrivateBroker, private_rig: KafkaRig) -> Iterator[TableRig]:
     """Of a topic that only a super user may see."""
-    over = replace(settings, kafka=private_broker.bootstrap)
+    over = replace(settings, kafka=private_broker.bootstrap, kafka_properties={})
     with hp.connect(over) as harness:
         made = TableRig(harness, private_rig)
         yield made
