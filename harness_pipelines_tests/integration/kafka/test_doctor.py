@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def settings(endpoints: Endpoints, tmp_path: Path) -> Settings:
 @pytest.fixture
 def table(settings: Settings, private_broker: PrivateBroker, private_rig: KafkaRig) -> Iterator[TableRig]:
     """Of a topic that only a super user may see."""
-    over = Settings(home=settings.home, dsn=settings.dsn, kafka=private_broker.bootstrap, warehouse=settings.warehouse)
+    over = replace(settings, kafka=private_broker.bootstrap, kafka_properties={})
     with hp.connect(over) as harness:
         made = TableRig(harness, private_rig)
         yield made
