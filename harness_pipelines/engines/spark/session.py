@@ -10,9 +10,11 @@ import logging
 import os
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -126,6 +128,8 @@ def import_pyspark() -> None:
     """
     import pyspark.sql.functions  # noqa: F401  # all that stages use begins here
 
+    _reports()  # which replaces the class of all new loggers for a moment
+
 
 def prepare_connect() -> None:
     """Make PySpark's client of Connect fit for processes that run for weeks: for all its sessions from now on.
@@ -165,13 +169,25 @@ def initialize_formats(spark: SparkSession) -> None:
 
 @contextmanager
 def unreported() -> Iterator[None]:
-    """Keep PySpark from printing the whole plan and stack of an error to standard error."""
-    reports = logging.getLogger("SQLQueryContextLogger")
-    was, reports.disabled = reports.disabled, True
+    """Keep PySpark from printing the whole plan and stack of an error to standard error, in this thread alone."""
+    thread, reports = threading.get_ident(), _reports()
+
+    def is_of_another(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    reports.addFilter(is_of_another)
     try:
         yield
     finally:
-        reports.disabled = was
+        reports.removeFilter(is_of_another)
+
+
+@cache
+def _reports() -> logging.Logger:
+    """PySpark's logger of errors, made by PySpark: it logs with keywords that a logger of another class refuses."""
+    from pyspark.logger import PySparkLogger
+
+    return PySparkLogger.getLogger("SQLQueryContextLogger")
 
 
 def is_stopped(spark: SparkSession) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 import traceback
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +14,9 @@ import pytest
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
-from harness_pipelines.engines.spark.session import SessionLost, SparkAway, SparkBroken, is_lost_channel
+from harness_pipelines.engines.spark.session import SessionLost, SparkAway, SparkBroken, is_lost_channel, unreported
 from harness_pipelines.engines.spark.troubles import SparkLoginFailed
 from harness_pipelines.engines.spark.write import SparkFailed, explained
 from harness_pipelines.sources.registry import RegistryAway, RegistryLoginFailed
@@ -176,3 +179,30 @@ def test_what_a_task_could_not_reach_says_nothing_of_the_session(said: str):
 def test_a_session_that_its_server_forgot_is_of_no_use_any_more(said: str):
     with pytest.raises(SessionLost), explained(TABLE, MOVE):
         raise PySparkException(said)
+
+
+def test_pyspark_reports_errors_as_before_after_they_were_silenced_and_those_of_other_threads_all_along():
+    """It makes a logger of its class, and logs with keywords that none of another class takes."""
+    with unreported():
+        pass
+    shown: list[str] = []
+    reports = PySparkLogger.getLogger("SQLQueryContextLogger")
+    handler = logging.Handler()
+    handler.emit = lambda record: shown.append(record.getMessage())  # type: ignore[method-assign]
+    reports.addHandler(handler)
+
+    def report(text: str) -> None:
+        reports.error(text, errorClass="WRONG")
+
+    try:
+        with unreported():
+            report("silenced")
+            with unreported():
+                report("silenced too")
+            other = threading.Thread(target=report, args=["of another thread"])
+            other.start()
+            other.join(60.0)
+        report("afterwards")
+    finally:
+        reports.removeHandler(handler)
+    assert shown == ["of another thread", "afterwards"]
