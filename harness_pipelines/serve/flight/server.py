@@ -71,13 +71,17 @@ class _Logins(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         named = basic(said)
         secret = bearer(said) or (named[1] if named else None)
         try:
-            principal = self._tokens.check(secret) if secret else None
+            principal = self._principal(secret) if secret else None
         except TryAgain as error:
             raise fl.FlightUnavailableError(str(error)) from error
         if principal is None or secret is None:
             log.info("serve.unknown", table=None, why="flight", method=str(info.method))
             raise fl.FlightUnauthenticatedError("a token is needed that is known, not expired and not revoked")
         return _Login(principal, secret)
+
+    def _principal(self, secret: str) -> Principal | None:
+        is_known, principal = self._tokens.known(secret)
+        return principal if is_known else self._tokens.check([secret])[0]
 
 
 class _NoHandshake(fl.ServerAuthHandler):  # type: ignore[misc]

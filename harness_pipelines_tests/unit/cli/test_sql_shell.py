@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -46,24 +46,23 @@ def shell(engine: Engine) -> Shell:
     return Shell(cast(Any, None), cast(Any, engine), at=None, limit=3)
 
 
-def typing(*lines: str | BaseException) -> Callable[[str], str]:
+class Typing:
     """A person who types *lines* and leaves by Ctrl-D."""
-    left = iter([*lines, EOFError()])
-    prompts = []
 
-    def ask(prompt: str) -> str:
-        prompts.append(prompt)
-        line = next(left)
+    def __init__(self, *lines: str | BaseException) -> None:
+        self._left = iter([*lines, EOFError()])
+        self.prompts: list[str] = []
+
+    def __call__(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        line = next(self._left)
         if isinstance(line, BaseException):
             raise line
         return line
 
-    ask.prompts = prompts  # type: ignore[attr-defined]
-    return ask
-
 
 def test_a_statement_has_lines_until_its_semicolon(shell, capsys):
-    ask = typing("SELECT 1 AS a,", "  ';' AS b -- one;", ";", "SELECT 2 AS c; SELECT 3 AS d;")
+    ask = Typing("SELECT 1 AS a,", "  ';' AS b -- one;", ";", "SELECT 2 AS c; SELECT 3 AS d;")
     shell.run(ask)
     assert ask.prompts == ["harness> ", "    ...> ", "    ...> ", "harness> ", "harness> "]
     said = capsys.readouterr()
@@ -91,11 +90,11 @@ def test_a_semicolon_in_a_string_or_a_comment_ends_nothing(text, is_whole):
 
 def test_every_mode_shows_the_same_rows(shell, capsys):
     sql = "SELECT i AS n, 'x' || i AS \"long name\" FROM range(2) t(i) ORDER BY i;"
-    shell.run(typing(".mode csv", sql, ".mode json", sql, ".mode line", sql, ".mode xml"))
+    shell.run(Typing(".mode csv", sql, ".mode json", sql, ".mode line", sql, ".mode xml"))
     said = capsys.readouterr()
     assert said.out.splitlines() == [
         '"n","long name"',
-        "0,x0",
+        '0,"x0"',
         '1,"x1"',
         '{"n": 0, "long name": "x0"}',
         '{"n": 1, "long name": "x1"}',
@@ -109,12 +108,12 @@ def test_every_mode_shows_the_same_rows(shell, capsys):
 
 
 def test_an_error_or_ctrl_c_ends_a_statement_and_not_the_shell(shell, engine, capsys):
-    shell.run(typing("SELECT nme;", "DROP TABLE x;", ".nothing", "SELECT 1,", KeyboardInterrupt(), "SELECT 4 AS a;"))
+    shell.run(Typing("SELECT nme;", "DROP TABLE x;", ".nothing", "SELECT 1,", KeyboardInterrupt(), "SELECT 4 AS a;"))
     said = capsys.readouterr()
     assert said.out.splitlines() == ["a", "-", "4"]
     assert [word in said.err for word in ("nme", "not DROP", ".help lists them")] == [True] * 3
     engine.interrupted = True
-    shell.run(typing("SELECT 1;", ".tables"))
+    shell.run(Typing("SELECT 1;", ".tables"))
     said = capsys.readouterr()
     assert (said.err, said.out) == ("the query was ended\n", "shop.orders\nshop.people\n")
 
@@ -122,7 +121,7 @@ def test_an_error_or_ctrl_c_ends_a_statement_and_not_the_shell(shell, engine, ca
 def test_the_limit_the_timer_a_file_and_the_end(shell, capsys, tmp_path):
     file = tmp_path / "report.sql"
     file.write_text("SELECT * FROM range(9);")
-    shell.run(typing(".timer on", f".read {file}", ".read /nothing", ".quit", "SELECT 'not run';"))
+    shell.run(Typing(".timer on", f".read {file}", ".read /nothing", ".quit", "SELECT 'not run';"))
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 2 + 3
     assert "first 3 rows; more: start the shell with --limit N in 0." in said.err
@@ -141,6 +140,7 @@ def test_history_is_kept_for_its_owner_alone_and_words_are_completed(tmp_path: P
         session = _session(Settings(home=tmp_path / "home"), lambda: ["shop.orders", "order_id", *keywords()])
         keys.send_text("SELECT 1;\r")
         assert session.prompt() == "SELECT 1;"
+        assert session.completer is not None
         found = session.completer.get_completions(Document("SELECT * FROM shop.o"), CompleteEvent())
         assert [one.text for one in found] == ["shop.orders"]
         assert [one.text for one in session.completer.get_completions(Document("sele"), CompleteEvent())] == ["SELECT"]

@@ -18,10 +18,12 @@ from harness_pipelines.lakes.iceberg.cuts import keys as module
 from harness_pipelines.lakes.iceberg.cuts.key_bounds import may_hold
 from harness_pipelines.lakes.iceberg.cuts.key_indexes import ROW_BYTES, KeyIndex, KeyIndexes
 from harness_pipelines.lakes.iceberg.cuts.keys import IcebergKeys
-from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.lakes.iceberg.read.scan import PinnedView, opened_file, pinned
+from harness_pipelines.ports.lake import LakeFile
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.key_hashes import KeyHasher, in_order, matches
 from harness_pipelines.protocol.keyed_cuts import Cold
+from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.protocol.reading.selection import table_columns
 from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
@@ -29,7 +31,7 @@ from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.unit.lakes.cut_rig import CutRig, with_coordinates
 
 HASHER = KeyHasher(b"k" * 32)
-KEYED = {"views": "both", "format": "json", "layout": {"columns": ["id"], "sample": 0}}
+KEYED: Mapping[str, Any] = {"views": "both", "format": "json", "layout": {"columns": ["id"], "sample": 0}}
 
 
 def rig_of(folder: Path, ids: Sequence[Sequence[int]], *, kind: str = "long", **words: Any) -> CutRig:
@@ -66,10 +68,12 @@ def places(cold: Cold) -> list[tuple[int, int, bool]]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of data files that are read."""
     found: list[str] = []
-    real = module.opened_file
-    monkeypatch.setattr(
-        module, "opened_file", lambda view, file, query: found.append(file.path) or real(view, file, query)
-    )
+
+    def noted(view: PinnedView, file: LakeFile, query: LakeQuery) -> Any:
+        found.append(file.path)
+        return opened_file(view, file, query)
+
+    monkeypatch.setattr(module, "opened_file", noted)
     return found
 
 
@@ -175,7 +179,7 @@ KINDS: Mapping[str, st.SearchStrategy[Any]] = {
 def test_no_row_is_missed_by_the_bounds_of_its_file(tmp_path_factory: pytest.TempPathFactory, kind: str, data: Any):
     of = st.none() | KINDS[kind]
     files = data.draw(st.lists(st.lists(of, min_size=1, max_size=4), min_size=1, max_size=2))
-    words = {**KEYED, "layout": {"columns": ["n"], "sample": 0}}
+    words: dict[str, Any] = {**KEYED, "layout": {"columns": ["n"], "sample": 0}}
     rig = CutRig(tmp_path_factory.mktemp("keys"), {"k": kind, "n": "long"}, key=["k"], **words)
     arrow, at = table_columns(rig.plan())["k"].arrow.type, 0
     for mine in files:
@@ -198,7 +202,7 @@ def test_bounds_leave_out_files_of_texts_that_differ_late(tmp_path: Path):
         tmp_path,
         {"k": {"type": "string", "required": True}, "n": "long"},
         key=["k"],
-        **{**KEYED, "layout": {"columns": ["n"], "sample": 0}},
+        **dict(KEYED, layout={"columns": ["n"], "sample": 0}),
     )
     for number, names in enumerate((["customer-001", "customer-009"], ["customer-010", "customer-019"])):
         user = {"k": pa.array(names), "n": pa.array([1, 2], pa.int64())}

@@ -19,7 +19,9 @@ from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow, MergedBehind
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-TABLE: Any = SimpleNamespace(name="shop.orders", intake=SimpleNamespace(buffered=True), spec=SimpleNamespace(key=()))
+TABLE: Any = SimpleNamespace(
+    name="shop.orders", table_id=1, intake=SimpleNamespace(buffered=True), spec=SimpleNamespace(key=())
+)
 
 
 def known(sequence: int, *, over: bool = False) -> Cut:
@@ -50,6 +52,7 @@ class World:
             ),
             cut_files=SimpleNamespace(check=self._check),
             leases=SimpleNamespace(end=lambda lease_id: None),
+            tables=SimpleNamespace(table=lambda name: TABLE),
         )
 
     @property

@@ -52,7 +52,7 @@ class Tail(World):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         self.stores = SimpleNamespace(
             leases=self.rig.leases, log=self.log, schemas=self.registry, cuts=self.book, cut_files=self.files,
-            buffer_reader=None, lake_reads=None, tables=None,
+            buffer_reader=None, lake_reads=None, tables=SimpleNamespace(table=lambda name: self.table),
         )  # fmt: skip
         self.cutter = self.server()
 

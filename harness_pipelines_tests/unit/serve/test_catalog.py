@@ -83,6 +83,7 @@ class Ledger:
 
     newest: Any = None
     publish: Any = None
+    retire: Any = None
 
 
 class Loads:

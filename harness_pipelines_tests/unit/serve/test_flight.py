@@ -28,11 +28,12 @@ LONG = "SELECT i FROM range(1000000000000) t(i)"
 class Tokens:
     """Two logins; one may see one namespace only."""
 
-    def check(self, secret: str) -> Principal | None:
-        return {
+    def check(self, secrets: Sequence[str]) -> list[Principal | None]:
+        known = {
             "all": Principal(name="all", globs=("*",)),
             "shop": Principal(name="shop", globs=("shop.*",)),
-        }.get(secret)
+        }
+        return [known.get(secret) for secret in secrets]
 
 
 class FakeSql:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 SETTINGS = (
     "table, topic, topics, start, format, schema, columns, key, key_format, key_schema, delete, unavailable_value, "
-    "views, layout, buffer, shards, tier, recall, serve, on_error, unknown_fields, evolution, stop_above, quarantine_mb, "
-    "transform, contract, retention, freshness, catalogs, mode"
+    "views, layout, buffer, shards, tier, recall, serve, on_error, unknown_fields, evolution, stop_above, "
+    "quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
 )
 TYPES = (
     "boolean, int, long, float, double, date, time, timestamp, timestamptz, string, binary, uuid, decimal(p,s), "
