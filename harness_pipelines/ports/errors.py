@@ -341,6 +341,10 @@ class MirrorRefused(HarnessError):
     recovery = Recovery.REFRESH
 
 
+class QueryFailed(UsageError):
+    """An engine refused a query, or could not finish it."""
+
+
 class MirrorUndecided(TryAgain):
     """A foreign catalog gave no answer to a commit, or one that may hide a success: what it shows is read next."""
 

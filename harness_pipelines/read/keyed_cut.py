@@ -1,6 +1,6 @@
 """The newest versions of a keyed table as chunks, and which rows they hide: what is new since the cut before is added.
 
-The rules are in `protocol.keyed_cuts`, see decision 0057. Each server has levels of its own. It names files of a cut
+The rules are in `protocol.keyed_cuts`, see decision 0057. Each server has its own levels. It names files of a cut
 before again only while the ledger has the row of the cut that it named them in.
 """
 

@@ -13,10 +13,13 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol
 
+import orjson
+
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
+from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.serve.values import CutAnswer, TableBusy, TableNotServed, Warehouse
 
 if TYPE_CHECKING:
@@ -33,6 +36,10 @@ class Tables(Protocol):
 
     def table(self, name: str) -> TableRow:
         """Raises: TableUnknown."""
+        ...
+
+    def pointer(self, table: TableRow, view: ViewName) -> str:
+        """Location of the metadata file of a view of the lake."""
         ...
 
 
@@ -91,6 +98,8 @@ class FreshCatalog:
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
         row = self._row(name)
+        if warehouse.kind == "lake":
+            return self._lake(row)
         known = self._known(row)
         if not known.lock.acquire(timeout=WAIT_S):
             raise TableBusy(f"{name}: a cut has been made for more than {WAIT_S:g} s; load it again")
@@ -110,6 +119,17 @@ class FreshCatalog:
             made_s=took_s if made else None,
             made_bytes=sum(chunk.bytes for chunk in cut.chunks if chunk.sequence == cut.sequence) if made else 0,
             behind=behind,
+        )
+
+    def _lake(self, row: TableRow) -> CutAnswer:
+        """The newest version of the view that the lake alone answers from, as a mirror of the table shows it."""
+        view: ViewName = "batch" if "batch" in row.views else "stream"
+        location = self._ledger.pointer(row, view)
+        metadata = self._metadata.of(location)
+        return CutAnswer(
+            snapshot_id=orjson.loads(metadata).get("current-snapshot-id") or 0,
+            metadata_location=location,
+            metadata=metadata,
         )
 
     def _pinned(self, known: _Table, row: TableRow, every_s: int) -> tuple[Cut, bool]:

@@ -10,15 +10,16 @@ from typing import Literal, Protocol
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.protocol.cuts import etag
 
-Kind = Literal["fresh", "pin"]
+Kind = Literal["fresh", "pin", "lake"]
 PIN_S_MAX = 300
 _PIN = re.compile(r"([0-9]{1,3})(s|m)")
 _UNIT_S = {"s": 1, "m": 60}
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 NAME_MAX = 255  #: of a table with its namespace; a longer one is none, and is not asked for
 FORMS = (
-    "leave `warehouse` empty for the newest state, or write `pin:5s` (1s to 5m) to get one state of a table in all "
-    "loads of 5 s. A named snapshot or an old version is read by `harness read TABLE --at` or `Table.read(at=...)`"
+    "leave `warehouse` empty for the newest state, write `pin:5s` (1s to 5m) to get one state of a table in all loads "
+    "of 5 s, or `lake` for what has been merged into the lake. A named snapshot or an old version is read by "
+    "`harness read TABLE --at` or `Table.read(at=...)`"
 )
 
 
@@ -48,6 +49,8 @@ class Warehouse:
         word, _, value = text.partition(":")
         if text in ("", "fresh"):
             return cls()
+        if text == "lake":
+            return cls("lake", prefix=text)
         if word == "pin" and (found := _PIN.fullmatch(value)):
             every_s = int(found[1]) * _UNIT_S[found[2]]
             if 1 <= every_s <= PIN_S_MAX:

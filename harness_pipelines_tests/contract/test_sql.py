@@ -25,10 +25,9 @@ from click.testing import CliRunner, Result
 
 from harness_pipelines.app.sql import Sql, TableNotFound
 from harness_pipelines.cli.main import cli
-from harness_pipelines.engines.duckdb.session import QueryFailed
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
-from harness_pipelines.ports.errors import LakeFileMissing
+from harness_pipelines.ports.errors import LakeFileMissing, QueryFailed
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import parse_type

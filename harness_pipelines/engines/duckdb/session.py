@@ -17,15 +17,12 @@ import pyarrow as pa
 
 from harness_pipelines.engines.duckdb.statements import Statement, read_statement, said, split
 from harness_pipelines.engines.duckdb.tables import TableDataset, quoted
-from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.errors import QueryFailed
 
 MEMORY_BYTES = 1 << 30
 SPILL_MAX = "32GiB"
 BATCH_ROWS = 65_536
-
-
-class QueryFailed(UsageError):
-    """DuckDB refused a query, or could not finish it."""
 
 
 class QueryTooLarge(HarnessError):

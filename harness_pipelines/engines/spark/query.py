@@ -6,16 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness_pipelines.engines.spark.session import unreported
-from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.errors import QueryFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Result = TypeVar("Result")
-
-
-class QueryFailed(UsageError):
-    """Spark refused or could not finish a query."""
 
 
 def query(spark: SparkSession, text: str, *, rows_max: int) -> tuple[list[str], list[tuple[Any, ...]]]:

@@ -17,7 +17,6 @@ import pytest
 from harness_pipelines.engines.duckdb.filters import pushed
 from harness_pipelines.engines.duckdb.session import (
     Limits,
-    QueryFailed,
     QueryTooLarge,
     QueryTooSlow,
     Session,
@@ -25,6 +24,7 @@ from harness_pipelines.engines.duckdb.session import (
 from harness_pipelines.engines.duckdb.statements import StatementRefused
 from harness_pipelines.engines.duckdb.tables import TableDataset
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.errors import QueryFailed
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection
 from harness_pipelines.spec.arrow import to_arrow
 from harness_pipelines.spec.predicate import TRUE

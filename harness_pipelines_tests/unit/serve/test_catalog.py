@@ -53,10 +53,12 @@ class Ledger:
 
     def __init__(self) -> None:
         self.rows = {
-            name: SimpleNamespace(table_id=number) for number, name in enumerate(("shop.orders", "bank.ledger"))
+            name: SimpleNamespace(table_id=number, views={"stream": name, "batch": name})
+            for number, name in enumerate(("shop.orders", "bank.ledger"))
         }
         self.prolonged: list[tuple[int, timedelta]] = []
         self.overtaken = False
+        self.lake_snapshot = "7"
         self.alive: dict[int, Cut] = {}  #: by snapshot
         self.pins: dict[tuple[int, int, int], Cut] = {}  #: by table, length of the window, and window
         self.window = 0
@@ -68,6 +70,9 @@ class Ledger:
         if name not in self.rows:
             raise TableUnknown(f"no table {name!r}")
         return self.rows[name]
+
+    def pointer(self, table: Any, view: str) -> str:
+        return f'{{"current-snapshot-id": {self.lake_snapshot}, "location": "{table.views[view]} {view}"}}'
 
     def serve(self, cut: Cut, *, keep: timedelta) -> None:
         if self.overtaken:
@@ -178,6 +183,21 @@ def test_a_window_whose_cut_is_over_has_another_one():
     of.loads.newest, of.ledger.overtaken = cut(2), True
     of.ledger.pins = {key: cut(2) for key in of.ledger.pins}
     assert of.catalog.cut("shop.orders", pin).snapshot_id == 2
+
+
+def test_a_load_of_the_lake_gives_the_view_of_its_version_and_makes_no_cut():
+    of, lake = rig(), Warehouse.parse("lake")
+    found = of.catalog.cut("shop.orders", lake)
+    assert (found.snapshot_id, found.made_s) == (7, None)
+    assert b"shop.orders batch" in found.metadata
+    of.ledger.lake_snapshot = "8"
+    assert of.catalog.cut("shop.orders", lake).etag != found.etag
+    of.ledger.lake_snapshot = "null"  # of a view without rows
+    assert of.catalog.cut("shop.orders", lake).snapshot_id == 0
+    of.ledger.rows["shop.orders"].views = {"stream": "shop.orders"}
+    assert b"shop.orders stream" in of.catalog.cut("shop.orders", lake).metadata
+    assert not of.ledger.prolonged
+    assert not of.loads.arrived.acquire(blocking=False)
 
 
 def test_an_answer_says_what_was_written_for_it():
