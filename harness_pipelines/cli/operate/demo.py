@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -67,7 +68,7 @@ def demo(
     signal.signal(signal.SIGTERM, _terminated)
     scenario: Scenario = Orders() if keyed else Lineitem()
     result = run_demo(settings, scenario, DemoOptions(rows=rows, rate=rate, keep=keep, s3=s3), Show())
-    emit(result.to_json(), json_target, lambda: _tell(scenario, result))
+    emit(result.to_json(), json_target, lambda: _tell(scenario, result, s3=s3))
     if not result.ok:
         raise DemoFailed("the demo found faults:\n" + "\n".join(f"  {fault}" for fault in result.faults))
 
@@ -77,10 +78,10 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _tell(scenario: Scenario, result: DemoResult) -> None:
+def _tell(scenario: Scenario, result: DemoResult, *, s3: bool) -> None:
     for head, text in _findings(scenario, result):
         click.echo(f"{head:<12} {text}")
-    table = scenario.table
+    table, program = scenario.table, _program()
     click.echo("\ntry next")
     for command in (
         *scenario.try_next(result.log),
@@ -88,7 +89,32 @@ def _tell(scenario: Scenario, result: DemoResult) -> None:
         f"table show {table}              # its spec; for your own: harness table apply FILE",
         "services down                    # stops the embedded services; the data stays",
     ):
-        click.echo(f"  harness {command}")
+        click.echo(f"  {program} {command}")
+    if s3:  # engines need keys of the store, which the harness does not give out
+        return
+    click.echo("\nread it by other engines: copy the first two lines and those of an engine into a shell\n")
+    for line in attach_lines(table, program):
+        click.echo(line)
+
+
+def _program() -> str:
+    """How the person runs `harness`: from a clone it is not in the path."""
+    return "harness" if shutil.which("harness") else "deploy/run"
+
+
+def attach_lines(table: str, program: str) -> Iterator[str]:
+    """What makes a token, starts the catalog and reads *table* by DuckDB or Trino."""
+    from harness_pipelines.cli.operate.serve import PORT
+    from harness_pipelines.serve.attach import VARIABLE, blocks
+
+    namespace = table.partition(".")[0]
+    yield f"export {VARIABLE}=$({program} serve token create demo-$(date +%s) --tables '{namespace}.*' --expires 1d)"
+    yield f"{program} serve >/dev/null 2>&1 & sleep 5"
+    found = blocks(f"http://127.0.0.1:{PORT}", table=table, warehouse="")
+    for engine in ("DuckDB", "Trino"):
+        yield ""
+        yield f"# {engine}"
+        yield from found[engine].splitlines()
 
 
 def _findings(scenario: Scenario, result: DemoResult) -> Iterator[tuple[str, str]]:

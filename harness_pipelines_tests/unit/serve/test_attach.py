@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness_pipelines.cli.operate.demo import attach_lines
 from harness_pipelines.serve.attach import VARIABLE, blocks
 
 URL, TOKEN = "http://127.0.0.1:8181", "a-token"
@@ -55,6 +56,16 @@ def test_spark_gets_a_catalog_without_a_cache(tmp_path: Path):
     assert given["spark.sql.catalog.harness.uri"] == URL
     assert given["spark.sql.catalog.harness.cache-enabled"] == "false"
     assert said[-1] == "SELECT count(*) FROM harness.shop.orders"
+
+
+def test_what_the_demo_prints_reads_its_table_by_duckdb_and_trino(tmp_path: Path):
+    (tmp_path / "etc/catalog").mkdir(parents=True)
+    said = run("\n".join(attach_lines("demo.lineitem", "harness")), tmp_path, "harness", "sleep", "duckdb", "trino")
+    assert said.count("FROM harness.demo.lineitem") == 2
+    made = "serve\ntoken\ncreate\ndemo-"
+    assert f"TOKEN '{made}" in said, "the secret that the first line printed"
+    properties = (tmp_path / "etc/catalog/harness.properties").read_text()
+    assert f"oauth2.token={made}" in properties
 
 
 def test_pyiceberg_gets_a_program_that_is_one(tmp_path: Path):
