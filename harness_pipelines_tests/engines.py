@@ -21,6 +21,7 @@ from harness_pipelines.spec.object_stores import S3Settings
 from harness_pipelines_tests.other_catalog import pyiceberg_options
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
     from pyiceberg.table import StaticTable
     from pyspark.sql import SparkSession
 
@@ -55,6 +56,12 @@ def with_pyiceberg(metadata: str, where: str) -> pa.Table:
 
 
 def with_duckdb(metadata: str, where: str) -> pa.Table:
+    found = duckdb_with_iceberg(metadata).execute(f"FROM iceberg_scan(?) WHERE {where}", [_plain(metadata)])
+    return found.to_arrow_table()
+
+
+def duckdb_with_iceberg(location: str) -> DuckDBPyConnection:
+    """A connection with what reads Iceberg, and the login of the store of *location*."""
     import duckdb
     import duckdb_extension_avro  # type: ignore[import-untyped]  # only shared libraries
     import duckdb_extension_httpfs  # type: ignore[import-untyped]
@@ -65,13 +72,13 @@ def with_duckdb(metadata: str, where: str) -> pa.Table:
         [library] = Path(extension.__file__).parent.rglob("*.duckdb_extension")
         connection.execute(f"LOAD '{library}'")
     connection.execute("SET TimeZone = 'UTC'")
-    if (s3 := store_of(metadata)) is not None:
+    if (s3 := store_of(location)) is not None:
         scheme, _, place = (s3.endpoint or "").partition("://")
         connection.execute(
             f"CREATE SECRET (TYPE s3, KEY_ID '{s3.access_key}', SECRET '{s3.secret_key}', REGION '{s3.region}', "
             f"ENDPOINT '{place}', URL_STYLE 'path', USE_SSL {scheme == 'https'})"
         )
-    return connection.execute(f"FROM iceberg_scan(?) WHERE {where}", [_plain(metadata)]).to_arrow_table()
+    return connection
 
 
 def with_polars(metadata: str, where: str) -> pa.Table:

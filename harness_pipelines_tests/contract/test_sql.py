@@ -295,12 +295,15 @@ def test_ctrl_c_ends_a_query_at_once_with_130_and_leaves_no_file(world, tmp_path
     env = {**os.environ, "HARNESS_DSN": settings.dsn, "HARNESS_WAREHOUSE": settings.warehouse}
     env |= {"HARNESS_CATALOG_NAME": settings.catalog_name, "HARNESS_KAFKA": "127.0.0.1:1", "HARNESS_SPARK": "local[1]"}
     with subprocess.Popen([*command, "--output", str(target)], env=env, stderr=subprocess.PIPE, text=True) as process:
-        draft = target.with_name(f".{target.name}.new")
-        deadline = time.monotonic() + 120
-        while not draft.exists():
-            assert process.poll() is None, process.stderr.read() if process.stderr else ""
-            assert time.monotonic() < deadline
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        assert "interrupted" in (process.stderr.read() if process.stderr else "")
+        try:
+            draft = target.with_name(f".{target.name}.new")
+            deadline = time.monotonic() + 120
+            while not draft.exists():
+                assert process.poll() is None, process.stderr.read() if process.stderr else ""
+                assert time.monotonic() < deadline
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            assert "interrupted" in (process.stderr.read() if process.stderr else "")
+        finally:
+            process.kill()  # else this block would wait for a query that does not end
     assert list(tmp_path.glob("*rows.csv*")) == []

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
@@ -348,6 +352,21 @@ def test_what_does_not_fit_is_refused_and_what_can_goes_to_a_folder_that_ends_wi
 def test_what_is_wrong_is_said_as_duckdb_says_it(session, reads):
     with pytest.raises(QueryFailed, match='"nme" not found'):
         ask(session, reads, "SELECT nme FROM shop.orders")
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.05, 0.2])
+def test_a_signal_at_any_moment_ends_a_query_and_the_session_answers_the_next_one(session, after_s):
+    def reads(selection: Selection) -> Iterator[pa.RecordBatch]:
+        for _ in range(1000):
+            time.sleep(0.001)  # most signals come while a scan runs
+            yield from ROWS.select(list(selection.columns or ())).to_batches()
+
+    never = "SELECT i FROM shop.orders, range(1000000000000) t(i) WHERE t.i % 1000003 = -1"
+    timer = threading.Timer(after_s, os.kill, [os.getpid(), signal.SIGINT])
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        ask(session, reads, never)
+    assert ask(session, reads, "SELECT 1") == [(1,)]
 
 
 def test_an_error_of_a_read_keeps_its_kind(session):

@@ -1,0 +1,1 @@
+"""`harness serve` as a process over the real services."""
