@@ -6,7 +6,6 @@ takes no removals of snapshots. Its metadata files lie beside ours, whatever `wr
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -16,9 +15,9 @@ from pathlib import Path
 
 from pyiceberg.catalog.rest import RestCatalog
 
-from harness_pipelines.services.java import java_major
 from harness_pipelines.services.state import LOOPBACK, free_ports
 from harness_pipelines.spec.object_stores import S3Settings
+from harness_pipelines_tests.newer_java import newer_java
 from harness_pipelines_tests.producer import wait_until
 
 ARTIFACT = "org.projectnessie.nessie:nessie-quarkus:0.99.0:jar:runner"
@@ -84,7 +83,13 @@ def nessie(s3: S3Settings, location: str, folder: Path, *, jars: Path) -> Iterat
     settings.parent.mkdir(parents=True)
     settings.touch(mode=0o600)  # it has the key of the store
     settings.write_text(SETTINGS.format(host=LOOPBACK, port=port, management=management, location=location, s3=s3))
-    command = [str(java() / "bin" / "java"), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-jar", str(program(jars))]
+    command = [
+        str(newer_java(OLDEST_JAVA, "Nessie") / "bin" / "java"),
+        "-Xmx512m",
+        "-XX:TieredStopAtLevel=1",
+        "-jar",
+        str(program(jars)),
+    ]
     uri, log = f"http://{LOOPBACK}:{port}/iceberg", folder / "nessie.log"
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
@@ -95,19 +100,6 @@ def nessie(s3: S3Settings, location: str, folder: Path, *, jars: Path) -> Iterat
     finally:
         process.kill()
         process.wait()
-
-
-def java() -> Path:
-    """The folder of a Java that it runs on: newer than the one of Spark and Kafka may be."""
-    candidates = [*sorted(Path("/usr/lib/jvm").glob("*"))]
-    if (on_path := shutil.which("java")) is not None:
-        candidates.append(Path(on_path).resolve().parents[1])
-    found = {folder: java_major(folder) or 0 for folder in candidates}
-    fits = [folder for folder, major in found.items() if major >= OLDEST_JAVA]
-    assert fits, (
-        f"Nessie needs Java {OLDEST_JAVA} or newer in /usr/lib/jvm or the PATH; found: {sorted(found.values())}"
-    )
-    return fits[0]
 
 
 def program(jars: Path) -> Path:

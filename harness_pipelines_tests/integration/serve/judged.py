@@ -1,0 +1,119 @@
+"""Reads of a table by an engine while its data moves, judged by the producer's log: each is a cut, none goes back."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+import harness_pipelines as hp
+from harness_pipelines.protocol.changes.reverts import RevertRefused, RevertWaits
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.schema.evolution import ColumnChanges
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.types import parse_type
+from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines_tests.keyed import KeyedRig
+from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.rig import COORDINATES, TableRig
+
+SOON: Mapping[str, Any] = {"tier": {"max_age": "1s"}, "freshness": {"lake": "2s"}}
+STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.COMPACT, Stage.OTREE})
+Read = Callable[[str], pa.Table]  #: rows of a table by its name, through the catalog
+Row = tuple[Any, ...]
+
+
+def rows_of(found: pa.Table, columns: Sequence[str]) -> Counter[Row]:
+    return Counter(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
+
+
+@contextmanager
+def moving(rig: TableRig) -> Iterator[None]:
+    """A worker moves the table, and a producer sends until the block ends."""
+    ended = threading.Event()
+
+    def produce() -> None:
+        while not ended.wait(0.2):
+            rig.produce(15)
+
+    with rig.working(STAGES):
+        producer = threading.Thread(target=produce)
+        producer.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            producer.join()
+
+
+def moved(rig: TableRig, before: object) -> Mapping[int, tuple[int, int]]:
+    """Wait until the table has other ends than *before*, and return these."""
+    wait_until(lambda: rig.status() != before, f"{rig.name} moves")
+    return rig.status()
+
+
+def changed(rig: TableRig, number: int, times: int) -> None:
+    """What people do to a table meanwhile."""
+    head = rig.stores.ledger.head(rig.table.row).version
+    if number == times // 3 and head > 1:
+        with suppress(RevertRefused, RevertWaits):  # a move runs, or has just changed what can be restored
+            revert_table(rig.stores, rig.table.row, to=head - 1)
+    if number == 2 * times // 3:
+        rig.table.evolve(ColumnChanges(add=(Column(name="more", type=parse_type("int")),)))
+
+
+def read_append(harness: hp.Harness, kafka: KafkaRig, read: Read, *, times: int) -> None:
+    """Raises: AssertionError for a read that is no cut, or shows less than the one before it."""
+    rig = TableRig(harness, kafka, views="both", layout={"columns": ["n"], "regions": 4}, **SOON)
+    reads = list[Counter[Row]]()
+    with moving(rig):
+        at = None
+        for number in range(times):
+            changed(rig, number, times)
+            at = moved(rig, at)
+            reads.append(rows_of(read(rig.name), (*COORDINATES, "id")))
+        wait_until(lambda: rig.stores.ledger.head(rig.table.row).batch is not None, "something was merged")
+        reads.append(rows_of(read(rig.name), (*COORDINATES, "id")))
+    truth, before = rig.truth, {0: 0, 1: 0}
+    for number, found in enumerate(reads):
+        assert not found - truth, f"read {number} has rows that nobody produced, or doubled ones"
+        ends = {p: 1 + max((row[1] for row in found if row[0] == p), default=-1) for p in before}
+        assert found.total() == sum(ends.values()), f"read {number} has holes: {ends}"
+        assert all(ends[p] >= before[p] for p in ends), f"read {number} goes back: {before}, {ends}"
+        before = ends
+    assert len({found.total() for found in reads}) > times // 3, "the data did not move"
+
+
+def read_keyed(harness: hp.Harness, kafka: KafkaRig, read: Read, *, times: int) -> None:
+    """Raises: AssertionError for a read that is no state of the log, or of an earlier one than the read before it."""
+    rig = KeyedRig(harness, kafka, **SOON)
+    columns = ("id", "region", "n", "s", *COORDINATES)
+    reads = list[Counter[Row]]()
+    rig.produce(30)
+    rig.merge_all()
+    with moving(rig):
+        at = None
+        for number in range(times):
+            changed(rig, number, times)
+            at = moved(rig, at)
+            reads.append(rows_of(read(rig.name), columns))
+
+    def state(partition: int, end: int) -> set[Row]:
+        """Without the column that was added."""
+        return {(*row[:4], *row[-2:]) for row in rig.state({partition: end}).values()}
+
+    ends = {p: 1 + max(at) for p, at in rig.kafka.acked(rig.topic).items() if at}
+    for partition, end in ends.items():
+        before = 0
+        for number, found in enumerate(reads):
+            mine = {row for row in found if row[-2] == partition}
+            low = max([before, *(row[-1] + 1 for row in mine)])
+            found_at = next((at for at in range(low, end + 1) if state(partition, at) == mine), None)
+            assert found_at is not None, f"read {number} is no state of partition {partition} at {low} or later"
+            before = found_at
+    assert all(found.total() == len(found) for found in reads), "a row is there twice"
+    assert len({frozenset(found) for found in reads}) > times // 3, "the data did not move"
