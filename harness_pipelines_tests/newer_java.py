@@ -9,7 +9,7 @@ from harness_pipelines.services.java import java_major
 
 
 def newer_java(oldest: int, whose: str) -> Path:
-    """The folder of a Java of *oldest* or newer, for *whose* sake. Raises: AssertionError, which says what is missing."""
+    """The folder of a Java of *oldest* or newer, for *whose* sake. Raises: AssertionError."""
     candidates = [*sorted(Path("/usr/lib/jvm").glob("*"))]
     if (on_path := shutil.which("java")) is not None:
         candidates.append(Path(on_path).resolve().parents[1])

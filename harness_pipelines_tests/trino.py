@@ -82,23 +82,17 @@ def trino(catalogs: Mapping[str, str], folder: Path, *, jars: Path) -> Iterator[
     Raises: AssertionError with its log if it does not answer.
     """
     [port] = free_ports(1, home=folder, name="trino", taken=frozenset())
+    launcher, data = program(jars) / "bin" / "launcher", folder / "data"
     etc, log = folder / "etc", folder / "trino.log"
     (etc / "catalog").mkdir(parents=True)
     (etc / "config.properties").write_text(CONFIG.format(host=LOOPBACK, port=port))
     (etc / "jvm.config").write_text(JVM)
-    (etc / "node.properties").write_text(f"node.environment=test\nnode.id=1\nnode.data-dir={folder / 'data'}\n")
+    (etc / "node.properties").write_text(f"node.environment=test\nnode.id=1\nnode.data-dir={data}\n")
     for name, text in catalogs.items():
         file = etc / "catalog" / f"{name}.properties"
         file.touch(mode=0o600)  # it has a token
         file.write_text(text)
-    command = [
-        str(program(jars) / "bin" / "launcher"),
-        "run",
-        "--etc-dir",
-        str(etc),
-        "--data-dir",
-        str(folder / "data"),
-    ]
+    command = [str(launcher), "run", "--etc-dir", str(etc), "--data-dir", str(data)]
     environment = {**os.environ, "JAVA_HOME": str(newer_java(OLDEST_JAVA, "Trino"))}
     with log.open("wb") as out:
         process = subprocess.Popen(
