@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 
 import harness_pipelines as hp
 from harness_pipelines.app.installation import Stores
+from harness_pipelines.audit.fsck import cuts
+from harness_pipelines.audit.fsck.rule import RULES, Look
+from harness_pipelines.drivers import files
+from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap
 from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines.protocol.claims import Stage
@@ -102,6 +107,15 @@ class CutWorld:
     def truth(self) -> Counter[Row]:
         found = self.table.read(columns=["_kafka_partition", "_kafka_offset", "s"])
         return _rows(found)
+
+    def fsck(self) -> dict[str, list[str]]:
+        """What fsck finds of cuts, by invariant."""
+        states = TableStates(self.rig.database, CATALOG)
+        books = states.books(self.row.name)
+        stores: Any = SimpleNamespace(files=files, table_states=states, cut_files=self.stores.cut_files)
+        look = Look(books=books, surveys=None, log=None, cut_files=cuts.seen_in(books, stores))
+        named = [rule for rule in RULES if rule.invariant.startswith("F") and not rule.missing(look)]
+        return {rule.invariant: seen for rule in named if (seen := [one.detail for one in rule.check(look)])}
 
     def assert_exact(self, cut: Cut, engine: str = "PyIceberg") -> None:
         """An engine gives the rows of a read of now."""

@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from harness_pipelines.audit.fsck import cuts
-from harness_pipelines.audit.fsck.rule import RULES, Look
-from harness_pipelines.drivers import files
-from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines_tests.contract.cut_rig import CutWorld
-from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
+from harness_pipelines_tests.contract.stores_rig import RealRig
 
 pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option.*not implemented:UserWarning")
 KINDS: dict[str, Callable[[str], bool]] = {
@@ -76,20 +70,10 @@ def test_a_resting_table_is_served_by_another_cut_once_a_file_of_the_newest_is_d
     assert world.server().load(world.table.row).cut.sequence == again.cut.sequence
 
 
-def found(world: CutWorld) -> dict[str, list[str]]:
-    """What fsck finds of cuts."""
-    states = TableStates(world.rig.database, CATALOG)
-    books = states.books(world.row.name)
-    stores: Any = SimpleNamespace(files=files, table_states=states, cut_files=world.stores.cut_files)
-    look = Look(books=books, surveys=None, log=None, cut_files=cuts.seen_in(books, stores))
-    named = [rule for rule in RULES if rule.invariant.startswith("F") and not rule.missing(look)]
-    return {rule.invariant: seen for rule in named if (seen := [one.detail for one in rule.check(look)])}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_fsck_reads_the_newest_cut_and_names_what_is_lost_of_it(world: CutWorld, kind: str):
     cut = world.cut()
-    assert found(world) == {}
+    assert world.fsck() == {}
     listed = world.stores.cut_files.listed(cut.metadata)
     assert (listed.snapshot_id, listed.version, listed.bounds) == (cut.snapshot_id, cut.version, cut.bounds)
     hidden = [sum(one.hidden.values()) for one in listed.deletes]
@@ -97,14 +81,14 @@ def test_fsck_reads_the_newest_cut_and_names_what_is_lost_of_it(world: CutWorld,
     assert {one.path for one in listed.data} == {path for one in listed.deletes for path in one.hidden}
     lost = file_of(cut, kind)
     lost.unlink()
-    assert [*found(world)] == ["F3"]
-    assert lost.name in "".join(found(world)["F3"])
+    assert [*world.fsck()] == ["F3"]
+    assert lost.name in "".join(world.fsck()["F3"])
 
 
 def test_fsck_finds_metadata_that_was_changed(world: CutWorld):
     """As its file is now, whatever this process has read of it before."""
     cut = world.cut()
-    assert found(world) == {}
+    assert world.fsck() == {}
     told = json.loads(path(cut.metadata).read_bytes())
     summary = told["snapshots"][0]["summary"]
     for word, value, invariant in (
@@ -114,7 +98,7 @@ def test_fsck_finds_metadata_that_was_changed(world: CutWorld):
     ):
         changed = {**told, "snapshots": [{**told["snapshots"][0], "summary": {**summary, word: value}}]}
         path(cut.metadata).write_text(json.dumps(changed))
-        assert invariant in found(world), word
+        assert invariant in world.fsck(), word
 
 
 def test_a_chunk_whose_content_changed_is_found_when_its_rows_are_written_again(world: CutWorld):

@@ -48,6 +48,7 @@ def test_each_cut_has_the_rows_of_a_read_of_that_moment(world: KeyedWorld):
         step(world)
         cut, truth = world.cut(), world.truth()
         assert world.seen(cut) == truth
+        assert world.fsck() == {}
         cuts.append((cut, truth))
     for cut, truth in cuts:  # and keeps them
         assert world.seen(cut) == truth
@@ -56,6 +57,21 @@ def test_each_cut_has_the_rows_of_a_read_of_that_moment(world: KeyedWorld):
     world.ingest({0: 66})
     world.assert_exact(world.server().load(world.table.row).cut)  # that begins with nothing
     world.assert_exact(world.cut())
+
+
+def test_fsck_reads_which_rows_are_hidden_and_names_a_file_of_them_that_is_damaged(world: KeyedWorld):
+    world.ingest({0: 60, 1: 45})
+    world.tier({0: 50, 1: 40}, files=2)
+    world.merge({0: 20, 1: 12}, files=2)
+    world.merge({0: 40, 1: 30}, files=2)
+    cut = world.cut()
+    listed = world.stores.cut_files.listed(cut.metadata)
+    [hidden] = [one.hidden for one in listed.deletes if len(one.hidden) > 1]
+    assert {*hidden} <= {one.path for one in listed.data}
+    [path] = [Path(one.path.removeprefix("file://")) for one in listed.deletes if len(one.hidden) > 1]
+    path.write_bytes(bytes(path.stat().st_size))
+    assert [*world.fsck()] == ["F3"]
+    assert path.name in str(world.fsck())
 
 
 @pytest.mark.parametrize("engine", ["DuckDB", "chDB", "Polars", "Daft", "DataFusion"])

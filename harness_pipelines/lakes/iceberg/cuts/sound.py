@@ -13,10 +13,11 @@ from typing import Any
 
 import orjson
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 
 from harness_pipelines.drivers.files import size_of
 from harness_pipelines.lakes.iceberg.checked_io import AT_ONCE, fresh
+from harness_pipelines.lakes.iceberg.parquet import damage_named, read_columns
 from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, entries_of, listed_in
 from harness_pipelines.ports.errors import ManifestDamaged
@@ -54,6 +55,8 @@ def check(cut: Cut, io: FileIO) -> None:
 def listed(metadata: str, io: FileIO) -> ListedCut:
     """What a cut says of itself, as its files are now: of data files only those of which delete files hide rows.
 
+    Of data files that one delete file of the cut names together, that file says how many rows it hides of each.
+
     Raises: CutDamaged, OSError, StoreRefused.
     """
     with _readable(metadata):
@@ -69,7 +72,7 @@ def listed(metadata: str, io: FileIO) -> ListedCut:
         ListedDeletes(
             path=entry.data_file.file_path,
             sequence=entry.sequence_number or 0,
-            hidden={deleted_from(entry.data_file) or "": entry.data_file.record_count},
+            hidden=_hidden(entry.data_file, io),
         )
         for entry in _entries(manifests, io, content=ManifestContent.DELETES)
     ]
@@ -94,6 +97,16 @@ def listed(metadata: str, io: FileIO) -> ListedCut:
         data=tuple(data),
         deletes=tuple(deletes),
     )
+
+
+def _hidden(deletes: DataFile, io: FileIO) -> Mapping[str, int]:
+    """How many rows it hides of which data file."""
+    if (path := deleted_from(deletes)) is not None:
+        return {path: deletes.record_count}
+    with _readable(deletes.file_path), damage_named(io, deletes.file_path):
+        with fresh(io).new_input(deletes.file_path).open() as stream:
+            counts = read_columns(stream, ["file_path"]).column("file_path").value_counts()
+        return {one["values"]: one["counts"] for one in counts.to_pylist()}
 
 
 def _entries(manifests: Iterable[ManifestFile], io: FileIO, *, content: ManifestContent) -> Iterator[ManifestEntry]:
