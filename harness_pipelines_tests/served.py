@@ -17,10 +17,10 @@ ALL, SHOP = "token-of-all", "token-of-the-shop"
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def cut_of(name: str, snapshot_id: int = 7, config: Mapping[str, str] | None = None) -> CutAnswer:
+def cut_of(name: str, snapshot_id: int = 7, storage: Mapping[str, str] | None = None) -> CutAnswer:
     metadata = json.dumps({"format-version": 2, "of": name, "current-snapshot-id": snapshot_id}).encode()
     location = f"file:///lake/{name}/{snapshot_id}.metadata.json"
-    return CutAnswer(snapshot_id=snapshot_id, metadata_location=location, metadata=metadata, config=config or {})
+    return CutAnswer(snapshot_id=snapshot_id, metadata_location=location, metadata=metadata, storage=storage or {})
 
 
 class MemoryCatalog:

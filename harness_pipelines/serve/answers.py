@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain, UsageError
+from harness_pipelines.serve.storage import credentials
 from harness_pipelines.serve.values import CutAnswer, TableNotServed
 from harness_pipelines.show.output import printable
 
@@ -88,10 +89,13 @@ def answer(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, 
 
 def table(cut: CutAnswer, etag: str) -> Response:
     """The metadata goes between the other members as it is: it may have megabytes, and is never parsed here."""
-    content = b'{"metadata-location":%b,"metadata":%b,"config":%b}' % (
+    others: dict[str, Any] = {"config": dict(cut.storage)}
+    if cut.storage:
+        others["storage-credentials"] = credentials(cut.metadata_location, cut.storage)
+    content = b'{"metadata-location":%b,"metadata":%b,%b' % (
         json.dumps(cut.metadata_location).encode(),
         cut.metadata,
-        json.dumps(dict(cut.config)).encode(),
+        json.dumps(others).encode()[1:],
     )
     return Response(content, media_type=JSON, headers=_headers(etag))
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -20,6 +20,7 @@ from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
 from harness_pipelines.protocol.versions import ViewName
+from harness_pipelines.serve.storage import handed_out
 from harness_pipelines.serve.values import CutAnswer, TableBusy, TableNotServed, Warehouse
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class FreshCatalog:
     """A `Catalog` over cuts.
 
     *refused* is what `Loads` raises for a table that has none. *globs* limit what the server shows, to any token.
+    *storage* is handed out with each load.
     """
 
     def __init__(
@@ -86,9 +88,10 @@ class FreshCatalog:
         read: Callable[[str], bytes],
         keep: timedelta,
         globs: Sequence[str] = ("*",),
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         self._ledger, self._cuts, self._loads, self._refused = tables, cuts, loads, refused
-        self._keep, self._globs = keep, globs
+        self._keep, self._globs, self._storage = keep, globs, storage or {}
         self._metadata = Texts(read)
         self._lock = threading.Lock()
         self._tables: dict[int, _Table] = {}
@@ -119,6 +122,7 @@ class FreshCatalog:
             made_s=took_s if made else None,
             made_bytes=sum(chunk.bytes for chunk in cut.chunks if chunk.sequence == cut.sequence) if made else 0,
             behind=behind,
+            storage=self._storage,
         )
 
     def _lake(self, row: TableRow) -> CutAnswer:
@@ -130,6 +134,7 @@ class FreshCatalog:
             snapshot_id=orjson.loads(metadata).get("current-snapshot-id") or 0,
             metadata_location=location,
             metadata=metadata,
+            storage=self._storage,
         )
 
     def _pinned(self, known: _Table, row: TableRow, every_s: int) -> tuple[Cut, bool]:
@@ -217,7 +222,10 @@ def read_file(location: str) -> bytes:
 
 
 def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: Sequence[str]) -> FreshCatalog:
-    """The tables of *stores*. A cut is given again for *every*, and its files stay for *keep* after it was given."""
+    """The tables of *stores*. A cut is given again for *every*, and its files stay for *keep* after it was given.
+
+    Raises: UsageError for keys that are not to be handed out.
+    """
     from harness_pipelines.ports.serving.cuts import CutImpossible
     from harness_pipelines.read.cut import Cutter
 
@@ -230,4 +238,5 @@ def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: S
         read=read_file,
         keep=keep,
         globs=globs,
+        storage=handed_out(stores.settings),
     )

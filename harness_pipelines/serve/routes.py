@@ -21,6 +21,7 @@ from harness_pipelines.serve.answers import Refused, answer, bad_request, no_suc
 from harness_pipelines.serve.auth import visible
 from harness_pipelines.serve.metrics import ServeMetrics
 from harness_pipelines.serve.requests import Asked, body_of
+from harness_pipelines.serve.storage import credentials
 from harness_pipelines.serve.values import Catalog, TableBusy, Warehouse, table_name
 
 REPORT_BYTES_MAX = 1024 * 1024
@@ -160,9 +161,13 @@ class Routes:
         return answers.unchanged(cut.etag) if same else answers.table(cut, cut.etag)
 
     async def _credentials(self, asked: Asked, namespace: str, table: str) -> Response:
-        if table not in await self._in(asked, namespace, of=table):
-            raise no_such_table(namespace, table)
-        return answer({"storage-credentials": []})
+        name = self._seen(asked, namespace, table)
+        try:
+            async with self._turn(name):
+                cut = await asked.threads.run(self._catalog.cut, name, asked.warehouse)
+        except TableUnknown as unknown:
+            raise no_such_table(namespace, table) from unknown
+        return answer({"storage-credentials": credentials(cut.metadata_location, cut.storage)})
 
     async def _report(self, asked: Asked, namespace: str, table: str) -> Response:
         body = await body_of(asked.request, most=REPORT_BYTES_MAX)

@@ -71,7 +71,7 @@ class CutAnswer:
     snapshot_id: int
     metadata_location: str
     metadata: bytes  #: JSON, sent as it is
-    config: Mapping[str, str] = field(default_factory=dict)  #: DuckDB wants an S3 region as soon as there is any
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)  #: by which an engine reaches the files
     made_s: float | None = None  #: how long this load made it; None: it was there
     made_bytes: int = 0  #: of the rows that were written for it
     behind: int = 0  #: offsets that it leaves out: the newest versions of a keyed table over its limits

@@ -20,6 +20,8 @@ from harness_pipelines.spec.wording import quote
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
 REGISTRY_PROPERTY_PREFIX = "HARNESS_REGISTRY_"
 BUFFER_GB = 20.0
+#: Key and secret that `harness serve` hands out to engines; they may only read the warehouse.
+READING_KEYS = ("HARNESS_SERVE_S3_ACCESS_KEY", "HARNESS_SERVE_S3_SECRET_KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Settings:
     spark: str | None = None
     warehouse: str | None = None
     s3: S3Settings = field(default_factory=S3Settings)
+    reading_keys: tuple[str, str] | None = field(default=None, repr=False)  #: `READING_KEYS`, for engines
     encrypting: tuple[str, ...] = ()  #: variables by which one client of an object store would encrypt
     jars: Path | None = None
     catalog_name: str = "harness"
@@ -76,6 +79,7 @@ class Settings:
             spark=values.get("HARNESS_SPARK") or None,
             warehouse=values.get("HARNESS_WAREHOUSE") or None,
             s3=S3Settings.from_env(values),
+            reading_keys=_pair(values, READING_KEYS),
             encrypting=encrypting(values),
             jars=_absolute(Path(jars), "HARNESS_JARS") if jars else None,
             catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",
@@ -153,6 +157,16 @@ def _usable_home(home: Path, named: str) -> Path:
             "that this user may read and write, or one that can be made"
         )
     return home
+
+
+def _pair(values: Mapping[str, str], names: tuple[str, str]) -> tuple[str, str] | None:
+    """Raises: UsageError for one without the other."""
+    found = values.get(names[0]) or "", values.get(names[1]) or ""
+    if not any(found):
+        return None
+    if not all(found):
+        raise UsageError(f"{names[0]} and {names[1]} belong together: set both or none")
+    return found
 
 
 def _number(values: Mapping[str, str], name: str, default: float) -> float:

@@ -92,7 +92,7 @@ def _tell(scenario: Scenario, result: DemoResult, *, s3: bool) -> None:
         click.echo(f"  {program} {command}")
     if s3:  # engines need keys of the store, which the harness does not give out
         return
-    click.echo("\nread it by other engines: copy the first two lines and those of an engine into a shell\n")
+    click.echo("\nread it by other engines: copy the first three lines and those of an engine into a shell\n")
     for line in attach_lines(table, program):
         click.echo(line)
 
@@ -108,8 +108,9 @@ def attach_lines(table: str, program: str) -> Iterator[str]:
     from harness_pipelines.serve.attach import VARIABLE, blocks
 
     namespace = table.partition(".")[0]
-    yield f"export {VARIABLE}=$({program} serve token create demo-$(date +%s) --tables '{namespace}.*' --expires 1d)"
-    yield f"{program} serve >/dev/null 2>&1 & sleep 5"
+    yield f"export {VARIABLE}=$({program} serve token create demo-$$ --tables '{namespace}.*' --expires 1d)"
+    yield f"{program} serve --json serve.json --log-file serve.log &"
+    yield "sleep 5"
     found = blocks(f"http://127.0.0.1:{PORT}", table=table, warehouse="")
     for engine in ("DuckDB", "Trino"):
         yield ""

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
 from harness_pipelines.ports.ledger import LeaseEnded
 from harness_pipelines.serve.app import Application
-from harness_pipelines.serve.values import NAME_MAX, TableNotServed
+from harness_pipelines.serve.values import NAME_MAX, CutAnswer, TableNotServed
 from harness_pipelines_tests.served import ALL, SHOP, MemoryCatalog, MemoryTokens, application, cut_of, login
 
 ORDERS = "/v1/namespaces/shop/tables/orders"
@@ -216,8 +216,24 @@ def test_which_snapshots_are_wanted_is_a_word_of_the_protocol(client: TestClient
     assert error(client.get(f"{ORDERS}?snapshots=some")) == (400, "BadRequestException")
 
 
-def test_no_credentials_are_given_out_yet(client: TestClient):
+def test_without_keys_for_engines_none_are_given_out(client: TestClient):
     assert client.get(f"{ORDERS}/credentials").json() == {"storage-credentials": []}
+    loaded = client.get(ORDERS).json()
+    assert (loaded["config"], "storage-credentials" in loaded) == ({}, False)
+
+
+def test_keys_for_engines_come_with_each_table_that_the_token_may_see(client: TestClient, catalog: MemoryCatalog):
+    keys = {"s3.access-key-id": "reader", "s3.secret-access-key": "hush"}
+    for name, cut in catalog.cuts.items():
+        if isinstance(cut, CutAnswer):
+            catalog.cuts[name] = replace(cut, storage=keys, metadata_location="s3://lake/w/1.metadata.json")
+    loaded = client.get(ORDERS).json()
+    assert loaded["config"] == keys
+    assert loaded["storage-credentials"] == [{"prefix": "s3://lake/", "config": keys}]
+    assert client.get(f"{ORDERS}/credentials").json() == {"storage-credentials": loaded["storage-credentials"]}
+    refused = client.get("/v1/namespaces/shop/tables/none/credentials")
+    assert refused.status_code == 404
+    assert "hush" not in repr(catalog.cuts)
     assert error(client.get("/v1/namespaces/shop/tables/none/credentials")) == (404, "NoSuchTableException")
 
 

@@ -296,7 +296,8 @@ def test_a_second_ctrl_c_ends_at_once_though_a_load_hangs(which: str):
             started.stdin.write("x")
             started.stdin.flush()
         assert started.wait(DEADLINE_S) != 0
-        assert load.exception(DEADLINE_S) is not None
+        # A busy machine has the time to say so to the client.
+        assert load.exception(DEADLINE_S) is not None or load.result().status_code == 500
 
 
 def test_sigterm_ends_within_the_time_of_every_command_though_a_load_hangs():
