@@ -258,7 +258,7 @@ def _command(what: str, name: str, file: Path, in_avro: Path) -> list[str]:
     if "owner" in what:
         return ["init"]
     if "Spark" in what:
-        return ["sql", f"SELECT count(*) FROM {name}"]
+        return ["sql", "--engine", "spark", f"SELECT count(*) FROM {name}"]
     if "Kafka" in what or "property" in what:
         return ["table", "apply", str(file)]
     return ["table", "list"]

@@ -141,7 +141,8 @@ def test_sql_names_what_spark_cannot_log_in_to(harness: Cli, services: Services,
             owner.execute(f"GRANT CONNECT ON DATABASE harness TO {login}".encode())
         try:
             dsn, code, said = wrong[kind]
-            done = harness("sql", f"SELECT count(*) FROM {table}", code=code, env={"HARNESS_SPARK_DSN": dsn})
+            words = ("sql", "--engine", "spark", f"SELECT count(*) FROM {table}")
+            done = harness(*words, code=code, env={"HARNESS_SPARK_DSN": dsn})
         finally:
             owner.execute(f"REVOKE ALL ON DATABASE harness FROM {login}; DROP ROLE {login}".encode())
     assert said in done.stderr, done.stderr

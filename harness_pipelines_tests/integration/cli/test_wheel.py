@@ -71,7 +71,8 @@ def test_a_reader_reads_by_the_command_line_and_in_python(
 def test_what_needs_more_names_its_extra(harness: Cli, table: str, python: Path, reader: Mapping[str, str]):
     harness("run", table, "--until-idle")
     for extra, words in {
-        "spark": ["sql", f"SELECT * FROM {table}"],
+        "sql": ["sql", f"SELECT * FROM {table}"],
+        "spark": ["sql", "--engine", "spark", f"SELECT * FROM {table}"],
         "plot": ["layout", table, "--plot", "layout.png"],
         "dagster": ["dev"],
         "openlineage": ["events", table, "--subscriber", "lineage", "--openlineage"],
