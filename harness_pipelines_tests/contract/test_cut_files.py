@@ -345,7 +345,8 @@ def test_nine_thousand_live_cuts_cost_as_many_statements_as_one(
     assert {file.path for file in found} == {normal(one) for one in lost} | {
         file.path for file in found if "lost-" not in file.path and "__fresh-" not in file.path
     }
-    assert len(asked) < 20, asked
+    assert sorted(name for name in asked if name.startswith("cuts/")) == ["cuts/reached_files", "cuts/reached_versions"]
+    assert len(asked) < 100, asked  # some of them for each table that other tests left in the database
     timed("condemn again", lambda: upkeep.condemn(server.table))
     over(real, server.table)
     timed("trim of all", lambda: upkeep.trim(real.again(server.table), claim))

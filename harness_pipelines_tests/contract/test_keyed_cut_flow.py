@@ -131,6 +131,7 @@ def test_over_the_limit_the_last_merge_is_shown_once_it_shows_as_much_as_the_las
     fresh = small.cut()
     assert summary(fresh)["harness.freshness"] == "fresh"
     small.ingest({0: 20, 1: 20})
+    small.pause()
     served = small.cutter.load(small.table.row)
     assert (served.cut.snapshot_id, served.made, served.behind) == (fresh.snapshot_id, False, 28)
     small.tier({0: 20, 1: 20})
@@ -139,6 +140,7 @@ def test_over_the_limit_the_last_merge_is_shown_once_it_shows_as_much_as_the_las
     small.ingest({0: 32})
     small.tier({0: 32})
     small.merge({0: 12})  # as far as the last cut
+    small.pause()
     merged = small.cutter.load(small.table.row)
     assert summary(merged.cut)["harness.freshness"] == "merged"
     assert summary(merged.cut)["harness.behind"] == "40"

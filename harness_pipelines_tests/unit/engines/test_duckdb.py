@@ -306,7 +306,10 @@ def test_queries_run(session, reads, sql):
 
 
 def test_parameters_are_values(session, reads):
-    assert ask(session, reads, "SELECT id FROM shop.orders WHERE name = ? OR id = ?", "n1", 3) == [(1,), (3,)]
+    assert ask(session, reads, "SELECT id FROM shop.orders WHERE name = ? OR id = ? ORDER BY 1", "n1", 3) == [
+        (1,),
+        (3,),
+    ]
     assert ask(session, reads, "SELECT ?", "'; DROP TABLE x") == [("'; DROP TABLE x",)]
     assert session.read("SELECT $2, $1, $10").parameters == ("1", "2", "10")
 
