@@ -108,8 +108,8 @@ def attach_lines(table: str, program: str) -> Iterator[str]:
     from harness_pipelines.serve.attach import VARIABLE, blocks
 
     namespace = table.partition(".")[0]
-    yield f"export {VARIABLE}=$({program} serve token create demo-$$ --tables '{namespace}.*' --expires 1d)"
-    yield f"{program} serve --json serve.json --log-file serve.log &"
+    yield f"export {VARIABLE}=$({program} serve token create demo-$$ --tables '{namespace}.*' --expires 30d)"
+    yield f"{program} serve --log-file serve.log > serve.txt &"
     yield "sleep 5"
     found = blocks(f"http://127.0.0.1:{PORT}", table=table, warehouse="")
     for engine in ("DuckDB", "Trino"):
