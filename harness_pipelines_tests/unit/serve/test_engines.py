@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ from structlog.testing import capture_logs
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.serve.server import listening, serving, url_of
+from harness_pipelines.serve.storage import handed_out
 from harness_pipelines.serve.values import CutAnswer
+from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.served import ALL, SHOP, MemoryCatalog, application
+from harness_pipelines_tests.store import moto_store
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 
@@ -218,3 +222,39 @@ def test_duckdb_logs_in_by_oauth(lake: Lake, duck: duckdb.DuckDBPyConnection):
     with capture_logs() as logged:
         assert duck.execute("SELECT count(*) FROM h.shop.orders").fetchall() == [(3,)]
     assert {one["reader"] for one in logged if one["event"] == "serve.loaded"} == {"shop"}
+
+
+# -- a store ------------------------------------------------------------------------------------------------------
+
+
+def test_engines_reach_the_store_of_a_table_by_what_the_server_hands_out(
+    tmp_path: Path, duck: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+):
+    """They have neither its address nor keys."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with moto_store() as (s3, warehouse):
+        settings = Settings(home=tmp_path, warehouse=warehouse, s3=s3, reading_keys=("reader", "r-secret"))
+        storage = handed_out(settings)
+        own = SqlCatalog("own", uri=f"sqlite:///{tmp_path}/own.db", warehouse=warehouse, **storage)
+        own.create_namespace("shop")
+        table = own.create_table("shop.orders", ROWS.schema)
+        table.append(ROWS)
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        with own._load_file_io(location=table.metadata_location).new_input(table.metadata_location).open() as stream:
+            metadata = stream.read()
+        cut = CutAnswer(
+            snapshot_id=snapshot.snapshot_id, metadata_location=table.metadata_location, metadata=metadata,
+            storage=storage,
+        )  # fmt: skip
+        served = MemoryCatalog({"shop.orders": cut})
+        with listening("127.0.0.1", 0) as listener, serving(application(served), listener):
+            lake = Lake(own=own, served=served, url=url_of(listener, host="127.0.0.1", tls=False))
+            assert iceberg(lake).load_table("shop.orders").scan().to_arrow().to_pylist() == ROWS.to_pylist()
+            assert attached(duck, lake)("SELECT count(*) FROM h.shop.orders WHERE id > 1") == [(2,)]
+            cut_without = replace(cut, storage={})
+            served.cuts["shop.orders"] = cut_without
+            with pytest.raises(OSError):
+                iceberg(lake).load_table("shop.orders").scan().to_arrow()
+        own.close()
