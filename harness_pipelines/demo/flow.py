@@ -148,7 +148,8 @@ def _services_up(settings: Settings, show: Show, *, s3: bool) -> None:
     found = services.current()
     if not (found.postgres and found.kafka and found.spark) or (s3 and found.s3 is None):
         show.step("starting the embedded services; the first start takes about 15 s")
-        services.up(s3=s3, progress=show.step)
+    # Those that run, too: a start that was cut off may have left a Kafka that knows no login.
+    services.up(s3=s3, progress=show.step)
 
 
 @contextmanager
