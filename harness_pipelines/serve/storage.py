@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from harness_pipelines.drivers.object_stores.clients import reader_options
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import READING_KEYS, Settings
 
@@ -28,15 +29,7 @@ def handed_out(settings: Settings) -> Mapping[str, str]:
             f"{named} are the keys that this server writes with; nothing was served. Make other ones, which may only "
             "read the warehouse, or unset them: engines then bring their own"
         )
-    region = settings.s3.region or "us-east-1"
-    found = {
-        "s3.access-key-id": key,
-        "s3.secret-access-key": secret,
-        "s3.region": region,
-        "client.region": region,  # as Iceberg for Java calls it
-        "s3.path-style-access": str(settings.s3.is_path_style).lower(),
-    }
-    return found if settings.s3.endpoint is None else {**found, "s3.endpoint": settings.s3.endpoint}
+    return reader_options(key, secret, settings.s3)
 
 
 def credentials(location: str, storage: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:

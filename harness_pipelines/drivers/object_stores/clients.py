@@ -147,6 +147,20 @@ def _region(bucket: str, s3: S3Settings) -> str | None:
     return str(resolve_s3_region(bucket))
 
 
+def reader_options(access_key: str, secret_key: str, s3: S3Settings) -> dict[str, str]:
+    """By which any engine of Iceberg reaches the store of *s3* with other keys than these settings have."""
+    region = s3.region or (ANY_REGION if s3.endpoint is not None else None)
+    given = {
+        "s3.access-key-id": access_key,
+        "s3.secret-access-key": secret_key,
+        "s3.region": region,
+        "client.region": region,  # as Iceberg for Java calls it
+        "s3.endpoint": s3.endpoint,
+        "s3.path-style-access": str(s3.is_path_style).lower(),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def spark_options(warehouse: str, s3: S3Settings) -> dict[str, str]:
     """Properties of an Iceberg catalog in Spark that opens files of *warehouse*; none for a local folder.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from harness_pipelines.engines.duckdb.aside import Aside
 from harness_pipelines.engines.duckdb.statements import Statement, read_statement, said, split
 from harness_pipelines.engines.duckdb.tables import TableDataset, quoted
 from harness_pipelines.errors import HarnessError
@@ -104,10 +105,14 @@ class Session:
         Raises here and while rows are taken: QueryFailed, QueryTooLarge, QueryTooSlow, and what a read of a table
         raises.
         """
-        with self._in_time():
+
+        def begun() -> pa.RecordBatchReader:
+            return self._database.execute(statement.text, parameters or None).to_arrow_reader(BATCH_ROWS)
+
+        with self._in_time(), Aside(self._database.interrupt) as aside:
             with self._explained():
-                found = self._database.execute(statement.text, parameters or None).to_arrow_reader(BATCH_ROWS)
-            yield pa.RecordBatchReader.from_batches(found.schema, self._rows(found))
+                found = aside.call(begun)
+            yield pa.RecordBatchReader.from_batches(found.schema, self._rows(found, aside))
 
     def schema(self, statement: Statement, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Schema:
         """The columns of the result, without a row. Raises: QueryFailed."""
@@ -126,12 +131,12 @@ class Session:
         self._stopped = why
         self._database.interrupt()
 
-    def _rows(self, found: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _rows(self, found: pa.RecordBatchReader, aside: Aside) -> Iterator[pa.RecordBatch]:
         while True:
             if self._stopped is not None:  # DuckDB forgets an interrupt that comes between two batches
                 raise self._stopped
             with self._explained():
-                batch = next(found, None)
+                batch = aside.call(next, found, None)
             if batch is None:
                 return
             yield batch
@@ -168,8 +173,6 @@ class Session:
         if failed:
             return failed[0]
         text = str(error)
-        if text.endswith("Query interrupted"):  # by Ctrl-C, which DuckDB looks for while it works
-            return KeyboardInterrupt()
         if "Out of Memory Error" in text:
             return QueryTooLarge(
                 f"the query needs more than {self._limits.memory_bytes >> 20} MiB of memory, and cannot do with less"

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.table import StaticTable
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.cuts.cuts import IcebergCuts
 from harness_pipelines.lakes.iceberg.private.tables import Changes
-from harness_pipelines.lakes.iceberg.read.scan import located
+from harness_pipelines.lakes.iceberg.read.scan import located, scan
 from harness_pipelines.lakes.iceberg.reads import IcebergReads
 from harness_pipelines.lakes.iceberg.write.corrections import written
 from harness_pipelines.lakes.iceberg.write.publish import Lake
@@ -45,6 +46,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1_000)
 ALL = (0, 2**62)
 Ranges = Mapping[int, tuple[int, int]]
+Places = Sequence[tuple[int, int]]
+COLUMNS = {"id": {"type": "long", "required": True}, "s": "string"}
 
 
 class Pointers:
@@ -276,3 +279,54 @@ def with_coordinates(columns: Mapping[str, pa.Array], places: Sequence[tuple[int
         "_op": pa.array(["put"] * count, pa.string()),
         "_schema_version": pa.array([1] * count, pa.int32()),
     })  # fmt: skip
+
+
+def run(partition: int, low: int, high: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for offset in range(low, high)]
+
+
+def rows(places: Places) -> pa.Table:
+    user = {
+        "id": pa.array([1_000 * p + o for p, o in places], pa.int64()),
+        "s": pa.array([f"row {o}" if o % 3 else None for _, o in places], pa.string()),
+    }
+    return with_coordinates(user, places)
+
+
+def full(folder: Path | str, **words: Any) -> CutRig:
+    """Two views, several files in each, deletes in both, a file that straddles, and a buffer."""
+    rig = CutRig(folder, COLUMNS, **words)
+    rig.at(0, 0, 15, 30, 40)
+    rig.at(1, 0, 10, 20, 25)
+    rig.append("batch", rows(run(0, 0, 8) + run(1, 0, 5)))
+    rig.append("batch", rows(run(0, 8, 15) + run(1, 5, 10)))
+    rig.append("stream", rows(run(0, 0, 10) + run(1, 0, 10)))
+    rig.append("stream", rows(run(0, 10, 22) + run(1, 10, 20)))
+    rig.append("stream", rows(run(0, 22, 30)))
+    rig.hide("batch", {0: (3, 5)})
+    rig.hide("stream", {0: (17, 19), 1: (11, 12)})
+    rig.buffer = rows(run(0, 20, 40) + run(1, 15, 25))
+    return rig
+
+
+def whole(rig: CutRig, draft: CutDraft) -> pa.Table:
+    """The rows of a cut as the lake's own reader finds them, in the types of the plan."""
+    columns = table_columns(rig.plan()).values()
+    query = LakeQuery(
+        table="t", version=1, ranges=dict.fromkeys(range(rig.partitions), ALL),
+        columns=[LakeColumn(name=c.name, field_id=c.field_id, type=c.type) for c in columns],
+    )  # fmt: skip
+    parts = [conformed(part, rig.schema) for part in scan(draft.metadata, query, LakeStats())]
+    return in_order(pa.concat_tables([rig.schema.empty_table(), *parts]))
+
+
+def by_pyiceberg(rig: CutRig, draft: CutDraft) -> pa.Table:
+    found = StaticTable.from_metadata(draft.metadata).scan().to_arrow()
+    return in_order(conformed(found.select(rig.schema.names), rig.schema))
+
+
+def assert_same(rig: CutRig, draft: CutDraft) -> None:
+    """Two readers find in the cut what the plan reads."""
+    wanted = rig.read()
+    assert whole(rig, draft).equals(wanted)
+    assert by_pyiceberg(rig, draft).equals(wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,63 +20,32 @@ from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.files import listed
 from harness_pipelines.lakes.iceberg.checked_io import KEPT, opened_io
 from harness_pipelines.lakes.iceberg.cuts.chunks import data_file_of
-from harness_pipelines.lakes.iceberg.cuts.folder import common_folder
 from harness_pipelines.lakes.iceberg.parquet import data_files
 from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import listed_in
-from harness_pipelines.lakes.iceberg.read.scan import pinned, scan
-from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
-from harness_pipelines.ports.serving.cuts import CutDamaged, CutDraft, CutImpossible
+from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.ports.serving.cuts import CutDraft, CutImpossible
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.reading.plan import LakePart
-from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
-from harness_pipelines.protocol.reading.selection import table_columns
 from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests import lake_files
 from harness_pipelines_tests.every_type import COMMON, DEEP
-from harness_pipelines_tests.unit.lakes.cut_rig import ALL, NOW_MS, CutRig, in_order, with_coordinates
+from harness_pipelines_tests.unit.lakes.cut_rig import (
+    COLUMNS,
+    NOW_MS,
+    CutRig,
+    Places,
+    assert_same,
+    full,
+    in_order,
+    rows,
+    run,
+    whole,
+    with_coordinates,
+)
 from harness_pipelines_tests.unit.read.values import values
-
-COLUMNS = {"id": {"type": "long", "required": True}, "s": "string"}
-Places = Sequence[tuple[int, int]]
-
-
-def run(partition: int, low: int, high: int) -> list[tuple[int, int]]:
-    return [(partition, offset) for offset in range(low, high)]
-
-
-def rows(places: Places) -> pa.Table:
-    user = {
-        "id": pa.array([1_000 * p + o for p, o in places], pa.int64()),
-        "s": pa.array([f"row {o}" if o % 3 else None for _, o in places], pa.string()),
-    }
-    return with_coordinates(user, places)
-
-
-def whole(rig: CutRig, draft: CutDraft) -> pa.Table:
-    """The rows of a cut as the lake's own reader finds them, in the types of the plan."""
-    columns = table_columns(rig.plan()).values()
-    query = LakeQuery(
-        table="t", version=1, ranges=dict.fromkeys(range(rig.partitions), ALL),
-        columns=[LakeColumn(name=c.name, field_id=c.field_id, type=c.type) for c in columns],
-    )  # fmt: skip
-    parts = [conformed(part, rig.schema) for part in scan(draft.metadata, query, LakeStats())]
-    return in_order(pa.concat_tables([rig.schema.empty_table(), *parts]))
-
-
-def by_pyiceberg(rig: CutRig, draft: CutDraft) -> pa.Table:
-    found = StaticTable.from_metadata(draft.metadata).scan().to_arrow()
-    return in_order(conformed(found.select(rig.schema.names), rig.schema))
-
-
-def assert_same(rig: CutRig, draft: CutDraft) -> None:
-    """Two readers find in the cut what the plan reads."""
-    wanted = rig.read()
-    assert whole(rig, draft).equals(wanted)
-    assert by_pyiceberg(rig, draft).equals(wanted)
 
 
 def manifests(draft: CutDraft) -> list[ManifestFile]:
@@ -87,22 +56,6 @@ def manifests(draft: CutDraft) -> list[ManifestFile]:
 def entries(draft: CutDraft, content: ManifestContent) -> list[ManifestEntry]:
     found = [one for one in manifests(draft) if one.content is content]
     return [entry for one in found for entry in one.fetch_manifest_entry(opened_io())]
-
-
-def full(folder: Path | str, **words: Any) -> CutRig:
-    """Two views, several files in each, deletes in both, a file that straddles, and a buffer."""
-    rig = CutRig(folder, COLUMNS, **words)
-    rig.at(0, 0, 15, 30, 40)
-    rig.at(1, 0, 10, 20, 25)
-    rig.append("batch", rows(run(0, 0, 8) + run(1, 0, 5)))
-    rig.append("batch", rows(run(0, 8, 15) + run(1, 5, 10)))
-    rig.append("stream", rows(run(0, 0, 10) + run(1, 0, 10)))
-    rig.append("stream", rows(run(0, 10, 22) + run(1, 10, 20)))
-    rig.append("stream", rows(run(0, 22, 30)))
-    rig.hide("batch", {0: (3, 5)})
-    rig.hide("stream", {0: (17, 19), 1: (11, 12)})
-    rig.buffer = rows(run(0, 20, 40) + run(1, 15, 25))
-    return rig
 
 
 @pytest.fixture
@@ -518,64 +471,6 @@ def test_rows_at_other_places_than_a_chunks_are_refused(rig: CutRig, places: Pla
         rig.cuts.write_chunk(rig.table, rig.version(), rows(places), ranges={0: (30, 40)}, maker="m", sequence=1)
 
 
-# -- damage -------------------------------------------------------------------------------------------------
-
-
-def flipped(content: bytes, at: int) -> bytes:
-    return content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :]
-
-
-@pytest.mark.parametrize("damage", ["a byte", "its end", "another file"])
-def test_a_chunk_that_was_damaged_is_named(rig: CutRig, damage: str):
-    chunk, other = rig.chunk({0: (30, 40)}), rig.chunk({0: (30, 35)})
-    content = lake_files.content(chunk.path)
-    broken = {
-        "a byte": flipped(content, 40),
-        "its end": content[:-30],
-        "another file": lake_files.content(other.path),
-    }[damage]
-    lake_files.put(chunk.path, broken)
-    with pytest.raises(CutDamaged, match=Path(chunk.path).name):
-        rig.cuts.read_chunk(rig.table, rig.plan(), chunk)
-
-
-def test_a_chunk_that_is_gone_is_named(rig: CutRig):
-    chunk = rig.chunk({0: (30, 40)})
-    lake_files.remove(chunk.path)
-    with pytest.raises(CutDamaged, match=Path(chunk.path).name):
-        rig.cuts.read_chunk(rig.table, rig.plan(), chunk)
-
-
-def test_a_file_that_straddles_and_is_damaged_is_named_and_no_cut_is_made(rig: CutRig):
-    straddling = next(f for f in pinned(rig.pointers.at["stream"]).files if f.partition == 0 and f.low == 10)
-    content = lake_files.content(straddling.path)
-    lake_files.put(straddling.path, content[:-30])
-    with pytest.raises(LakeFileBroken, match=Path(straddling.path).name):
-        rig.cut(chunks=[])
-    lake_files.remove(straddling.path)
-    with pytest.raises(LakeFileMissing, match=Path(straddling.path).name):
-        rig.cut(chunks=[])
-
-
-def test_a_manifest_of_the_stream_view_that_is_damaged_is_named(rig: CutRig):
-    path = next(path for path in pinned(rig.pointers.at["stream"]).manifests if not Path(path).name.startswith("snap-"))
-    lake_files.put(path, lake_files.content(path)[:-10])
-    KEPT.clear()
-    with pytest.raises(LakeFileBroken, match=Path(path).name):
-        rig.cut(chunks=[])
-
-
-# -- what is no cut -----------------------------------------------------------------------------------------
-
-
-def test_a_plan_that_reads_a_later_views_rows_is_refused(rig: CutRig):
-    plan = rig.plan()
-    later = LakePart(metadata=rig.pointers.at["stream"], low={0: 30}, high={0: 40})
-    old = replace(plan, lake=(*plan.lake, later), buffer=None)
-    with pytest.raises(CutImpossible, match="in a later version's view by now"):
-        rig.cuts.write_cut(rig.table, rig.version(), old, chunks=[], previous=None, bounds={}, makers=(), now_ms=NOW_MS)
-
-
 def test_unmerged_rows_of_a_keyed_table_are_refused_and_its_merged_state_says_what_it_is(tmp_path: Path):
     rig = CutRig(tmp_path, COLUMNS, key=["id"], format="json")
     rig.at(0, 0, 4, 6, 6)
@@ -597,21 +492,3 @@ def test_unmerged_rows_of_a_keyed_table_are_refused_and_its_merged_state_says_wh
     [snapshot] = StaticTable.from_metadata(behind.metadata).metadata.snapshots
     assert snapshot.summary is not None
     assert (snapshot.summary["harness.freshness"], snapshot.summary["harness.behind"]) == ("merged", "5")
-
-
-def test_views_that_give_a_column_different_ids_are_refused(rig: CutRig):
-    """Of a batch view that an earlier release began again after a change of columns."""
-    rig.evolve(ColumnChanges(drop=("s",), add=(Column(name="t", type=parse_type("string")),)))
-    views, _ = rig.lake.make_views(rig.table.spec, rig.table.fields)
-    rig.pointers.at["batch"] = views["batch"].metadata
-    with pytest.raises(CutImpossible, match="have other columns: of the id"):
-        rig.cut(chunks=[])
-
-
-def test_folders_without_a_common_one_are_refused():
-    assert common_folder("file:///a/b/c", "file:///a/b/d", "file:///a/b/c/e") == "file:///a/b"
-    assert common_folder("file:///a/b/c", "file:///a/bc/d") == "file:///a"
-    assert common_folder("s3://lake/ns/a", "s3://lake/ns/b") == "s3://lake/ns"
-    for several in (["file:///a/b", "file:///c/d"], ["s3://a/ns/v", "s3://b/ns/v"], ["s3://a/v", "file:///a/v"]):
-        with pytest.raises(CutImpossible, match="no folder in common"):
-            common_folder(*several)

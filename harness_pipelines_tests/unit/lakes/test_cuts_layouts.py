@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness_pipelines.ports.serving.cuts import CutDraft
-from harness_pipelines_tests.unit.lakes.cut_rig import CutRig
-from harness_pipelines_tests.unit.lakes.test_cuts import COLUMNS, assert_same, rows
+from harness_pipelines_tests.unit.lakes.cut_rig import COLUMNS, CutRig, assert_same, rows
 
 OFFSETS = 24
 PARTITIONS = 2

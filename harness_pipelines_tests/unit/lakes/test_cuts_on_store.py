@@ -10,7 +10,7 @@ from harness_pipelines.drivers.files import listed
 from harness_pipelines.drivers.object_stores.bound import BOUND
 from harness_pipelines_tests.engines import READERS
 from harness_pipelines_tests.store import moto_store
-from harness_pipelines_tests.unit.lakes.test_cuts import full, rows, run, whole
+from harness_pipelines_tests.unit.lakes.cut_rig import full, rows, run, whole
 
 
 @pytest.fixture(scope="module")
