@@ -11,23 +11,24 @@ from typing import Any
 from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.serve.app import Application
 from harness_pipelines.serve.auth import KnownTokens, Principal
+from harness_pipelines.serve.storage import Storage
 from harness_pipelines.serve.values import CutAnswer, Warehouse
 
 ALL, SHOP = "token-of-all", "token-of-the-shop"
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def cut_of(name: str, snapshot_id: int = 7, storage: Mapping[str, str] | None = None) -> CutAnswer:
+def cut_of(name: str, snapshot_id: int = 7) -> CutAnswer:
     metadata = json.dumps({"format-version": 2, "of": name, "current-snapshot-id": snapshot_id}).encode()
     location = f"file:///lake/{name}/{snapshot_id}.metadata.json"
-    return CutAnswer(snapshot_id=snapshot_id, metadata_location=location, metadata=metadata, storage=storage or {})
+    return CutAnswer(snapshot_id=snapshot_id, metadata_location=location, metadata=metadata)
 
 
 class MemoryCatalog:
     """Answers from `cuts`; an exception among them is raised."""
 
     def __init__(self, cuts: Mapping[str, CutAnswer | Exception]) -> None:
-        self.cuts = dict(cuts)
+        self.cuts, self.storage = dict(cuts), Storage()
         self.asked: list[tuple[str, str]] = []  #: names and prefixes of loads
         self.reports: list[tuple[str, int]] = []  #: names and snapshots
         self.trouble: Exception | None = None  #: of every call

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain, UsageError
-from harness_pipelines.serve.storage import credentials
+from harness_pipelines.serve.storage import Storage
 from harness_pipelines.serve.values import CutAnswer, TableNotServed
 from harness_pipelines.show.output import printable
 
@@ -87,11 +87,11 @@ def answer(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, 
     return Response(json.dumps(content), status, headers, media_type=JSON)
 
 
-def table(cut: CutAnswer, etag: str) -> Response:
+def table(cut: CutAnswer, etag: str, storage: Storage) -> Response:
     """The metadata goes between the other members as it is: it may have megabytes, and is never parsed here."""
-    others: dict[str, Any] = {"config": dict(cut.storage)}
-    if cut.storage:
-        others["storage-credentials"] = credentials(cut.metadata_location, cut.storage)
+    others: dict[str, Any] = {"config": dict(storage.config)}
+    if storage.config:
+        others["storage-credentials"] = storage.credentials()
     content = b'{"metadata-location":%b,"metadata":%b,%b' % (
         json.dumps(cut.metadata_location).encode(),
         cut.metadata,

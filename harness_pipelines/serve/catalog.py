@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -20,13 +20,14 @@ from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
 from harness_pipelines.protocol.versions import ViewName
-from harness_pipelines.serve.storage import handed_out
+from harness_pipelines.serve.storage import Storage, handed_out
 from harness_pipelines.serve.values import CutAnswer, TableBusy, TableNotServed, Warehouse
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
 
 METADATA_BYTES_MAX = 64 * 1024 * 1024  #: of metadata files that are kept in memory
+OWN_KEYS = Storage()
 WAIT_S = 30.0  #: for the thread that makes a cut of the same table
 
 
@@ -88,10 +89,10 @@ class FreshCatalog:
         read: Callable[[str], bytes],
         keep: timedelta,
         globs: Sequence[str] = ("*",),
-        storage: Mapping[str, str] | None = None,
+        storage: Storage = OWN_KEYS,
     ) -> None:
         self._ledger, self._cuts, self._loads, self._refused = tables, cuts, loads, refused
-        self._keep, self._globs, self._storage = keep, globs, storage or {}
+        self._keep, self._globs, self.storage = keep, globs, storage
         self._metadata = Texts(read)
         self._lock = threading.Lock()
         self._tables: dict[int, _Table] = {}
@@ -122,19 +123,19 @@ class FreshCatalog:
             made_s=took_s if made else None,
             made_bytes=sum(chunk.bytes for chunk in cut.chunks if chunk.sequence == cut.sequence) if made else 0,
             behind=behind,
-            storage=self._storage,
         )
 
     def _lake(self, row: TableRow) -> CutAnswer:
         """The newest version of the view that the lake alone answers from, as a mirror of the table shows it."""
         view: ViewName = "batch" if "batch" in row.views else "stream"
+        if row.spec.key and view == "stream":
+            raise TableNotServed(f"{row.name} is keyed and has the stream view alone, which is no state of it")
         location = self._ledger.pointer(row, view)
         metadata = self._metadata.of(location)
         return CutAnswer(
             snapshot_id=orjson.loads(metadata).get("current-snapshot-id") or 0,
             metadata_location=location,
             metadata=metadata,
-            storage=self._storage,
         )
 
     def _pinned(self, known: _Table, row: TableRow, every_s: int) -> tuple[Cut, bool]:

@@ -21,7 +21,6 @@ from harness_pipelines.serve.answers import Refused, answer, bad_request, no_suc
 from harness_pipelines.serve.auth import visible
 from harness_pipelines.serve.metrics import ServeMetrics
 from harness_pipelines.serve.requests import Asked, body_of
-from harness_pipelines.serve.storage import credentials
 from harness_pipelines.serve.values import Catalog, TableBusy, Warehouse, table_name
 
 REPORT_BYTES_MAX = 1024 * 1024
@@ -158,16 +157,12 @@ class Routes:
         self._metrics.loaded(cut)
         same = answers.names_tag(asked.request.headers.get("if-none-match"), cut.etag)
         audit_log.loaded(asked.request, asked.principal, table=name, warehouse=asked.warehouse, cut=cut, unchanged=same)
-        return answers.unchanged(cut.etag) if same else answers.table(cut, cut.etag)
+        return answers.unchanged(cut.etag) if same else answers.table(cut, cut.etag, self._catalog.storage)
 
     async def _credentials(self, asked: Asked, namespace: str, table: str) -> Response:
-        name = self._seen(asked, namespace, table)
-        try:
-            async with self._turn(name):
-                cut = await asked.threads.run(self._catalog.cut, name, asked.warehouse)
-        except TableUnknown as unknown:
-            raise no_such_table(namespace, table) from unknown
-        return answer({"storage-credentials": credentials(cut.metadata_location, cut.storage)})
+        if table not in await self._in(asked, namespace, of=table):
+            raise no_such_table(namespace, table)
+        return answer({"storage-credentials": self._catalog.storage.credentials()})
 
     async def _report(self, asked: Asked, namespace: str, table: str) -> Response:
         body = await body_of(asked.request, most=REPORT_BYTES_MAX)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.protocol.cuts import etag
+from harness_pipelines.serve.storage import Storage
 
 Kind = Literal["fresh", "pin", "lake"]
 PIN_S_MAX = 300
@@ -71,7 +72,6 @@ class CutAnswer:
     snapshot_id: int
     metadata_location: str
     metadata: bytes  #: JSON, sent as it is
-    storage: Mapping[str, str] = field(default_factory=dict, repr=False)  #: by which an engine reaches the files
     made_s: float | None = None  #: how long this load made it; None: it was there
     made_bytes: int = 0  #: of the rows that were written for it
     behind: int = 0  #: offsets that it leaves out: the newest versions of a keyed table over its limits
@@ -87,6 +87,8 @@ class Catalog(Protocol):
 
     All may raise TryAgain while the ledger is away.
     """
+
+    storage: Storage  #: handed out with each table
 
     def names(self) -> Sequence[str]:
         """The tables as ``namespace.name``, in any order."""

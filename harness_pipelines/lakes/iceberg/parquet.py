@@ -61,9 +61,9 @@ def parquet_file(stream: Any) -> ParquetFile:
     return pq.ParquetFile(stream, page_checksum_verification=True)
 
 
-def read_columns(stream: Any, columns: Sequence[str]) -> pa.Table:
-    """Some columns of a small file."""
-    return pq.read_table(stream, columns=list(columns), page_checksum_verification=True)
+def read_columns(stream: Any, columns: Sequence[str], *, repeated: Sequence[str] = ()) -> pa.Table:
+    """Some columns of a small file; of *repeated* ones each text is kept once, as a dictionary."""
+    return pq.read_table(stream, columns=list(columns), read_dictionary=list(repeated), page_checksum_verification=True)
 
 
 def write_table(table: pa.Table, stream: Any, **options: Any) -> None:

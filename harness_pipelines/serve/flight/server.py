@@ -24,9 +24,11 @@ from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.serve.auth import KnownTokens, Principal, basic, bearer
 from harness_pipelines.serve.flight import answers, messages
 from harness_pipelines.serve.flight.queries import PreparedStatements, QueryCancelled, Rows, Running
+from harness_pipelines.serve.logins import LOOK_EVERY_S, LoginsFull
 
 log = structlog.get_logger(__name__)
 SQL_SHOWN_MAX = 500  #: characters of a query in the log
+STRANGERS_MAX = 20  #: logins that wait for the look-up of a token that was never good
 CANCELLED, NOT_CANCELLABLE = 1, 3
 PREPARE, CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
 CANCEL, CANCEL_OLD = "CancelFlightInfo", "CancelQuery"
@@ -65,6 +67,8 @@ class _Logins(fl.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def __init__(self, tokens: KnownTokens) -> None:
         self._tokens = tokens
+        self._turn, self._next = threading.Lock(), 0.0
+        self._places = threading.BoundedSemaphore(STRANGERS_MAX)
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Login:
         said = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), None)
@@ -80,8 +84,21 @@ class _Logins(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         return _Login(principal, secret)
 
     def _principal(self, secret: str) -> Principal | None:
-        is_known, principal = self._tokens.known(secret)
-        return principal if is_known else self._tokens.check([secret])[0]
+        """Raises: LoginsFull; TryAgain while the ledger is away."""
+        is_known, found = self._tokens.known(secret)
+        if is_known:
+            return found
+        if self._tokens.was_good(secret):  # of these there are as many as the ledger has tokens
+            return self._tokens.check([secret])[0]
+        if not self._places.acquire(blocking=False):
+            raise LoginsFull(f"{STRANGERS_MAX} tokens wait for their look-up already; try again")
+        try:
+            with self._turn:  # whatever strangers send, the ledger gets one question at a time, and few a second
+                time.sleep(max(self._next - time.monotonic(), 0.0))
+                self._next = time.monotonic() + LOOK_EVERY_S
+                return self._tokens.check([secret])[0]
+        finally:
+            self._places.release()
 
 
 class _NoHandshake(fl.ServerAuthHandler):  # type: ignore[misc]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
 import harness_pipelines as hp
-from harness_pipelines.protocol.changes.reverts import RevertRefused, RevertWaits
+from harness_pipelines.protocol.changes.reverts import RevertWaits
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
@@ -56,12 +56,21 @@ def moved(rig: TableRig, before: object) -> Mapping[int, tuple[int, int]]:
     return rig.status()
 
 
+def reverted(rig: TableRig) -> bool:
+    """Take back the last version; False while there is none, or a move runs."""
+    head = rig.stores.ledger.head(rig.table.row).version
+    if head < 2:
+        return False
+    try:
+        return revert_table(rig.stores, rig.table.row, to=head - 1).version > head
+    except RevertWaits:
+        return False
+
+
 def changed(rig: TableRig, number: int, times: int) -> None:
     """What people do to a table meanwhile."""
-    head = rig.stores.ledger.head(rig.table.row).version
-    if number == times // 3 and head > 1:
-        with suppress(RevertRefused, RevertWaits):  # a move runs, or has just changed what can be restored
-            revert_table(rig.stores, rig.table.row, to=head - 1)
+    if number == times // 3:
+        wait_until(lambda: reverted(rig), "a revert finds no move under way", every_s=0.1)
     if number == 2 * times // 3:
         rig.table.evolve(ColumnChanges(add=(Column(name="more", type=parse_type("int")),)))
 

@@ -53,7 +53,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self.rows = {
-            name: SimpleNamespace(table_id=number, views={"stream": name, "batch": name})
+            name: SimpleNamespace(
+                table_id=number, name=name, spec=SimpleNamespace(key=()), views={"stream": name, "batch": name}
+            )
             for number, name in enumerate(("shop.orders", "bank.ledger"))
         }
         self.prolonged: list[tuple[int, timedelta]] = []
@@ -196,6 +198,9 @@ def test_a_load_of_the_lake_gives_the_view_of_its_version_and_makes_no_cut():
     assert of.catalog.cut("shop.orders", lake).snapshot_id == 0
     of.ledger.rows["shop.orders"].views = {"stream": "shop.orders"}
     assert b"shop.orders stream" in of.catalog.cut("shop.orders", lake).metadata
+    of.ledger.rows["shop.orders"].spec.key = ("id",)
+    with pytest.raises(TableNotServed, match=r"shop\.orders is keyed"):  # a changelog is no state
+        of.catalog.cut("shop.orders", lake)
     assert not of.ledger.prolonged
     assert not of.loads.arrived.acquire(blocking=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.serve.server import listening, serving, url_of
-from harness_pipelines.serve.storage import handed_out
+from harness_pipelines.serve.storage import Storage, handed_out
 from harness_pipelines.serve.values import CutAnswer
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.served import ALL, SHOP, MemoryCatalog, application
@@ -236,7 +236,7 @@ def test_engines_reach_the_store_of_a_table_by_what_the_server_hands_out(
     with moto_store() as (s3, warehouse):
         settings = Settings(home=tmp_path, warehouse=warehouse, s3=s3, reading_keys=("reader", "r-secret"))
         storage = handed_out(settings)
-        own = SqlCatalog("own", uri=f"sqlite:///{tmp_path}/own.db", warehouse=warehouse, **storage)
+        own = SqlCatalog("own", uri=f"sqlite:///{tmp_path}/own.db", warehouse=warehouse, **storage.config)
         own.create_namespace("shop")
         table = own.create_table("shop.orders", ROWS.schema)
         table.append(ROWS)
@@ -245,16 +245,15 @@ def test_engines_reach_the_store_of_a_table_by_what_the_server_hands_out(
         with own._load_file_io(location=table.metadata_location).new_input(table.metadata_location).open() as stream:
             metadata = stream.read()
         cut = CutAnswer(
-            snapshot_id=snapshot.snapshot_id, metadata_location=table.metadata_location, metadata=metadata,
-            storage=storage,
+            snapshot_id=snapshot.snapshot_id, metadata_location=table.metadata_location, metadata=metadata
         )  # fmt: skip
         served = MemoryCatalog({"shop.orders": cut})
+        served.storage = storage
         with listening("127.0.0.1", 0) as listener, serving(application(served), listener):
             lake = Lake(own=own, served=served, url=url_of(listener, host="127.0.0.1", tls=False))
             assert iceberg(lake).load_table("shop.orders").scan().to_arrow().to_pylist() == ROWS.to_pylist()
             assert attached(duck, lake)("SELECT count(*) FROM h.shop.orders WHERE id > 1") == [(2,)]
-            cut_without = replace(cut, storage={})
-            served.cuts["shop.orders"] = cut_without
+            served.storage = Storage()
             with pytest.raises(OSError):
                 iceberg(lake).load_table("shop.orders").scan().to_arrow()
         own.close()

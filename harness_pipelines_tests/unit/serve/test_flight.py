@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +19,11 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection
 from harness_pipelines.serve.auth import KnownTokens, Principal
 from harness_pipelines.serve.flight import messages
-from harness_pipelines.serve.flight.server import FlightSqlServer
+from harness_pipelines.serve.flight.server import STRANGERS_MAX, FlightSqlServer, _Logins
+from harness_pipelines.serve.logins import LoginsFull
 from harness_pipelines.spec.arrow import to_arrow
 from harness_pipelines.spec.predicate import TRUE
+from harness_pipelines_tests.producer import wait_until
 
 COLUMNS = {"id": {"type": "long", "required": True}, "s": "string"}
 LONG = "SELECT i FROM range(1000000000000) t(i)"
@@ -170,6 +174,35 @@ def test_no_call_is_answered_without_a_token(serve, token):
     ):
         with pytest.raises(fl.FlightUnauthenticatedError):
             call()
+
+
+def test_strangers_wait_for_each_other_and_hold_up_nobody_whose_token_was_good():
+    class Slow(Tokens):
+        """Looks up what it does not know for as long as the test wants."""
+
+        def __init__(self) -> None:
+            self.go_on, self.asked, self.at_once, self.most = threading.Event(), 0, 0, 0
+
+        def check(self, secrets: Sequence[str]) -> list[Principal | None]:
+            if secrets == ["all"]:
+                return super().check(secrets)
+            self.asked, self.at_once = self.asked + 1, self.at_once + 1
+            self.most = max(self.most, self.at_once)
+            assert self.go_on.wait(60)
+            self.at_once -= 1
+            return super().check(secrets)
+
+    slow = Slow()
+    logins = _Logins(KnownTokens(slow, known_s=0.0))  # no answer is good for the next call
+    assert logins._principal("all") is not None
+    with ThreadPoolExecutor(2 * STRANGERS_MAX) as pool:
+        waiting = [pool.submit(logins._principal, f"wrong-{n}") for n in range(2 * STRANGERS_MAX)]
+        wait_until(lambda: sum(one.done() for one in waiting) >= STRANGERS_MAX, "those without a place are refused")
+        assert logins._principal("all") is not None, "asked for again at once"
+        slow.go_on.set()
+    refused = [error for one in waiting if (error := one.exception()) is not None]
+    assert [type(error) for error in refused] == [LoginsFull] * STRANGERS_MAX
+    assert (slow.asked, slow.most) == (STRANGERS_MAX, 1)
 
 
 def test_a_name_and_a_token_as_password_give_the_header_of_later_calls(serve):

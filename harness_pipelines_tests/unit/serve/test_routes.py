@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
 from harness_pipelines.ports.ledger import LeaseEnded
 from harness_pipelines.serve.app import Application
-from harness_pipelines.serve.values import NAME_MAX, CutAnswer, TableNotServed
+from harness_pipelines.serve.storage import Storage
+from harness_pipelines.serve.values import NAME_MAX, TableNotServed
 from harness_pipelines_tests.served import ALL, SHOP, MemoryCatalog, MemoryTokens, application, cut_of, login
 
 ORDERS = "/v1/namespaces/shop/tables/orders"
@@ -178,11 +179,6 @@ def test_a_load_answers_with_the_cut_and_its_metadata_as_it_is(client: TestClien
     assert answer.headers["cache-control"] == "private, no-cache", "a proxy gives no client the table of another one"
 
 
-def test_settings_for_the_files_are_sent_only_where_the_cut_has_some(client: TestClient, catalog: MemoryCatalog):
-    catalog.cuts["shop.orders"] = cut_of("shop.orders", 7, {"s3.region": "eu-1"})
-    assert client.get(ORDERS).json()["config"] == {"s3.region": "eu-1"}
-
-
 @pytest.mark.parametrize("tags", [SEVEN, f"W/{SEVEN}", f'"6", {SEVEN}', "*"])
 def test_a_client_that_has_the_newest_cut_gets_no_body(client: TestClient, tags: str):
     answer = client.get(ORDERS, headers={"if-none-match": tags})
@@ -224,16 +220,14 @@ def test_without_keys_for_engines_none_are_given_out(client: TestClient):
 
 def test_keys_for_engines_come_with_each_table_that_the_token_may_see(client: TestClient, catalog: MemoryCatalog):
     keys = {"s3.access-key-id": "reader", "s3.secret-access-key": "hush"}
-    for name, cut in catalog.cuts.items():
-        if isinstance(cut, CutAnswer):
-            catalog.cuts[name] = replace(cut, storage=keys, metadata_location="s3://lake/w/1.metadata.json")
+    catalog.storage = Storage(prefix="s3://lake/", config=keys)
     loaded = client.get(ORDERS).json()
     assert loaded["config"] == keys
     assert loaded["storage-credentials"] == [{"prefix": "s3://lake/", "config": keys}]
     assert client.get(f"{ORDERS}/credentials").json() == {"storage-credentials": loaded["storage-credentials"]}
     refused = client.get("/v1/namespaces/shop/tables/none/credentials")
     assert refused.status_code == 404
-    assert "hush" not in repr(catalog.cuts)
+    assert "hush" not in repr(catalog.storage)
     assert error(client.get("/v1/namespaces/shop/tables/none/credentials")) == (404, "NoSuchTableException")
 
 

@@ -24,7 +24,9 @@ def settings(tmp_path: Path, **values: str) -> Settings:
 
 
 def test_engines_get_the_keys_that_read_and_where_the_store_is(tmp_path: Path):
-    given = handed_out(settings(tmp_path, **STORE, **KEYS))
+    found = handed_out(settings(tmp_path, **STORE, **KEYS))
+    given = found.config
+    assert found.credentials() == [{"prefix": "s3://lake/", "config": given}]
     assert given == {
         "s3.access-key-id": "reader",
         "s3.secret-access-key": "r-secret",
@@ -34,10 +36,10 @@ def test_engines_get_the_keys_that_read_and_where_the_store_is(tmp_path: Path):
         "s3.endpoint": "http://127.0.0.1:9000",
     }
     assert not {"writer", "w-secret"} & {*given.values()}
-    assert handed_out(settings(tmp_path, **STORE)) == {}
+    assert handed_out(settings(tmp_path, **STORE)).credentials() == []
     of_aws = {"HARNESS_WAREHOUSE": "s3://lake/w", "HARNESS_S3_REGION": "eu-central-1", **KEYS}
-    found = handed_out(settings(tmp_path, **of_aws))
-    assert (found["s3.region"], "s3.endpoint" in found, found["s3.path-style-access"]) == (
+    of = handed_out(settings(tmp_path, **of_aws)).config
+    assert (of["s3.region"], "s3.endpoint" in of, of["s3.path-style-access"]) == (
         "eu-central-1", False, "false",
     )  # fmt: skip
 
@@ -58,4 +60,5 @@ def test_keys_that_cannot_be_meant_are_refused_and_not_shown(tmp_path: Path, val
 
 
 def test_settings_do_not_show_them(tmp_path: Path):
-    assert "r-secret" not in repr(settings(tmp_path, **STORE, **KEYS))
+    found = settings(tmp_path, **STORE, **KEYS)
+    assert "r-secret" not in repr(found) + repr(handed_out(found))

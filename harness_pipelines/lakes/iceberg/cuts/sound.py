@@ -105,8 +105,8 @@ def _hidden(deletes: DataFile, io: FileIO) -> Mapping[str, int]:
         return {path: deletes.record_count}
     with _readable(deletes.file_path), damage_named(io, deletes.file_path):
         with fresh(io).new_input(deletes.file_path).open() as stream:
-            counts = read_columns(stream, ["file_path"]).column("file_path").value_counts()
-        return {one["values"]: one["counts"] for one in counts.to_pylist()}
+            paths = read_columns(stream, ["file_path"], repeated=["file_path"]).column("file_path")
+        return {one["values"]: one["counts"] for one in paths.value_counts().to_pylist()}
 
 
 def _entries(manifests: Iterable[ManifestFile], io: FileIO, *, content: ManifestContent) -> Iterator[ManifestEntry]:
