@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
+import pyarrow as pa
 import pytest
 
 import harness_pipelines as hp
