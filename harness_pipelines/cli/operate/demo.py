@@ -90,7 +90,7 @@ def _tell(scenario: Scenario, result: DemoResult, *, s3: bool) -> None:
         "services down                    # stops the embedded services; the data stays",
     ):
         click.echo(f"  {program} {command}")
-    if s3:  # engines need keys of the store, which the harness does not give out
+    if s3:  # engines need keys of the store: they are not printed
         return
     click.echo("\nread it by other engines: copy the first three lines and those of an engine into a shell\n")
     for line in attach_lines(table, program):
