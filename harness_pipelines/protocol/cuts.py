@@ -247,16 +247,14 @@ def shows_all_of(cut: HasOrder, *, version: int, bounds: CutBounds) -> bool:
     return cut.version >= version and all(ends.get(p, -1) >= high for p, (_, _, _, high) in bounds.items())
 
 
-def is_young(
-    published_at: datetime, until: datetime, *, now: datetime, every: timedelta = REUSE, keep: timedelta
-) -> bool:
-    """True if a cut may be served without a look, since it was published less than *every* ago, by whatever server.
+def is_young(looked_at: datetime, until: datetime, *, now: datetime, every: timedelta = REUSE, keep: timedelta) -> bool:
+    """True if a cut may be served without a look, since its maker's was less than *every* ago, whatever server it was.
 
     Or less than the part of the time that files stay by which the ledger is never full: the longest *keep* of all
     servers counts, since who serves a cut for longer than its maker promised has moved *until*. All times are by the
-    ledger's clock, so that several servers make no more cuts than one.
+    ledger's clock, so that several servers make no more cuts than one. Where it was set back, they look.
     """
-    return now - published_at < max(every, max(keep, until - published_at) / CUTS_ALIVE_MAX)
+    return timedelta(0) <= now - looked_at < max(every, max(keep, until - looked_at) / CUTS_ALIVE_MAX)
 
 
 def may_forget(until: datetime, *, now: datetime, grace: timedelta) -> bool:

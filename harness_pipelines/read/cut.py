@@ -135,7 +135,7 @@ class Cutter:
             raise CutOvertaken(f"{table.name}: cut {newest.snapshot_id} is retired: {damage}") from damage
         except CutsFull:
             newest, clock = self._stores.cuts.newest(table)
-            if newest is None or newest.is_over or clock - newest.published_at > FULL_MAX:
+            if newest is None or newest.is_over or clock - newest.looked_at > FULL_MAX:
                 raise
             return self._again(table, newest, clock)
 
@@ -234,7 +234,7 @@ class Cutter:
         if newest.is_over:
             return False
         is_seen = self._looked is not None and self._looked[0] == newest.sequence
-        return is_young(newest.published_at, newest.until, now=clock, every=self._every, keep=self._keep) or (
+        return is_young(newest.looked_at, newest.until, now=clock, every=self._every, keep=self._keep) or (
             is_seen and self._looked is not None and now - self._looked[1] < self._every.total_seconds()
         )
 

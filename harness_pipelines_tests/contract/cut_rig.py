@@ -97,7 +97,7 @@ class CutWorld:
 
     def pause(self) -> None:
         """Let the newest cut be no longer so young that it is given out without a look."""
-        earlier = "UPDATE harness.cuts SET published_at = published_at - interval '1 minute' WHERE table_id = %s"
+        earlier = "UPDATE harness.cuts SET looked_at = looked_at - interval '1 minute' WHERE table_id = %s"
         self.rig.ask(earlier, [self.row.table_id])
 
     def cut(self) -> Cut:

@@ -232,7 +232,8 @@ def test_a_longer_promise_counts_though_another_server_has_just_served_the_cut(s
     server.cuts.serve(cut, keep=MINUTE)
     served, now = server.cuts.newest(server.table)
     assert served is not None and HOUR - MINUTE < served.until - now <= HOUR
-    assert served.published_at == cut.published_at < served.served_at
+    assert cut.looked_at < served.published_at == cut.published_at < served.served_at
+    assert served.looked_at == cut.looked_at
 
 
 def test_a_cut_whose_time_has_ended_is_not_served_again(server: Server, real: RealRig):

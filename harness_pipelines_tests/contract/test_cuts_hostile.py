@@ -191,7 +191,10 @@ def noted(real: RealRig, table: TableRow, end: int, *, ago: timedelta = timedelt
 
 
 def aged(real: RealRig, table: TableRow, by: timedelta) -> None:
-    real.ask("UPDATE harness.cuts SET published_at = published_at - %s WHERE table_id = %s", [by, table.table_id])
+    real.ask(
+        "UPDATE harness.cuts SET published_at = published_at - %s, looked_at = looked_at - %s WHERE table_id = %s",
+        [by, by, table.table_id],
+    )
 
 
 def test_a_cut_above_the_end_of_the_log_is_left_behind_once_a_worker_has_seen_the_end(

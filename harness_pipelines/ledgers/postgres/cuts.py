@@ -88,6 +88,7 @@ class Cuts:
         return Cut(
             **{word: getattr(draft, word) for word in CutDraft.__dataclass_fields__},
             table_id=table.table_id,
+            looked_at=row["looked_at"],
             published_at=row["served_at"],
             served_at=row["served_at"],
             until=row["until"],
@@ -188,6 +189,7 @@ def _cut(row: Mapping[str, Any]) -> Cut:
         chunks=tuple(chunk_from_json(one) for one in row["chunks"]) if alive else (),
         parts={name: CutPart(**part) for name, part in row["parts"].items()} if alive else {},
         files=tuple(row["files"]) if alive else (),
+        looked_at=row["looked_at"],
         published_at=row["published_at"],
         served_at=row["served_at"],
         until=row["until"],
@@ -206,6 +208,7 @@ def _none_yet(row: Mapping[str, Any]) -> Cut:
         bounds={},
         metadata="",
         chunks=(),
+        looked_at=row["now"],
         published_at=row["now"],
         served_at=row["now"],
         until=row["now"],

@@ -86,7 +86,8 @@ class Cut(CutDraft):
     """A cut that the ledger knows: its files stay until *until*."""
 
     table_id: int
-    published_at: datetime  #: by the ledger's clock, as the next two
+    looked_at: datetime  #: by the ledger's clock, as the next three; it shows all that was there then
+    published_at: datetime
     served_at: datetime
     until: datetime
 

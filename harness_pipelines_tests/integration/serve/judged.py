@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, TableRig
 
 SOON: Mapping[str, Any] = {"tier": {"max_age": "1s"}, "freshness": {"lake": "2s"}}
+EVERY_S = 0.2  #: for at most so long a cut is given out after its look: 100 ms, or a 5,000th of `--keep` (15 minutes)
 STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.COMPACT, Stage.OTREE})
 Read = Callable[[str], pa.Table]  #: rows of a table by its name, through the catalog
 Row = tuple[Any, ...]
@@ -50,10 +52,17 @@ def moving(rig: TableRig) -> Iterator[None]:
             producer.join()
 
 
-def moved(rig: TableRig, before: object) -> Mapping[int, tuple[int, int]]:
-    """Wait until the table has other ends than *before*, and return these."""
-    wait_until(lambda: rig.status() != before, f"{rig.name} moves")
-    return rig.status()
+def ends_of(rig: TableRig) -> Mapping[int, int]:
+    """Where the records end, by partition."""
+    return {partition: high for partition, (_, high) in rig.status().items()}
+
+
+def moved(rig: TableRig, before: Mapping[int, int]) -> Mapping[int, int]:
+    """Wait until records came after *before*, and return the new ends, which a read that begins now must show."""
+    wait_until(lambda: ends_of(rig) != before, f"{rig.name} moves")
+    ends, due = ends_of(rig), time.monotonic() + EVERY_S
+    wait_until(lambda: time.monotonic() >= due, "no cut from before these ends is given out", every_s=EVERY_S / 10)
+    return ends
 
 
 def reverted(rig: TableRig) -> bool:
@@ -76,40 +85,42 @@ def changed(rig: TableRig, number: int, times: int) -> None:
 
 
 def read_append(harness: hp.Harness, kafka: KafkaRig, read: Read, *, times: int) -> None:
-    """Raises: AssertionError for a read that is no cut, or shows less than the one before it."""
+    """Raises: AssertionError for a read that is no cut, or shows less than was there or than the one before it."""
     rig = TableRig(harness, kafka, views="both", layout={"columns": ["n"], "regions": 4}, **SOON)
-    reads = list[Counter[Row]]()
+    columns = (*COORDINATES, "id")
+    reads = list[tuple[Mapping[int, int], Counter[Row]]]()
     with moving(rig):
-        at = None
+        at: Mapping[int, int] = {}
         for number in range(times):
             changed(rig, number, times)
             at = moved(rig, at)
-            reads.append(rows_of(read(rig.name), (*COORDINATES, "id")))
+            reads.append((at, rows_of(read(rig.name), columns)))
         wait_until(lambda: rig.stores.ledger.head(rig.table.row).batch is not None, "something was merged")
-        reads.append(rows_of(read(rig.name), (*COORDINATES, "id")))
+        reads.append((at, rows_of(read(rig.name), columns)))
     truth, before = rig.truth, {0: 0, 1: 0}
-    for number, found in enumerate(reads):
+    for number, (low, found) in enumerate(reads):
         assert not found - truth, f"read {number} has rows that nobody produced, or doubled ones"
         ends = {p: 1 + max((row[1] for row in found if row[0] == p), default=-1) for p in before}
         assert found.total() == sum(ends.values()), f"read {number} has holes: {ends}"
         assert all(ends[p] >= before[p] for p in ends), f"read {number} goes back: {before}, {ends}"
+        assert all(ends[p] >= low.get(p, 0) for p in ends), f"read {number} is stale: {low}, {ends}"
         before = ends
-    assert len({found.total() for found in reads}) > times // 3, "the data did not move"
+    assert len({found.total() for _, found in reads}) > times // 3, "the data did not move"
 
 
 def read_keyed(harness: hp.Harness, kafka: KafkaRig, read: Read, *, times: int) -> None:
-    """Raises: AssertionError for a read that is no state of the log, or of an earlier one than the read before it."""
+    """Raises: AssertionError for a read that is no state of the log, or of one before what was there or was read."""
     rig = KeyedRig(harness, kafka, **SOON)
     columns = ("id", "region", "n", "s", *COORDINATES)
-    reads = list[Counter[Row]]()
+    reads = list[tuple[Mapping[int, int], Counter[Row]]]()
     rig.produce(30)
     rig.merge_all()
     with moving(rig):
-        at = None
+        at: Mapping[int, int] = {}
         for number in range(times):
             changed(rig, number, times)
             at = moved(rig, at)
-            reads.append(rows_of(read(rig.name), columns))
+            reads.append((at, rows_of(read(rig.name), columns)))
 
     def state(partition: int, end: int) -> set[Row]:
         """Without the column that was added."""
@@ -118,11 +129,11 @@ def read_keyed(harness: hp.Harness, kafka: KafkaRig, read: Read, *, times: int) 
     ends = {p: 1 + max(at) for p, at in rig.kafka.acked(rig.topic).items() if at}
     for partition, end in ends.items():
         before = 0
-        for number, found in enumerate(reads):
+        for number, (there, found) in enumerate(reads):
             mine = {row for row in found if row[-2] == partition}
-            low = max([before, *(row[-1] + 1 for row in mine)])
-            found_at = next((at for at in range(low, end + 1) if state(partition, at) == mine), None)
+            low = max([before, there.get(partition, 0), *(row[-1] + 1 for row in mine)])
+            found_at = next((one for one in range(low, end + 1) if state(partition, one) == mine), None)
             assert found_at is not None, f"read {number} is no state of partition {partition} at {low} or later"
             before = found_at
-    assert all(found.total() == len(found) for found in reads), "a row is there twice"
-    assert len({frozenset(found) for found in reads}) > times // 3, "the data did not move"
+    assert all(found.total() == len(found) for _, found in reads), "a row is there twice"
+    assert len({frozenset(found) for _, found in reads}) > times // 3, "the data did not move"

@@ -378,7 +378,7 @@ def test_a_cut_has_a_time_before_that_of_the_transactions_that_read_it():
 
 
 def young_for(*, every: timedelta, keep: timedelta, until: timedelta) -> timedelta:
-    """For how long after its publication a cut is given out without a look, to a tenth of a second."""
+    """For how long after its look a cut is given out without a look, to a tenth of a second."""
     tenth = timedelta(milliseconds=100)
     ages = [n * tenth for n in range(1, 400)]
     return next(a for a in ages if not is_young(NOW, NOW + until, now=NOW + a, every=every, keep=keep)) - tenth
@@ -392,6 +392,7 @@ def test_a_cut_is_given_out_without_a_look_for_a_short_time_and_longer_the_longe
     assert young_for(every=short, keep=MINUTE, until=day) == timedelta(seconds=17.2), "another server promised a day"
     hours = timedelta(hours=5)  # a table that rests: its cut is old, and was prolonged all the time
     assert not is_young(NOW, NOW + hours + MINUTE, now=NOW + hours, every=short, keep=MINUTE)
+    assert not is_young(NOW, NOW + MINUTE, now=NOW - short, every=short, keep=MINUTE), "the ledger's clock was set back"
 
 
 def test_a_row_goes_when_the_grace_after_its_promise_has_passed():

@@ -40,7 +40,8 @@ class Book:
             raise CutOvertaken("another server was faster")
         assert draft.snapshot_id not in {cut.snapshot_id for cut in self.cuts}, "F2: one id is one cut"
         words = {word: getattr(draft, word) for word in CutDraft.__dataclass_fields__}
-        cut = Cut(**words, table_id=table.table_id, published_at=self.now, served_at=self.now, until=self.now + keep)
+        now = self.now
+        cut = Cut(**words, table_id=table.table_id, looked_at=now, published_at=now, served_at=now, until=now + keep)
         self.cuts.append(cut)
         return cut
 

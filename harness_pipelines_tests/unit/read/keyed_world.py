@@ -330,5 +330,5 @@ class World:
 def cut_of(sequence: int, chunks: tuple[Chunk, ...]) -> Cut:
     return Cut(
         snapshot_id=sequence, sequence=sequence, timestamp_ms=0, version=1, schema_version=1, bounds={}, metadata="",
-        chunks=chunks, table_id=1, published_at=AT, served_at=AT, until=AT,
+        chunks=chunks, table_id=1, looked_at=AT, published_at=AT, served_at=AT, until=AT,
     )  # fmt: skip

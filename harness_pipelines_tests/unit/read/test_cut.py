@@ -27,7 +27,7 @@ TABLE: Any = SimpleNamespace(
 def known(sequence: int, *, over: bool = False) -> Cut:
     return Cut(
         snapshot_id=0 if over else sequence, sequence=sequence, timestamp_ms=0, version=1, schema_version=1, bounds={},
-        metadata="", chunks=(), table_id=1, published_at=AT - HOUR, served_at=AT, until=AT + HOUR,
+        metadata="", chunks=(), table_id=1, looked_at=AT - HOUR, published_at=AT - HOUR, served_at=AT, until=AT + HOUR,
     )  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def test_a_merged_state_that_shows_less_or_nothing_is_not_served(
 
 def test_a_long_keep_makes_fewer_cuts_so_that_the_ledger_takes_them(world: World):
     """However many servers there are: what counts is when the newest one was published, by whatever server."""
-    world.newest = replace(known(7), published_at=AT, until=AT + timedelta(hours=2))
+    world.newest = replace(known(7), looked_at=AT, until=AT + timedelta(hours=2))
     for age_s, looks in ((1.3, 0), (1.5, 2)):
         world.now_s = 1000.0 + age_s
         for cutter in (world.cutter(keep_s=7200.0, every_s=0.1), world.cutter(keep_s=60.0, every_s=0.1)):
@@ -176,8 +176,16 @@ def test_a_long_keep_makes_fewer_cuts_so_that_the_ledger_takes_them(world: World
         assert world.looks == looks, "files of the other server's are kept for two hours"
 
 
+@pytest.mark.parametrize(("made_s", "looks"), [(0.0, 0), (0.2, 1)])
+def test_a_cut_that_took_long_to_make_is_as_old_as_its_look(world: World, made_s: float, looks: int):
+    looked_at, until = AT - timedelta(seconds=made_s), AT + timedelta(seconds=60)
+    world.newest = replace(known(7), looked_at=looked_at, published_at=AT, until=until)
+    world.cutter(keep_s=60.0, every_s=0.1).load(TABLE)
+    assert world.looks == looks
+
+
 def test_a_cut_of_another_server_that_promised_less_is_kept_for_as_long_as_this_one_promises(world: World):
-    world.newest = replace(known(7), published_at=AT, until=AT + timedelta(seconds=60))
+    world.newest = replace(known(7), looked_at=AT, until=AT + timedelta(seconds=60))
     world.cutter(keep_s=60.5, every_s=0.1).load(TABLE)
     assert world.served == [], "less than a second is missing"
     world.cutter(keep_s=600.0, every_s=0.1).load(TABLE)
@@ -238,7 +246,7 @@ def test_a_table_with_as_many_cuts_as_there_may_be_is_served_by_a_young_one(
 
     monkeypatch.setattr(module, "shows", lambda *_: False)
     monkeypatch.setattr(Cutter, "_made", full)
-    world.newest = replace(known(7), published_at=AT - timedelta(seconds=age_s))
+    world.newest = replace(known(7), looked_at=AT - timedelta(seconds=age_s))
     cutter = world.cutter(keep_s=900.0, every_s=0.1)
     if serves:
         assert cutter.load(TABLE).cut.sequence == 7

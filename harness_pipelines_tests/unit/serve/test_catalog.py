@@ -34,8 +34,8 @@ class NoCut(HarnessError):
 def cut(number: int = 1) -> Cut:
     return Cut(
         snapshot_id=number, sequence=number, timestamp_ms=0, version=1, schema_version=1, bounds={},
-        metadata=f"file:///lake/{number}.metadata.json", chunks=(), table_id=1, published_at=AT, served_at=AT,
-        until=AT,
+        metadata=f"file:///lake/{number}.metadata.json", chunks=(), table_id=1, looked_at=AT,
+        published_at=AT, served_at=AT, until=AT,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ WHERE t.table_id = %(table_id)s
 SELECT harness.cut_prepare(%(table_id)s)
 
 -- name: publish
-SELECT served_at, until FROM harness.cut_publish(
+SELECT looked_at, served_at, until FROM harness.cut_publish(
     %(table_id)s::integer, %(sequence)s::bigint, %(snapshot_id)s::bigint, %(timestamp_ms)s::bigint, %(version)s::bigint,
     %(schema_version)s::integer, %(bounds)s::jsonb, %(metadata)s::text, %(chunks)s::jsonb, %(parts)s::jsonb,
     %(files)s::text[], %(previous)s::bigint, %(lease_id)s::uuid, %(keep)s::interval)

@@ -23,6 +23,7 @@ CREATE TABLE harness.cuts (
     number         bigint NOT NULL,            -- how many cuts of the table there were, with this one
     history        text NOT NULL DEFAULT harness.history(), -- that it was published in
     made_by        name NOT NULL DEFAULT session_user,
+    looked_at      timestamptz NOT NULL DEFAULT clock_timestamp(), -- it shows all that was there then
     published_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     served_at      timestamptz NOT NULL,
     until          timestamptz NOT NULL,
@@ -32,7 +33,7 @@ CREATE TABLE harness.cuts (
     CONSTRAINT cuts_last_a_day CHECK (until <= served_at + interval '24 hours'),
     CONSTRAINT cuts_in_time CHECK (
         served_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND until >= '1970-01-01Z'
-        AND published_at BETWEEN '1970-01-01Z' AND '9000-01-01Z'
+        AND looked_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND published_at BETWEEN '1970-01-01Z' AND '9000-01-01Z'
         AND coalesce(replaced_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)
         AND coalesce(retired_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)),
     CONSTRAINT cuts_are_small CHECK ( -- as `protocol.cuts` has it
@@ -145,6 +146,21 @@ BEGIN
 END;
 $$;
 
+-- As it was, but that a lease is born when its statement came in, so that the statement sees all that was there by then.
+CREATE OR REPLACE FUNCTION harness.lease_take(
+    its_id uuid, of_table integer, of_version bigint, its_bounds jsonb, its_holder text, lasts interval
+) RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    began timestamptz := statement_timestamp();
+    ends timestamptz := began + least(lasts, interval '24 hours');
+BEGIN
+    INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born, taken_by)
+    VALUES (its_id, of_table, of_version, its_bounds, its_holder, ends, began, session_user);
+    RETURN ends;
+END;
+$$;
+
 -- Publish a cut whose files are written, as the one after the cut with the sequence *after*. A cut that is over or retired is
 -- followed by one that was made after any larger number, since `cuts/newest` counts on from it by the clock. HP001: the lease of the
 -- maker is over, or was taken more than two minutes ago: expire may take its files for orphans. HP016: another cut came
@@ -153,7 +169,7 @@ $$;
 CREATE FUNCTION harness.cut_publish(
     of_table integer, its_sequence bigint, its_snapshot bigint, its_timestamp bigint, of_version bigint, of_schema integer,
     its_bounds jsonb, its_metadata text, its_chunks jsonb, its_parts jsonb, its_files text[],
-    "after" bigint, of_lease uuid, lasts interval, OUT served_at timestamptz, OUT until timestamptz
+    "after" bigint, of_lease uuid, lasts interval, OUT looked_at timestamptz, OUT served_at timestamptz, OUT until timestamptz
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     last     harness.cuts;
@@ -180,7 +196,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the table is not there any more' USING ERRCODE = 'HP022';
     END IF;
-    PERFORM FROM harness.leases l
+    SELECT l.born INTO looked_at FROM harness.leases l
     WHERE l.lease_id = of_lease AND l.table_id = of_table AND l.version = of_version AND l.until > clock_timestamp()
       AND l.born > clock_timestamp() - interval '2 minutes' AND l.taken_by = session_user;
     IF NOT FOUND THEN
@@ -250,9 +266,9 @@ BEGIN
     served_at := clock_timestamp();
     until := served_at + least(greatest(lasts, interval '0'), interval '24 hours');
     INSERT INTO harness.cuts (table_id, sequence, snapshot_id, timestamp_ms, version, schema_version, bounds, metadata, chunks,
-                              parts, files, number, published_at, served_at, until)
+                              parts, files, number, looked_at, published_at, served_at, until)
     VALUES (of_table, its_sequence, its_snapshot, its_timestamp, of_version, of_schema, its_bounds, its_metadata, its_chunks,
-            its_parts, its_files, coalesce(last.number, 0) + 1, served_at, served_at, until);
+            its_parts, its_files, coalesce(last.number, 0) + 1, looked_at, served_at, served_at, until);
 END;
 $$;
 
