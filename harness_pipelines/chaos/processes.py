@@ -97,10 +97,13 @@ class Child:
 
 
 class Worker:
-    """`harness run` under a supervisor: started again after a kill, and when it ends by itself with "try again"."""
+    """`harness run`, or another command that stays, under a supervisor.
+
+    It is started again after a kill, and when it ends by itself with "try again".
+    """
 
     def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
-        self._command = [sys.executable, "-X", "faulthandler", "-m", "harness_pipelines.cli.main", "run", *arguments]
+        self._command = [sys.executable, "-X", "faulthandler", "-m", "harness_pipelines.cli.main", *arguments]
         self._env, self._log = dict(env), log
         self._process: subprocess.Popen[bytes] | None = None
         self._start_at: float | None = time.monotonic()

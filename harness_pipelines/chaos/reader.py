@@ -34,7 +34,7 @@ from harness_pipelines.read.tail import read_tail
 from harness_pipelines.read.union import read_arrow
 from harness_pipelines.show.logs import configure_logging
 
-REST_S = {"arrow": 0.4, "spark": 6.0}
+REST_S = {"arrow": 0.4, "spark": 6.0, "served": 0.6}
 LEASES = {"spark": timedelta(minutes=10)}  #: it is not renewed while Spark reads
 REST_SHARE = 2.0  #: a reader rests twice as long as its read took: the machine has other work
 AWAY_S = 0.3
@@ -113,10 +113,17 @@ class Reader:
     """Reads of one engine; every one must be exactly its cut, and none may be older than the one before."""
 
     def __init__(
-        self, harness: hp.Harness, watched: Iterable[Watched], *, engine: str, stopping: threading.Event
+        self,
+        harness: hp.Harness,
+        watched: Iterable[Watched],
+        *,
+        engine: str,
+        stopping: threading.Event,
+        behind_s: float = 0.0,
     ) -> None:
+        """*behind_s*: a read shows what was there so long before it began."""
         self._harness, self._watched, self._engine = harness, list(watched), engine
-        self._stopping = stopping
+        self._stopping, self._behind_s = stopping, behind_s
         self._dice = random.Random(engine)
 
     def run(self) -> None:
@@ -124,7 +131,7 @@ class Reader:
             for one in self._watched:
                 began = time.monotonic()
                 told = self._told(one)
-                tell({"table": one.name, "began": began, "ended": time.monotonic(), **told})
+                tell({"table": one.name, "began": began - self._behind_s, "ended": time.monotonic(), **told})
                 took = time.monotonic() - began
                 self._stopping.wait(max(REST_S[self._engine], REST_SHARE * took) if "highs" in told else AWAY_S)
                 if self._stopping.is_set():
@@ -141,7 +148,7 @@ class Reader:
 
     def _once(self, one: Watched) -> dict[str, Any]:
         table = self._harness.table(one.name)
-        cut, rows = self._read(table, at=None)
+        cut, rows = self._head(table)
         seen_at = time.monotonic()
         if not self._await_cover(one.truth, cut):
             return {"unavailable": "the run ended before the producer heard of all records of this read"}
@@ -157,6 +164,10 @@ class Reader:
         told["highs"] = {str(p): offset for p, offset in cut.buffer.items()}
         told["lake"] = {str(p): offset for p, offset in cut.stream.items()}
         return told | ({"wrong": wrong} if wrong else {}) | ({"unrepeatable": changed} if changed else {})
+
+    def _head(self, table: hp.Table) -> tuple[Cut, pa.Table]:
+        """What a read shows now."""
+        return self._read(table, at=None)
 
     def _read(self, table: hp.Table, *, at: int | None) -> tuple[Cut, pa.Table]:
         plan = table.plan(at=at, lease=LEASES.get(self._engine))
@@ -196,13 +207,17 @@ class Reader:
         return True
 
 
+def watched_in(folder: Path, first: str) -> list[Watched]:
+    """The tables of a run whose producer writes its journals to *folder*."""
+    return [Watched(name=s.name(first), truth=Truth(journal_of(folder, s), s)) for s in SUBJECTS]
+
+
 def main() -> None:
     engine, first, folder = sys.argv[1:]
     stopping = stop_with_parent()
     configure_logging()
     with hp.connect() as harness:
-        watched = [Watched(name=s.name(first), truth=Truth(journal_of(Path(folder), s), s)) for s in SUBJECTS]
-        Reader(harness, watched, engine=engine, stopping=stopping).run()
+        Reader(harness, watched_in(Path(folder), first), engine=engine, stopping=stopping).run()
 
 
 if __name__ == "__main__":

@@ -27,12 +27,14 @@ POSTGRES = frozenset(
 KAFKA = frozenset({Kind.KAFKA_KILL, Kind.KAFKA_STOP})
 SPARK = frozenset({Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP})
 STORE = frozenset({Kind.STORE_KILL, Kind.STORE_STOP})
+SERVER = frozenset({Kind.SERVER_KILL, Kind.SERVER_STOP})
 #: What only moves need: ingest and reads of the buffer continue without it.
 HOLDS_UP_MOVES = SPARK | STORE
 #: The faults by which a reader of each engine may fail, by name; no other may reach it at all.
 MAY_FAIL_BY: Mapping[str, frozenset[Kind]] = {
     "arrow": POSTGRES | STORE,
     "spark": POSTGRES | SPARK | STORE,
+    "served": POSTGRES | SERVER | STORE,
 }
 
 

@@ -31,7 +31,6 @@ FLOW_S = 600.0  #: for the first records to reach the lake, on a machine that ha
 STILL_S = 150.0  #: no fault is active and nothing moves: the table is stuck
 RUNS_S = 660.0  #: longer than Dagster's sensors let a stage wait whose runs failed again and again
 PRODUCER_END_S = 60.0
-READERS = ("arrow", "spark")
 
 Reached = dict[str, dict[int, int]]  #: per table and partition
 
@@ -102,12 +101,18 @@ class Storm:
         self._began: queue.SimpleQueue[tuple[Fault, float]] = queue.SimpleQueue()
         self._running: list[tuple[Fault, Future[bool]]] = []
         self._seen: Reached = {name: {} for name in self.truths}  # the newest that reads showed
+        self._last: dict[tuple[str, str], Mapping[str, int]] = {}  # where the last right read of each reader ended
         self._producer = world.child("producer", "producer", str(world.home), str(result.options.rate))
         self._readers: dict[str, tuple[str, Child]] = {}
-        for number, engine in enumerate(READERS):
+        of = (result.options.table, str(world.home))
+        readers = {
+            "arrow": ("reader", "arrow", *of),
+            "spark": ("reader", "spark", *of),
+            "served": ("served", world.url, world.token, *of),
+        }
+        for number, (engine, (module, *words)) in enumerate(readers.items()):
             name = f"reader-{number}-{engine}"
-            child = world.child(name, "reader", engine, result.options.table, str(world.home))
-            self._readers[name] = (engine, child)
+            self._readers[name] = (engine, world.child(name, module, *words))
         self._say_at = time.monotonic() + PROGRESS_S
         self._blows_from = inf
         # When the last right read of each was seen.
@@ -142,6 +147,7 @@ class Storm:
         self._refresh()
         if self._await_lake():
             self._say(f"everything is in the lake after {time.monotonic() - began:.1f} s")
+            self._await_readers()
         else:
             self.find(self._stuck())
         for _, child in self._readers.values():
@@ -157,9 +163,9 @@ class Storm:
                 self.find(f"no move of {', '.join(outage.unmoved)} that began after the fault {outage.fault} was seen")
 
     def _end_workers(self) -> None:
-        for mover in self._world.movers:
-            mover.end()
-        for worker in self._world.workers:
+        for one in (*self._world.movers, *self._world.servers):
+            one.end()
+        for worker in (*self._world.workers, *self._world.servers):
             for defect in (*worker.defects, *worker.broken_stages):
                 self.find(defect)
         self._result.worker_starts = sum(worker.starts for worker in self._world.workers)
@@ -296,6 +302,7 @@ class Storm:
                 self.find(f"{name}, {table}: " + "; ".join(told["wrong"]))
                 return
             self._right_at[name, table] = told["ended"]
+            self._last[name, table] = told["highs"]
             self._recover(told)
             return
         result.unavailable += 1
@@ -388,6 +395,14 @@ class Storm:
             still_s = RUNS_S if self._world.of_dagster else STILL_S
             if not self._await(lambda before=before: self._stand() != before, still_s):  # type: ignore[misc]
                 return False
+
+    def _await_readers(self) -> None:
+        """Each reader shows all that was acknowledged."""
+        ends = {name: {str(p): high for p, high in truth.highs.items()} for name, truth in self.truths.items()}
+        due = [(reader, table) for reader in self._readers for table in ends]
+        if not self._await(lambda: all(self._last.get(one) == ends[one[1]] for one in due), STILL_S):
+            late = {one: self._last.get(one) for one in due if self._last.get(one) != ends[one[1]]}
+            self.find(f"{STILL_S:g} s after everything was in the lake, these show less than {ends}: {late}")
 
     def _stand(self) -> tuple[Reached, int]:
         """How far the lake is, and how many faults wait for their recovery."""

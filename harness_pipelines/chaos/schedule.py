@@ -37,6 +37,8 @@ class Kind(StrEnum):
 
     WORKER_KILL = "worker_kill"  #: SIGKILL (a new worker)
     WORKER_STOP = "worker_stop"  #: SIGSTOP (SIGCONT)
+    SERVER_KILL = "server_kill"  #: SIGKILL of `harness serve` (a new server)
+    SERVER_STOP = "server_stop"  #: SIGSTOP of it (SIGCONT)
     CUT_POSTGRES = "cut_postgres"  #: connections to Postgres are cut at chosen bytes
     CUT_SPARK = "cut_spark"  #: the same of connections to Spark Connect
     ROTATE = "rotate"  #: the buffer gets a new segment and the one that is written to is closed
@@ -93,6 +95,8 @@ _STOPPED_SHARE = 0.6  #: of the acts that have crash points
 LIGHT = (
     *(Kind.WORKER_KILL,) * 3,
     *(Kind.WORKER_STOP,) * 2,
+    *(Kind.SERVER_KILL,) * 2,
+    *(Kind.SERVER_STOP,) * 1,
     *(Kind.CUT_POSTGRES,) * 3,
     *(Kind.CUT_SPARK,) * 1,
     *(Kind.ROTATE,) * 1,
@@ -126,6 +130,8 @@ LULL_S = 45.0  #: between two rounds: time to publish, merge and compact, so tha
 _LASTS_S = {
     Kind.WORKER_KILL: (0.2, 5.0),
     Kind.WORKER_STOP: (0.5, 10.0),  # shorter and longer than the workers' lease
+    Kind.SERVER_KILL: (0.2, 5.0),
+    Kind.SERVER_STOP: (0.5, 10.0),
     Kind.POSTGRES_AWAY: (0.5, 5.0),
     Kind.POSTGRES_STOP: (10.0, 60.0),
     Kind.KAFKA_STOP: (1.0, 8.0),

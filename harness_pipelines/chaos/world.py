@@ -30,6 +30,7 @@ from harness_pipelines.chaos.promotion import fail_over, promotions_of, unfenced
 from harness_pipelines.chaos.proxy import PostgresProxy, TcpProxy
 from harness_pipelines.chaos.reader import fingerprint, read_by_arrow
 from harness_pipelines.chaos.schedule import ACTS, WORKERS, Fault, Kind, Part
+from harness_pipelines.chaos.served import KEEP_S
 from harness_pipelines.chaos.standby import await_server
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery
 from harness_pipelines.protocol.reading.plan import ReadPlan
@@ -74,6 +75,7 @@ class World:
         self.keep = False  #: keep the home, with the logs, at the end
         self.workers: list[Worker] = []
         self.movers: list[Worker | Orchestrator] = []  #: the workers, and Dagster
+        self.servers: list[Worker] = []  #: `harness serve`
         self.of_dagster = {GROWING.name(table)} if dagster else set()  #: the tables that no worker has
         self._children: list[Child] = []  #: that may still run
         self.told: queue.SimpleQueue[tuple[Fault, Mapping[str, Any]]] = queue.SimpleQueue()  #: by what has words
@@ -105,6 +107,7 @@ class World:
         self._stack.callback(self._services.down)
         self._endpoints = self._services.up(s3=self._s3)
         self.metrics_ports = free_ports(WORKERS, home=self.home, name="metrics", taken=frozenset())
+        [self._port] = free_ports(1, home=self.home, name="serve", taken=frozenset(self.metrics_ports))
         own = self._endpoints.fill(Settings(home=self.home))
         assert own.dsn and own.kafka and own.spark
         self.postgres_proxy = PostgresProxy(own.dsn)
@@ -119,6 +122,8 @@ class World:
         self.tables = {subject.name(self._name): self._apply(subject) for subject in SUBJECTS}
         self.workers = [self._worker(number) for number in range(WORKERS)]
         self.movers = [*self.workers, *self._dagster(own, through)]
+        self.token = self.harness.stores.tokens.create("chaos", ["*"], lasts=None).secret
+        self.servers = [self._server(own)]
 
     def _apply(self, subject: Subject) -> hp.Table:
         recreate_topic(self.harness.settings, subject.topic, partitions=subject.partitions)
@@ -129,10 +134,24 @@ class World:
 
     def _worker(self, number: int) -> Worker:
         names = [name for name in self.tables if name not in self.of_dagster]
-        words = [*names, f"--lease={LEASE_S}s", f"--metrics-port={self.metrics_ports[number]}"]
+        words = ["run", *names, f"--lease={LEASE_S}s", f"--metrics-port={self.metrics_ports[number]}"]
         worker = Worker(words, env=self.env, log=self._log(f"worker-{number}"))
         self._stack.callback(worker.end)
         return worker
+
+    @property
+    def url(self) -> str:
+        """Of the server, whichever process that is."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def _server(self, own: Settings) -> Worker:
+        """It hands out the keys of the store, if there is one: who reads by it knows the token alone."""
+        keys = {"HARNESS_SERVE_S3_ACCESS_KEY": own.s3.access_key, "HARNESS_SERVE_S3_SECRET_KEY": own.s3.secret_key}
+        env = {**self.env, **{name: value for name, value in keys.items() if value}}
+        words = ["serve", f"--port={self._port}", f"--keep={KEEP_S:g}s"]
+        server = Worker(words, env=env, log=self._log("server"))
+        self._stack.callback(server.end)
+        return server
 
     def _dagster(self, own: Settings, spark: str) -> Iterator[Orchestrator]:
         if self.of_dagster:
@@ -153,13 +172,13 @@ class World:
 
     def supervise(self) -> None:
         """Start again what has ended, when it is time."""
-        for mover in self.movers:
-            mover.supervise()
+        for one in (*self.movers, *self.servers):
+            one.supervise()
 
     def kill(self) -> None:
         """SIGKILL for all that was started, without waiting; the home stays."""
-        for mover in self.movers:
-            mover.abandon()
+        for one in (*self.movers, *self.servers):
+            one.abandon()
         for child in self._children:
             child.abandon()
         for name in ALL_NAMES:
@@ -208,20 +227,19 @@ class World:
     def heal(self) -> None:
         """End what has not ended by itself: call it after the last fault is over."""
         self.postgres_proxy.up()
-        for worker in self.workers:
-            worker.wake()
+        for one in (*self.workers, *self.servers):
+            one.wake()
 
-    def _kill_worker(self, fault: Fault, began: Began) -> bool:
+    def _kill(self, one: Worker, fault: Fault, began: Began) -> bool:
         began()
-        return self.workers[fault.worker or 0].kill(back_after_s=fault.lasts_s)
+        return one.kill(back_after_s=fault.lasts_s)
 
-    def _stop_worker(self, fault: Fault, began: Began) -> bool:
+    def _stop(self, one: Worker, fault: Fault, began: Began) -> bool:
         began()
-        worker = self.workers[fault.worker or 0]
-        if not worker.stop():
+        if not one.stop():
             return False
         self._over.wait(fault.lasts_s)
-        worker.wake()
+        one.wake()
         return True
 
     @property
@@ -484,8 +502,10 @@ class World:
 
 
 _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
-    Kind.WORKER_KILL: World._kill_worker,
-    Kind.WORKER_STOP: World._stop_worker,
+    Kind.WORKER_KILL: lambda world, fault, began: world._kill(world.workers[fault.worker or 0], fault, began),
+    Kind.WORKER_STOP: lambda world, fault, began: world._stop(world.workers[fault.worker or 0], fault, began),
+    Kind.SERVER_KILL: lambda world, fault, began: world._kill(world.servers[0], fault, began),
+    Kind.SERVER_STOP: lambda world, fault, began: world._stop(world.servers[0], fault, began),
     Kind.CUT_POSTGRES: lambda world, fault, began: world._cut(world.postgres_proxy, fault, began),
     Kind.CUT_SPARK: lambda world, fault, began: world._cut(world.spark_proxy, fault, began),
     Kind.ROTATE: World._rotate,

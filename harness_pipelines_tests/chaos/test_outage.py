@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness_pipelines.chaos.content import DIRECT, MAIN
-from harness_pipelines.chaos.result import SPARK, STORE, Outage
+from harness_pipelines.chaos.result import MAY_FAIL_BY, SPARK, STORE, Outage
 from harness_pipelines.chaos.schedule import Fault, Kind
 
 
@@ -28,6 +28,20 @@ def test_a_fault_that_is_over_does_not():
 
 def test_nor_does_one_that_is_yet_to_come():
     assert not _outage(healed=None, read_again=None).reaches(since=90.0, until=99.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "engines"),
+    [
+        (Kind.SERVER_KILL, {"served"}),
+        (Kind.SERVER_STOP, {"served"}),
+        (Kind.SPARK_KILL, {"spark"}),
+        (Kind.POSTGRES_KILL, {"arrow", "spark", "served"}),
+        (Kind.KAFKA_KILL, set()),
+    ],
+)
+def test_a_read_may_fail_by_what_it_needs_alone(kind: Kind, engines: set[str]):
+    assert {engine for engine in MAY_FAIL_BY if _outage(kind=kind).excuses(engine, MAIN)} == engines
 
 
 def saw(outage: Outage, table: str, began: float, reads: int, lake: int = 0) -> bool:
