@@ -18,7 +18,6 @@ from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, TableRig
 
 SLOW = ("Daft", "chDB", "DataFusion", "Polars")  #: whose import takes seconds
-READS = 10
 
 
 @pytest.fixture(scope="module")
@@ -81,18 +80,23 @@ engines = pytest.mark.parametrize(
 )
 
 
+reads = pytest.mark.parametrize("reads", [10, pytest.param(50, marks=pytest.mark.long)])
+
+
+@reads
 @engines
 def test_each_read_of_an_append_table_is_a_cut_and_none_goes_back(
-    harness: hp.Harness, kafka: KafkaRig, served: Served, engine: str
+    harness: hp.Harness, kafka: KafkaRig, served: Served, engine: str, reads: int
 ):
-    read_append(harness, kafka, ENGINES[engine](served, harness), times=READS)
+    read_append(harness, kafka, ENGINES[engine](served, harness), times=reads)
 
 
+@reads
 @engines
 def test_each_read_of_a_keyed_table_is_a_state_and_none_goes_back(
-    harness: hp.Harness, kafka: KafkaRig, served: Served, engine: str
+    harness: hp.Harness, kafka: KafkaRig, served: Served, engine: str, reads: int
 ):
-    read_keyed(harness, kafka, ENGINES[engine](served, harness), times=READS)
+    read_keyed(harness, kafka, ENGINES[engine](served, harness), times=reads)
 
 
 def test_the_lake_alone_is_what_was_merged(harness: hp.Harness, kafka: KafkaRig, served: Served):
