@@ -152,6 +152,7 @@ class Result:
     frozen: int = 0  #: tables that did not move in time after the last fault
     produced: int = 0
     quarantined: int = 0
+    repeated: int = 0  #: records that Kafka has twice, as a broker that was killed did not know what it had written
     moves: int = 0
     history_lost: int = 0  #: events of tables whose last commits a promotion lost
     worker_starts: int = 0
@@ -187,6 +188,7 @@ class Result:
             "ok": self.ok,
             "produced": self.produced,
             "quarantined": self.quarantined,
+            "repeated_by_kafka": self.repeated,
             "unavailable_reads": self.unavailable,
             "faults_by_kind": dict(sorted(Counter(str(o.fault.kind) for o in self.outages).items())),
             "acts": dict(sorted(self.acts.items())),

@@ -16,6 +16,7 @@ from harness_pipelines.chaos.truth import Truth
 from harness_pipelines.chaos.world import World
 from harness_pipelines.protocol.lake.history import HISTORY_LOST, PROMOTED
 
+ANSWER_S = 60.0  #: for a record of Kafka
 Find = Callable[[str], None]
 
 
@@ -40,6 +41,7 @@ class _Judge:
         rows, *_ = [self._read(engine) for engine in ENGINES]
         for gap in truth.gaps():
             self._find(f"the broker: {gap}")
+        self._repeated()
         self._held(rows)
         if truth.subject is MAIN:
             self._evolved()
@@ -86,6 +88,16 @@ class _Judge:
         ):
             if odd:
                 self._find(f"{len(odd)} {what}, such as {sorted(odd)[:5]}")
+
+    def _repeated(self) -> None:
+        """Check that Kafka itself has each first copy that its producer did not hear of."""
+        for (partition, offset), number in self._truth.repeated.items():
+            wanted = self._truth.subject.value(number if number >= 0 else -1 - number)
+            with self._table.harness.stores.log.reader(self._truth.subject.topic, {partition: offset}) as reader:
+                [batch] = reader.poll(1, ANSWER_S)
+            if (batch.offsets[0], batch.values[0]) != (offset, wanted):
+                self._find(f"partition {partition}, offset {offset}: {batch.values[0]!r} was never sent")
+        self._result.repeated += len(self._truth.repeated)
 
     def _told_of_promotions(self) -> None:
         """Each promotion has its own event, whether or not commits were lost with it."""

@@ -122,7 +122,38 @@ def test_half_an_entry_of_the_journal_waits_for_its_other_half(tmp_path: Path, t
 
 def test_an_offset_that_the_broker_left_out_is_told(tmp_path: Path):
     journal = Journal(tmp_path / "journal")
-    for offset in (0, 1, 3):
+    for offset in (0, 1, 4):
+        journal.add(0, offset, offset)
+    journal.write()
+    found = Truth(tmp_path / "journal")
+    found.refresh()
+    assert len(found.gaps()) == 1
+    assert not found.covers({0: 3})
+    assert found.acked == 2
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_batch_that_a_killed_broker_has_twice_is_there_twice(tmp_path: Path, at_once: bool):
+    journal, found = Journal(tmp_path / "journal"), Truth(tmp_path / "journal")
+    acked = [(0, 10), (1, 11), (4, 12), (5, 13), (6, 14)]  # 12 and 13 were written at offsets 2 and 3 before
+    (tmp_path / "journal").touch()
+    for offset, number in acked:
+        journal.add(0, offset, number)
+        if not at_once:
+            journal.write()
+            found.refresh()
+    journal.write()
+    found.refresh()
+    assert found.gaps() == []
+    assert found.numbers(0).tolist() == [10, 11, 12, 13, 12, 13, 14]
+    assert found.offsets(0).tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert found.repeated == {(0, 2): 12, (0, 3): 13}
+    assert found.covers({0: 7})
+
+
+def test_offsets_that_fall_are_told(tmp_path: Path):
+    journal = Journal(tmp_path / "journal")
+    for offset in (0, 1, 1):
         journal.add(0, offset, offset)
     journal.write()
     found = Truth(tmp_path / "journal")

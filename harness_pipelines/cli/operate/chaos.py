@@ -183,6 +183,10 @@ def _show(result: Mapping[str, Any]) -> None:
         f"seed         {result['seed']}; {result['seconds']:g} s of faults, {result['all_seconds']:.0f} s in all"
     )
     click.echo(f"produced     {result['produced']:,} records, {result['quarantined']:,} of them to be quarantined")
+    if result["repeated_by_kafka"]:
+        click.echo(
+            f"repeated     {result['repeated_by_kafka']} records that Kafka has twice: a killed broker forgot them"
+        )
     click.echo(f"faults       {result['faults']}: {kinds}")
     click.echo(
         f"recovery     p50 {recovery['p50']} s, max {recovery['max']} s from the fault to a read of newer records"
