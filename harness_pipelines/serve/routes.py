@@ -20,12 +20,12 @@ from harness_pipelines.serve import answers, audit_log
 from harness_pipelines.serve.answers import Refused, answer, bad_request, no_such_namespace, no_such_table, shown
 from harness_pipelines.serve.auth import visible
 from harness_pipelines.serve.metrics import ServeMetrics
-from harness_pipelines.serve.requests import Asked, body_of
+from harness_pipelines.serve.requests import READS, Asked, body_of
 from harness_pipelines.serve.values import Catalog, TableBusy, Warehouse, table_name
 
 REPORT_BYTES_MAX = 1024 * 1024
 WAIT_S = 30.0  #: for another load of the same table, which makes a cut
-READS, WRITES = frozenset({"GET", "HEAD"}), frozenset({"POST", "PUT", "PATCH", "DELETE"})
+WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _NAMESPACE = "/v1/{prefix}/namespaces/{namespace}"
 #: What clients ask only if it is named here. Single views are not: each query would look for one first.
 ENDPOINTS = (

@@ -10,7 +10,7 @@ import structlog
 from pyspark.sql import Observation
 
 from harness_pipelines.app.checks import few_are_refused
-from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.serve.page.content import Facts
 from harness_pipelines.formats.schema.registry import SchemaUnusable
 from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 from harness_pipelines.ports.decoded import RecordRefused

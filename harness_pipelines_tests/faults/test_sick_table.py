@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.cli.main import cli
-from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.serve.page.content import Facts
 from harness_pipelines.defs.definitions import load
 from harness_pipelines.defs.names import broken_key, table_key
 from harness_pipelines.ports.ledger import TableDamaged

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from harness_pipelines.app.checks import is_fresh, nothing_is_stuck
 from harness_pipelines.cli.main import cli
-from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.serve.page.content import Facts
 from harness_pipelines.ledgers.postgres.views.growth import growth
 from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.ledger import MoveDraft

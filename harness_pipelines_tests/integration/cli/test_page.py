@@ -20,7 +20,7 @@ from playwright.sync_api import Locator, Page, expect
 import harness_pipelines as hp
 from harness_pipelines.chaos.proxy import PostgresProxy
 from harness_pipelines.cli.page import serving
-from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.serve.page.content import Facts
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -256,8 +256,8 @@ def test_a_look_at_all_tables_is_one_statement_however_many_there_are(harness, t
     with hp.connect(home=harness.home) as opened:
         facts = Facts(opened)
         facts.status(None)
-        monkeypatch.setattr("harness_pipelines.cli.page.content.SHARED_S", 0.0)
-        monkeypatch.setattr("harness_pipelines.cli.page.content.SLOW_S", 3600.0)  # on a busy machine too
+        monkeypatch.setattr("harness_pipelines.serve.page.content.SHARED_S", 0.0)
+        monkeypatch.setattr("harness_pipelines.serve.page.content.SLOW_S", 3600.0)  # on a busy machine too
         monkeypatch.setattr(Database, "rows", counted)
         found = [facts.status(None) for _ in range(3)][-1]
         facts.close()
@@ -268,7 +268,7 @@ def test_a_look_at_all_tables_is_one_statement_however_many_there_are(harness, t
 
 
 def test_browsers_that_ask_at_the_same_time_share_one_look(harness, table, monkeypatch):
-    monkeypatch.setattr("harness_pipelines.cli.page.content.SHARED_S", 3600.0)
+    monkeypatch.setattr("harness_pipelines.serve.page.content.SHARED_S", 3600.0)
     with hp.connect(home=harness.home) as opened:
         facts = Facts(opened)
         first, second = facts.status(table), facts.status(table)
