@@ -1,10 +1,10 @@
-"""A catalog for tests of the server: tables in memory, tokens that the test gives, and the application over both."""
+"""A catalog for tests of the server: tables in memory, tokens that the test gives, and the application over them."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,6 +74,19 @@ class MemoryTokens:
         if self.trouble:
             raise self.trouble
         return [self.principals.get(secret) for secret in secrets]
+
+
+class MemoryFacts:
+    """What the status page shows of tables by name; an exception in its place is raised."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.trouble: Exception | None = None
+
+    def status(self, opened: str | None, *, sees: Callable[[str], bool], drawn: str | None) -> Mapping[str, Any]:
+        if self.trouble:
+            raise self.trouble
+        return {"tables": [{"table": name} for name in self.names if sees(name)], "open": opened, "drawn": drawn}
 
 
 def everything() -> Principal:
