@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from harness_pipelines.serve.answers import Refused, answer, shown
+from harness_pipelines.serve.answers import NOT_STORED, Refused, answer, shown
 from harness_pipelines.serve.auth import basic
 from harness_pipelines.serve.logins import Logins
 from harness_pipelines.serve.requests import body_of, form_of
@@ -20,7 +20,6 @@ from harness_pipelines.serve.strangers import Strangers
 FORM_BYTES_MAX = 64 * 1024
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
-NOT_STORED = {"cache-control": "no-store", "pragma": "no-cache"}
 
 
 async def token(request: Request, logins: Logins, strangers: Strangers) -> Response:

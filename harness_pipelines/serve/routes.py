@@ -157,12 +157,18 @@ class Routes:
         self._metrics.loaded(cut)
         same = answers.names_tag(asked.request.headers.get("if-none-match"), cut.etag)
         audit_log.loaded(asked.request, asked.principal, table=name, warehouse=asked.warehouse, cut=cut, unchanged=same)
-        return answers.unchanged(cut.etag) if same else answers.table(cut, cut.etag, self._catalog.storage)
+        return answers.unchanged(cut.etag) if same else answers.table(cut)
 
     async def _credentials(self, asked: Asked, namespace: str, table: str) -> Response:
         if table not in await self._in(asked, namespace, of=table):
             raise no_such_table(namespace, table)
-        return answer({"storage-credentials": self._catalog.storage.credentials()})
+        name = self._seen(asked, namespace, table)
+        try:
+            async with self._turn(name):
+                storage = await asked.threads.run(self._catalog.storage, name)
+        except TableUnknown as unknown:
+            raise no_such_table(namespace, table) from unknown
+        return answer({"storage-credentials": storage.credentials()}, headers=answers.NOT_STORED)
 
     async def _report(self, asked: Asked, namespace: str, table: str) -> Response:
         body = await body_of(asked.request, most=REPORT_BYTES_MAX)

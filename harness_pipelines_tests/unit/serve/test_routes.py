@@ -220,14 +220,14 @@ def test_without_keys_for_engines_none_are_given_out(client: TestClient):
 
 def test_keys_for_engines_come_with_each_table_that_the_token_may_see(client: TestClient, catalog: MemoryCatalog):
     keys = {"s3.access-key-id": "reader", "s3.secret-access-key": "hush"}
-    catalog.storage = Storage(prefix="s3://lake/", config=keys)
+    catalog.keys = Storage(prefix="s3://lake/", config=keys)
     loaded = client.get(ORDERS).json()
     assert loaded["config"] == keys
     assert loaded["storage-credentials"] == [{"prefix": "s3://lake/", "config": keys}]
     assert client.get(f"{ORDERS}/credentials").json() == {"storage-credentials": loaded["storage-credentials"]}
     refused = client.get("/v1/namespaces/shop/tables/none/credentials")
     assert refused.status_code == 404
-    assert "hush" not in repr(catalog.storage)
+    assert "hush" not in repr(catalog.keys)
     assert error(client.get("/v1/namespaces/shop/tables/none/credentials")) == (404, "NoSuchTableException")
 
 
