@@ -66,8 +66,11 @@ _REFUSALS: tuple[tuple[re.Pattern[str], str], ...] = (
 _THROTTLED = re.compile(r"Throttl|RequestLimitExceeded|TooManyRequests")
 
 
-def policy(role: str, folders: Sequence[str]) -> str:
-    """The policy by which a session reads the files below *folders* (``s3://bucket/key``), lists them, and no more."""
+def policy(role: str, folders: Sequence[str], *, decrypts: bool = False) -> str:
+    """The policy by which a session reads the files below *folders* (``s3://bucket/key``), lists them, and no more.
+
+    *decrypts*: it may decrypt what S3 reads for it, by the KMS keys that the role may use.
+    """
     partition = role.split(":")[1] if role.startswith("arn:") and role.count(":") >= 5 else "aws"
     keys: dict[str, list[str]] = {}
     for folder in sorted(set(folders)):
@@ -79,6 +82,9 @@ def policy(role: str, folders: Sequence[str]) -> str:
         condition = {"StringLike": {"s3:prefix": found}}
         of = f"arn:{partition}:s3:::{bucket}"
         statements.append({"Effect": "Allow", "Action": "s3:ListBucket", "Resource": of, "Condition": condition})
+    if decrypts:
+        by_s3 = {"StringLike": {"kms:ViaService": "s3.*.amazonaws.com*"}}
+        statements.append({"Effect": "Allow", "Action": "kms:Decrypt", "Resource": "*", "Condition": by_s3})
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
 
 
@@ -100,7 +106,7 @@ def assume(role: str, folders: Sequence[str], s3: S3Settings, *, name: str, last
             RoleArn=role,
             RoleSessionName=re.sub(r"[^\w+=,.@-]", "-", f"harness-{name}")[:SESSION_CHARS_MAX],
             DurationSeconds=int(lasts.total_seconds()),
-            Policy=policy(role, folders),
+            Policy=policy(role, folders, decrypts=s3.endpoint is None),  # other stores may not know the word
         )
     except (BotoCoreError, ClientError, ResponseParserError) as error:
         raise _named(asked, error) from error

@@ -75,6 +75,17 @@ def test_the_policy_lets_nothing_else_be_read_or_listed_and_nothing_be_written(p
     assert len(text) < 2048
 
 
+def test_of_aws_a_bucket_that_encrypts_by_kms_is_read_by_s3_alone():
+    *others, kms = json.loads(policy(ROLE, FOLDERS, decrypts=True))["Statement"]
+    assert others == json.loads(policy(ROLE, FOLDERS))["Statement"]
+    assert (kms["Action"], list(kms["Condition"])) == ("kms:Decrypt", ["StringLike"])
+    aws = S3Settings(region="eu-central-1", access_key="writer", secret_key="w-secret")
+    with Stubber(token_service(FOLDERS[0], aws)) as stubbed:
+        given = {"RoleArn": ROLE, "RoleSessionName": "harness-x", "DurationSeconds": 3600}
+        stubbed.add_response("assume_role", answer(), given | {"Policy": policy(ROLE, FOLDERS, decrypts=True)})
+        assume(ROLE, FOLDERS, aws, name="x", lasts=HOUR)
+
+
 def test_the_policy_is_of_the_part_of_aws_that_the_role_is_of():
     assert "arn:aws-cn:s3:::lake/w/" in policy("arn:aws-cn:iam::123456789012:role/reader", ["s3://lake/w"])
     assert "arn:aws:s3:::lake/w/" in policy("a-name-of-another-store", ["s3://lake/w/"])
