@@ -109,7 +109,7 @@ class ByRole:
             keys = self._keys(table.name, self._folders(table))
         except (RoleRefused, RoleAway) as error:
             session.asks_at = now + AGAIN
-            old = session.storage and session.storage.until
+            old = session.storage.until if session.storage else None
             lasts = isinstance(error, RoleAway) and old is not None and old - now > LEFT_MIN
             session.trouble = None if lasts else error
             return

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 ANY_REGION = "us-east-1"  #: accepted by S3-compatible stores without a configured region
+SERVICES_OF_S3 = "s3.*.amazonaws.com*"  #: as KMS calls S3 of each region, when it asks for a client
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 TOKEN_TIMEOUT_S, TOKEN_TRIES_MAX = 10.0, 2  #: an engine waits for the answer

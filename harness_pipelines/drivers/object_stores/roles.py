@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from harness_pipelines.drivers.object_stores.clients import bucket_of, token_service
+from harness_pipelines.drivers.object_stores.clients import SERVICES_OF_S3, bucket_of, token_service
 from harness_pipelines.drivers.object_stores.troubles import SHOWN_CHARS_MAX, StoreRefused, is_away, said
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.extras import needs
@@ -83,7 +83,7 @@ def policy(role: str, folders: Sequence[str], *, decrypts: bool = False) -> str:
         of = f"arn:{partition}:s3:::{bucket}"
         statements.append({"Effect": "Allow", "Action": "s3:ListBucket", "Resource": of, "Condition": condition})
     if decrypts:
-        by_s3 = {"StringLike": {"kms:ViaService": "s3.*.amazonaws.com*"}}
+        by_s3 = {"StringLike": {"kms:ViaService": SERVICES_OF_S3}}
         statements.append({"Effect": "Allow", "Action": "kms:Decrypt", "Resource": "*", "Condition": by_s3})
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
 

@@ -51,7 +51,7 @@ def allows(text: str, action: str, resource: str, prefix: str | None = None) -> 
         fits = any(fnmatchcase(resource, one) for one in ([of] if isinstance(of, str) else of))
         wanted = statement.get("Condition", {}).get("StringLike", {}).get("s3:prefix", [prefix])
         if statement["Action"] == action and fits and any(fnmatchcase(prefix or "", one or "") for one in wanted):
-            return statement["Effect"] == "Allow"
+            return bool(statement["Effect"] == "Allow")
     return False
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from http.cookies import Morsel, SimpleCookie
+from typing import Any
 
-import httpx
 import pytest
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
@@ -67,7 +67,7 @@ def far(served: Application) -> TestClient:
     return TestClient(served, base_url="https://serve.example", follow_redirects=False)
 
 
-def log_in(client: TestClient, secret: str = ALL, **headers: str) -> httpx.Response:
+def log_in(client: TestClient, secret: str = ALL, **headers: str) -> Any:
     return client.post("/login", data={"token": secret}, headers=headers or OWN)
 
 
@@ -77,7 +77,7 @@ def tables(client: TestClient) -> list[str]:
     return [one["table"] for one in answer.json()["tables"]]
 
 
-def cookie_of(answer: httpx.Response) -> Morsel[str]:
+def cookie_of(answer: Any) -> Morsel[str]:
     [(_, found)] = SimpleCookie(answer.headers["set-cookie"]).items()
     return found
 
