@@ -168,6 +168,8 @@ class Routes:
                 storage = await asked.threads.run(self._catalog.storage, name)
         except TableUnknown as unknown:
             raise no_such_table(namespace, table) from unknown
+        if storage.config:
+            audit_log.keys_given(asked.request, asked.principal, table=name, until=storage.until)
         return answer({"storage-credentials": storage.credentials()}, headers=answers.NOT_STORED)
 
     async def _report(self, asked: Asked, namespace: str, table: str) -> Response:

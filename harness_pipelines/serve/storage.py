@@ -109,9 +109,10 @@ class ByRole:
             keys = self._keys(table.name, self._folders(table))
         except (RoleRefused, RoleAway) as error:
             session.asks_at = now + AGAIN
+            if isinstance(error, RoleRefused):  # it takes back what it gave, as far as it can
+                session.storage = None
             old = session.storage.until if session.storage else None
-            lasts = isinstance(error, RoleAway) and old is not None and old - now > LEFT_MIN
-            session.trouble = None if lasts else error
+            session.trouble = None if old is not None and old - now > LEFT_MIN else error
             return
         session.storage, session.trouble = self._storage(keys), None
         session.asks_at = max(keys.until - (keys.until - now) / SHARE_LEFT, now + AGAIN)

@@ -200,6 +200,10 @@ def test_keys_that_still_last_are_given_while_the_store_does_not_answer_but_not_
     store.trouble = RoleRefused("the role is gone")
     with pytest.raises(RoleRefused):
         by_role.of(TABLE)
+    store.now += AGAIN
+    store.trouble = RoleAway("it does not answer")
+    with pytest.raises(RoleAway):
+        by_role.of(TABLE)
 
 
 def test_loads_at_the_same_time_ask_once(by_role: ByRole, store: Store, monkeypatch: pytest.MonkeyPatch):
