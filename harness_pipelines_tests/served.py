@@ -1,10 +1,11 @@
-"""A catalog for tests of the server: tables in memory, tokens that the test gives, and the application over both."""
+"""A catalog for tests of the server: tables in memory, tokens that the test gives, and the application over them."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,7 +29,7 @@ class MemoryCatalog:
     """Answers from `cuts`; an exception among them is raised."""
 
     def __init__(self, cuts: Mapping[str, CutAnswer | Exception]) -> None:
-        self.cuts, self.storage = dict(cuts), Storage()
+        self.cuts, self.keys = dict(cuts), Storage()
         self.asked: list[tuple[str, str]] = []  #: names and prefixes of loads
         self.reports: list[tuple[str, int]] = []  #: names and snapshots
         self.trouble: Exception | None = None  #: of every call
@@ -50,7 +51,11 @@ class MemoryCatalog:
         found = self.cuts.get(name, TableUnknown(f"no table {name!r}; tables: {', '.join(self.cuts)}"))
         if isinstance(found, Exception):
             raise found
-        return found
+        return replace(found, storage=self.keys)
+
+    def storage(self, name: str) -> Storage:
+        self.cut(name, Warehouse())
+        return self.keys
 
     def reported(self, name: str, snapshot_id: int) -> bool:
         cut = self.cuts.get(name)
@@ -74,6 +79,19 @@ class MemoryTokens:
         if self.trouble:
             raise self.trouble
         return [self.principals.get(secret) for secret in secrets]
+
+
+class MemoryFacts:
+    """What the status page shows of tables by name; an exception in its place is raised."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.trouble: Exception | None = None
+
+    def status(self, opened: str | None, *, sees: Callable[[str], bool], drawn: str | None) -> Mapping[str, Any]:
+        if self.trouble:
+            raise self.trouble
+        return {"tables": [{"table": name} for name in self.names if sees(name)], "open": opened, "drawn": drawn}
 
 
 def everything() -> Principal:

@@ -56,14 +56,6 @@ def chosen_tables(harness: Harness, names: tuple[str, ...]) -> list[Table]:
     return found
 
 
-def page_port_option(function: Function) -> Function:
-    """Add ``--page-port N``."""
-    return click.option(
-        "--page-port", type=click.IntRange(1024, 65535),
-        help="Port of the status page on 127.0.0.1.  [default: a free one]",
-    )(function)  # fmt: skip
-
-
 def wish_options(looks: str) -> Callable[[Function], Function]:
     """Add ``--dry-run`` with the help text *looks*, and ``--yes``; see `check_wish`."""
 

@@ -11,7 +11,6 @@ from typing import Any
 from starlette.responses import Response
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain, UsageError
-from harness_pipelines.serve.storage import Storage
 from harness_pipelines.serve.values import CutAnswer, TableNotServed
 from harness_pipelines.show.output import printable
 
@@ -19,6 +18,7 @@ JSON = "application/json"
 SHOWN_MAX = 200  #: characters of what a client wrote that an error repeats
 PAGE_MAX = 1000
 RETRY_S = 1
+NOT_STORED = {"cache-control": "no-store", "pragma": "no-cache"}
 
 
 class Refused(Exception):
@@ -87,17 +87,17 @@ def answer(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, 
     return Response(json.dumps(content), status, headers, media_type=JSON)
 
 
-def table(cut: CutAnswer, etag: str, storage: Storage) -> Response:
+def table(cut: CutAnswer) -> Response:
     """The metadata goes between the other members as it is: it may have megabytes, and is never parsed here."""
-    others: dict[str, Any] = {"config": dict(storage.config)}
-    if storage.config:
-        others["storage-credentials"] = storage.credentials()
+    others: dict[str, Any] = {"config": dict(cut.storage.config)}
+    if cut.storage.config:
+        others["storage-credentials"] = cut.storage.credentials()
     content = b'{"metadata-location":%b,"metadata":%b,%b' % (
         json.dumps(cut.metadata_location).encode(),
         cut.metadata,
         json.dumps(others).encode()[1:],
     )
-    return Response(content, media_type=JSON, headers=_headers(etag))
+    return Response(content, media_type=JSON, headers=_headers(cut.etag))
 
 
 def unchanged(etag: str) -> Response:

@@ -19,8 +19,9 @@ from harness_pipelines.serve.answers import Refused
 from harness_pipelines.serve.auth import KnownTokens, Principal, TokenCheck, bearer
 from harness_pipelines.serve.logins import Expiries, Logins, Shared
 from harness_pipelines.serve.metrics import ServeMetrics
-from harness_pipelines.serve.requests import KNOWN, LOADS_MAX, Asked, Threads, is_local, parts_of
-from harness_pipelines.serve.routes import READS, Routes
+from harness_pipelines.serve.page.routes import PATHS, Page, StatusFacts
+from harness_pipelines.serve.requests import KNOWN, LOADS_MAX, READS, Asked, Threads, is_local, parts_of
+from harness_pipelines.serve.routes import Routes
 from harness_pipelines.serve.strangers import Strangers
 from harness_pipelines.serve.values import Catalog
 
@@ -31,18 +32,29 @@ Health = Callable[[], Mapping[str, Any]]  #: `ok`, and more for clients with a t
 
 
 class Application:
-    """One catalog over HTTP (ASGI).
+    """One catalog, and the status page over *facts*, by HTTP (ASGI).
 
     *local_only*: the server listens on the loopback only, so a request must name this machine as its host.
     """
 
-    def __init__(self, catalog: Catalog, tokens: TokenCheck, *, local_only: bool, health: Health | None = None) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        tokens: TokenCheck,
+        *,
+        local_only: bool,
+        facts: StatusFacts | None = None,
+        health: Health | None = None,
+    ) -> None:
         self.metrics = ServeMetrics()
         self._routes = Routes(catalog, self.metrics)
         self._logins = Logins(tokens if isinstance(tokens, KnownTokens) else KnownTokens(tokens))
         self._strangers, self._expiries = Strangers(), Expiries()
         self._health = Shared(health or (lambda: {"ok": True}), keep_s=HEALTH_S)
         self._local_only = local_only
+        self._page = None
+        if facts is not None:
+            self._page = Page(facts, self._logins, self._strangers, local_only=local_only)
         self._loads = Threads(LOADS_MAX)  # logins wait for none of them: a load may take seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,6 +99,9 @@ class Application:
         if parts == ["v1", "oauth", "tokens"] and method == "POST":
             request.state.route = "token"
             return await oauth.token(request, self._logins, self._strangers)
+        if self._page and (path := "/".join(parts)) in PATHS:
+            request.state.route = "page"
+            return await self._page.answer(request, path)
         principal = await self._principal(request)
         if parts[0] != "v1":
             raise self._elsewhere(method, parts)

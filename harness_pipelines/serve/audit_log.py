@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import structlog
 from starlette.requests import Request
 
@@ -25,6 +27,11 @@ def loaded(
         state=warehouse.prefix or warehouse.kind,
         **place_of(request),
     )
+
+
+def keys_given(request: Request, principal: Principal, *, table: str, until: datetime | None) -> None:
+    """A client got keys for the files of a table without a load, as it does before those of its load end."""
+    log.info("serve.keys_given", table=table, reader=principal.name, until=until and str(until), **place_of(request))
 
 
 def refused(request: Request, principal: Principal, *, table: str, why: str) -> None:

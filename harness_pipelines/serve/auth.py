@@ -52,8 +52,8 @@ class RunToken:
         self._principal = Principal(name=LOCAL, globs=("*",))
 
     def check(self, secrets: Sequence[str]) -> Sequence[Principal | None]:
-        mine = _digest(self.secret)  # digests are compared: what their first bytes give away says nothing of the secret
-        return [self._principal if _digest(secret) == mine else None for secret in secrets]
+        mine = digest_of(self.secret)  # what the first bytes of a digest give away says nothing of the secret
+        return [self._principal if digest_of(secret) == mine else None for secret in secrets]
 
 
 class Token(Protocol):
@@ -121,7 +121,7 @@ class KnownTokens:
         """Whether the answer is known, and which it is. Never blocks."""
         if not secret or len(secret) > SECRET_MAX:
             return True, None
-        digest, now = _digest(secret), self._clock()
+        digest, now = digest_of(secret), self._clock()
         with self._lock:
             if digest in self._good:
                 until, found = self._good[digest]
@@ -131,7 +131,7 @@ class KnownTokens:
     def was_good(self, secret: str) -> bool:
         """Whether it was good when it was looked up last."""
         with self._lock:
-            return _digest(secret) in self._good
+            return digest_of(secret) in self._good
 
     def check(self, secrets: Sequence[str]) -> Sequence[Principal | None]:
         """Ask for all of them, and keep the answers. Raises: TryAgain."""
@@ -139,7 +139,7 @@ class KnownTokens:
         found = self._inner.check(secrets)
         with self._lock:
             for secret, principal in zip(secrets, found, strict=True):
-                self._keep(_digest(secret), until, principal)
+                self._keep(digest_of(secret), until, principal)
         return [self._valid(principal) for principal in found]
 
     def _keep(self, digest: bytes, until: float, found: Principal | None) -> None:
@@ -178,5 +178,5 @@ def visible(names: Iterable[str], principal: Principal) -> list[str]:
     return [name for name in names if principal.may_see(name)]
 
 
-def _digest(secret: str) -> bytes:
+def digest_of(secret: str) -> bytes:
     return sha256(secret.encode(errors="surrogatepass")).digest()

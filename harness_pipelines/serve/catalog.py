@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
@@ -19,15 +20,17 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
+from harness_pipelines.protocol.cuts import cut_folder
 from harness_pipelines.protocol.versions import ViewName
-from harness_pipelines.serve.storage import Storage, handed_out
+from harness_pipelines.serve.storage import OneForAll, Storage, Vending, handed_out
 from harness_pipelines.serve.values import CutAnswer, TableBusy, TableNotServed, Warehouse
+from harness_pipelines.spec.locations import folder_of
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
 
 METADATA_BYTES_MAX = 64 * 1024 * 1024  #: of metadata files that are kept in memory
-OWN_KEYS = Storage()
+OWN_KEYS = OneForAll(Storage())
 WAIT_S = 30.0  #: for the thread that makes a cut of the same table
 
 
@@ -76,7 +79,7 @@ class FreshCatalog:
     """A `Catalog` over cuts.
 
     *refused* is what `Loads` raises for a table that has none. *globs* limit what the server shows, to any token.
-    *storage* is handed out with each load.
+    *vending* gives what is handed out with each load.
     """
 
     def __init__(
@@ -89,10 +92,10 @@ class FreshCatalog:
         read: Callable[[str], bytes],
         keep: timedelta,
         globs: Sequence[str] = ("*",),
-        storage: Storage = OWN_KEYS,
+        vending: Vending = OWN_KEYS,
     ) -> None:
         self._ledger, self._cuts, self._loads, self._refused = tables, cuts, loads, refused
-        self._keep, self._globs, self.storage = keep, globs, storage
+        self._keep, self._globs, self._vending = keep, globs, vending
         self._metadata = Texts(read)
         self._lock = threading.Lock()
         self._tables: dict[int, _Table] = {}
@@ -102,8 +105,9 @@ class FreshCatalog:
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
         row = self._row(name)
+        storage = self._vending.of(row)
         if warehouse.kind == "lake":
-            return self._lake(row)
+            return self._lake(row, storage)
         known = self._known(row)
         if not known.lock.acquire(timeout=WAIT_S):
             raise TableBusy(f"{name}: a cut has been made for more than {WAIT_S:g} s; load it again")
@@ -120,12 +124,16 @@ class FreshCatalog:
             snapshot_id=cut.snapshot_id,
             metadata_location=cut.metadata,
             metadata=self._metadata.of(cut.metadata),
+            storage=storage,
             made_s=took_s if made else None,
             made_bytes=sum(chunk.bytes for chunk in cut.chunks if chunk.sequence == cut.sequence) if made else 0,
             behind=behind,
         )
 
-    def _lake(self, row: TableRow) -> CutAnswer:
+    def storage(self, name: str) -> Storage:
+        return self._vending.of(self._row(name))
+
+    def _lake(self, row: TableRow, storage: Storage) -> CutAnswer:
         """The newest version of the view that the lake alone answers from, as a mirror of the table shows it."""
         view: ViewName = "batch" if "batch" in row.views else "stream"
         if row.spec.key and view == "stream":
@@ -136,6 +144,7 @@ class FreshCatalog:
             snapshot_id=orjson.loads(metadata).get("current-snapshot-id") or 0,
             metadata_location=location,
             metadata=metadata,
+            storage=storage,
         )
 
     def _pinned(self, known: _Table, row: TableRow, every_s: int) -> tuple[Cut, bool]:
@@ -222,6 +231,13 @@ def read_file(location: str) -> bytes:
         raise LakeAway(f"the metadata of a cut cannot be read: {location}: {error}") from error
 
 
+def folders_of(ledger: Tables, table: TableRow) -> Sequence[str]:
+    """Where the files of a table and of its cuts lie: the folder of each view, and the fresh one."""
+    pointers = {view: ledger.pointer(table, view) for view in table.views}
+    tiered = pointers["stream"] if "stream" in pointers else pointers["batch"]
+    return [*(folder_of(metadata) for metadata in pointers.values()), cut_folder(table.spec.name, tiered)]
+
+
 def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: Sequence[str]) -> FreshCatalog:
     """The tables of *stores*. A cut is given again for *every*, and its files stay for *keep* after it was given.
 
@@ -239,5 +255,5 @@ def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: S
         read=read_file,
         keep=keep,
         globs=globs,
-        storage=handed_out(stores.settings),
+        vending=handed_out(stores.settings, keep=keep, folders=partial(folders_of, stores.tables)),
     )

@@ -19,8 +19,8 @@ class ServeMetrics:
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "harness_serve_requests_total",
-            "Requests to the catalog by route and HTTP status; route `other` is a path that does not exist, or "
-            "a refused request.",
+            "Requests by route and HTTP status; route `page` is the status page, `other` a path that does not exist, "
+            "or a refused request.",
             ("route", "status"),
             registry=self.registry,
         )

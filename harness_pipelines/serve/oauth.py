@@ -7,27 +7,25 @@ that sees it end would ask for another one in exchange, and there is none. Error
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from harness_pipelines.serve.answers import Refused, answer, shown
+from harness_pipelines.serve.answers import NOT_STORED, Refused, answer, shown
 from harness_pipelines.serve.auth import basic
 from harness_pipelines.serve.logins import Logins
-from harness_pipelines.serve.requests import body_of
+from harness_pipelines.serve.requests import body_of, form_of
 from harness_pipelines.serve.strangers import Strangers
 
 FORM_BYTES_MAX = 64 * 1024
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
-NOT_STORED = {"cache-control": "no-store", "pragma": "no-cache"}
 
 
 async def token(request: Request, logins: Logins, strangers: Strangers) -> Response:
     """Answer ``POST /v1/oauth/tokens``. Raises: TryAgain."""
     try:
-        form = _form(await body_of(request, most=FORM_BYTES_MAX))
+        form = form_of(await body_of(request, most=FORM_BYTES_MAX))
     except Refused as wrong:
         return _error(wrong.status, "invalid_request", wrong.message)
     grant = form.get("grant_type")
@@ -49,18 +47,6 @@ async def token(request: Request, logins: Logins, strangers: Strangers) -> Respo
         return _error(401, "invalid_client", "no token has this name and secret, or it has expired", challenge)
     content = {"access_token": secret, "token_type": "bearer", "issued_token_type": ACCESS_TOKEN}
     return answer(content, headers=NOT_STORED)
-
-
-def _form(body: bytes) -> dict[str, str]:
-    """Raises: Refused for what is no form, or has a field twice."""
-    bad = Refused(400, "", "the body is not a form (application/x-www-form-urlencoded) with each field once")
-    try:
-        found = parse_qs(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=32)
-    except ValueError as wrong:
-        raise bad from wrong
-    if any(len(values) > 1 for values in found.values()):
-        raise bad
-    return {name: values[0] for name, values in found.items()}
 
 
 def _error(status: int, kind: str, description: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TypeVar, TypeVarTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qs, unquote_to_bytes
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from harness_pipelines.serve.auth import Principal
 from harness_pipelines.serve.values import Warehouse
 
 BODY_S = 20.0  #: for a client to send the body of a request
+READS = frozenset({"GET", "HEAD"})
 KNOWN = "is_known"  #: of the state of a request: it came with a good token
 LOADS_MAX = 16  #: calls of the catalog at once; each has a session of Postgres for a part of its time
 Args = TypeVarTuple("Args")
@@ -74,6 +75,18 @@ async def body_of(request: Request, *, most: int) -> bytes:
         said = f"the body did not arrive within {BODY_S:g} s"
         raise Refused(408, "RequestTimeoutException", said, {"connection": "close"}) from late
     return bytes(found)
+
+
+def form_of(body: bytes) -> dict[str, str]:
+    """The fields of a form. Raises: Refused for what is none, or has a field twice."""
+    bad = bad_request("the body is not a form (application/x-www-form-urlencoded) with each field once")
+    try:
+        found = parse_qs(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=32)
+    except ValueError as wrong:
+        raise bad from wrong
+    if any(len(values) > 1 for values in found.values()):
+        raise bad
+    return {name: values[0] for name, values in found.items()}
 
 
 def is_local(host: str) -> bool:

@@ -20,12 +20,12 @@ from harness_pipelines.serve import answers, audit_log
 from harness_pipelines.serve.answers import Refused, answer, bad_request, no_such_namespace, no_such_table, shown
 from harness_pipelines.serve.auth import visible
 from harness_pipelines.serve.metrics import ServeMetrics
-from harness_pipelines.serve.requests import Asked, body_of
+from harness_pipelines.serve.requests import READS, Asked, body_of
 from harness_pipelines.serve.values import Catalog, TableBusy, Warehouse, table_name
 
 REPORT_BYTES_MAX = 1024 * 1024
 WAIT_S = 30.0  #: for another load of the same table, which makes a cut
-READS, WRITES = frozenset({"GET", "HEAD"}), frozenset({"POST", "PUT", "PATCH", "DELETE"})
+WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _NAMESPACE = "/v1/{prefix}/namespaces/{namespace}"
 #: What clients ask only if it is named here. Single views are not: each query would look for one first.
 ENDPOINTS = (
@@ -157,12 +157,20 @@ class Routes:
         self._metrics.loaded(cut)
         same = answers.names_tag(asked.request.headers.get("if-none-match"), cut.etag)
         audit_log.loaded(asked.request, asked.principal, table=name, warehouse=asked.warehouse, cut=cut, unchanged=same)
-        return answers.unchanged(cut.etag) if same else answers.table(cut, cut.etag, self._catalog.storage)
+        return answers.unchanged(cut.etag) if same else answers.table(cut)
 
     async def _credentials(self, asked: Asked, namespace: str, table: str) -> Response:
         if table not in await self._in(asked, namespace, of=table):
             raise no_such_table(namespace, table)
-        return answer({"storage-credentials": self._catalog.storage.credentials()})
+        name = self._seen(asked, namespace, table)
+        try:
+            async with self._turn(name):
+                storage = await asked.threads.run(self._catalog.storage, name)
+        except TableUnknown as unknown:
+            raise no_such_table(namespace, table) from unknown
+        if storage.config:
+            audit_log.keys_given(asked.request, asked.principal, table=name, until=storage.until)
+        return answer({"storage-credentials": storage.credentials()}, headers=answers.NOT_STORED)
 
     async def _report(self, asked: Asked, namespace: str, table: str) -> Response:
         body = await body_of(asked.request, most=REPORT_BYTES_MAX)

@@ -104,8 +104,8 @@ def _written(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def listening(host: str, port: int) -> Listener:
-    """A socket on *port* of the address *host*; 0 is any free port. Raises: UsageError."""
+def listening(host: str, port: int, *, option: str = "--port") -> Listener:
+    """A socket on *port*, which *option* gave, of the address *host*; 0 is any free port. Raises: UsageError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # `localhost` has two addresses. Clients that get both try the other one, too.
@@ -120,8 +120,8 @@ def listening(host: str, port: int) -> Listener:
     except OSError as error:
         listener.close()
         raise UsageError(
-            f"the catalog cannot be served at {host}:{port}: {error.strerror or error}; nothing was done. Give --port "
-            "a free port (0: any), and --host an address of this machine"
+            f"the catalog cannot be served at {host}:{port}: {error.strerror or error}; nothing was done. Give "
+            f"{option} a free port (0: any), and --host an address of this machine"
         ) from error
     return listener
 

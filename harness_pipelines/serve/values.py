@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
@@ -74,12 +74,17 @@ class CutAnswer:
     metadata: bytes  #: JSON, sent as it is
     made_s: float | None = None  #: how long this load made it; None: it was there
     made_bytes: int = 0  #: of the rows that were written for it
+    storage: Storage = field(default_factory=Storage)  #: by which engines reach its files
     behind: int = 0  #: offsets that it leaves out: the newest versions of a keyed table over its limits
 
     @property
     def etag(self) -> str:
-        """Two loads with the same tag have the same rows in the same files."""
-        return etag(self.metadata_location)
+        """Two loads with the same tag have the same rows in the same files, and the same keys for these.
+
+        So a client that has a cut gets new keys before the old ones end.
+        """
+        until = self.storage.until
+        return etag(self.metadata_location if until is None else f"{self.metadata_location} {until.timestamp():.3f}")
 
 
 class Catalog(Protocol):
@@ -88,14 +93,19 @@ class Catalog(Protocol):
     All may raise TryAgain while the ledger is away.
     """
 
-    storage: Storage  #: handed out with each table
-
     def names(self) -> Sequence[str]:
         """The tables as ``namespace.name``, in any order."""
         ...
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
-        """The rows of a table. Its files stay from now on. Raises: TableUnknown, TableNotServed, TableBusy."""
+        """The rows of a table. Its files stay from now on.
+
+        Raises: TableUnknown, TableNotServed, TableBusy, RoleRefused, RoleAway.
+        """
+        ...
+
+    def storage(self, name: str) -> Storage:
+        """By which engines reach the files of a table. Raises: TableUnknown, RoleRefused, RoleAway."""
         ...
 
     def reported(self, name: str, snapshot_id: int) -> bool:

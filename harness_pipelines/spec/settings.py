@@ -48,6 +48,7 @@ class Settings:
     warehouse: str | None = None
     s3: S3Settings = field(default_factory=S3Settings)
     reading_keys: tuple[str, str] | None = field(default=None, repr=False)  #: `READING_KEYS`, for engines
+    reading_role: str | None = None  #: ``HARNESS_SERVE_S3_ROLE``: by which `harness serve` gets keys for engines
     encrypting: tuple[str, ...] = ()  #: variables by which one client of an object store would encrypt
     jars: Path | None = None
     catalog_name: str = "harness"
@@ -80,6 +81,7 @@ class Settings:
             warehouse=values.get("HARNESS_WAREHOUSE") or None,
             s3=S3Settings.from_env(values),
             reading_keys=_pair(values, READING_KEYS),
+            reading_role=values.get("HARNESS_SERVE_S3_ROLE") or None,
             encrypting=encrypting(values),
             jars=_absolute(Path(jars), "HARNESS_JARS") if jars else None,
             catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",

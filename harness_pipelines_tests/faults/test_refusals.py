@@ -10,13 +10,13 @@ import structlog
 from pyspark.sql import Observation
 
 from harness_pipelines.app.checks import few_are_refused
-from harness_pipelines.cli.page.content import Facts
 from harness_pipelines.formats.schema.registry import SchemaUnusable
 from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.ledger import TableExists
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.serve.page.content import Facts, everything
 from harness_pipelines.show.status import KafkaEnds, look
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
@@ -214,7 +214,7 @@ def test_a_table_that_refuses_more_than_one_in_a_hundred_says_so_everywhere(make
     [state] = rig.stores.watch.states([rig.name], limit=timedelta(seconds=30))
     assert state.refused_share == 0.02
     page = Facts(rig.harness)
-    lines = page.status(rig.name)
+    lines = page.status(rig.name, sees=everything)
     assert lines["tables"][0]["state"] == "refusing" or lines["tables"][0]["state"] == "stopped"
     assert [one["state"] for one in lines["tables"] if one["table"] == rig.name] == ["refusing"]
     assert any("refusing: 2 of the last 100" in one["text"] for one in lines["open"]["notices"])

@@ -131,7 +131,7 @@ ASKS_POSTGRES = {
     "audit": "audit TABLE",
     "fsck": "fsck TABLE",
     "status": "status TABLE",
-    "the page": "status --page",
+    "the server": "serve --port 0",
 }
 ASKS_KAFKA = {
     "stream": "stream TABLE",
@@ -155,10 +155,7 @@ def test_a_command_whose_postgres_hangs_ends_in_time(make_rig, settings: Setting
         proxy.freeze()
         hanging = replace(settings, dsn=proxy.dsn)
         with Command(hanging, *words(ASKS_POSTGRES[command], rig)) as process:
-            if command != "the page":  # which asks when somebody looks
-                wait_until(lambda: bool(proxy._open), "it asks Postgres")
-            else:
-                process.await_line("status page:")
+            wait_until(lambda: bool(proxy._open), "it asks Postgres")
             assert_ends_in_time(process)
 
 
@@ -176,7 +173,7 @@ def test_a_command_whose_kafka_is_a_black_hole_ends_in_time(make_rig, settings: 
             assert_ends_in_time(process)
 
 
-@pytest.mark.parametrize("command", ["stream", "a subscriber", "the page"])
+@pytest.mark.parametrize("command", ["stream", "a subscriber", "the server"])
 def test_what_follows_ends_in_time_when_its_postgres_stops_under_it(make_rig, settings: Settings, command: str):
     rig = make_rig(partitions=1)
     rig.produce(3)
@@ -184,7 +181,7 @@ def test_what_follows_ends_in_time_when_its_postgres_stops_under_it(make_rig, se
     with closing(PostgresProxy(settings.dsn or "")) as proxy:
         hanging = replace(settings, dsn=proxy.dsn)
         with Command(hanging, *words(ASKS_POSTGRES[command], rig)) as process:
-            process.await_line({"stream": '"id"', "the page": "status page:"}.get(command, '"created"'))
+            process.await_line({"stream": '"id"', "the server": "serving at"}.get(command, '"created"'))
             proxy.freeze()
             assert_ends_in_time(process)
 

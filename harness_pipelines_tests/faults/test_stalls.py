@@ -14,13 +14,13 @@ from click.testing import CliRunner
 
 from harness_pipelines.app.checks import is_fresh, nothing_is_stuck
 from harness_pipelines.cli.main import cli
-from harness_pipelines.cli.page.content import Facts
 from harness_pipelines.ledgers.postgres.views.growth import growth
 from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.compaction import FILES_MIN
 from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.serve.page.content import Facts, everything
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.run.looks import Looks
 from harness_pipelines.stages.table import expire
@@ -306,7 +306,7 @@ def test_all_who_watch_are_shown_a_stall(rig: TableRig):
     assert "ingest gets no further" in stuck.description
     facts = Facts(rig.harness)
     try:
-        shown = facts.status(rig.name)
+        shown = facts.status(rig.name, sees=everything)
     finally:
         facts.close()
     [line] = [one for one in shown["tables"] if one["table"] == rig.name]

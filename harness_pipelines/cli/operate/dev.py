@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness_pipelines.cli.common import opened, page_port_option
+from harness_pipelines.cli.common import opened
 from harness_pipelines.extras import require
 from harness_pipelines.show.output import note
 from harness_pipelines.spec.settings import Settings
@@ -35,11 +35,14 @@ LOOK_S = 0.5
     show_default=True,
     help="If there are no tables: produce N records for demo.lineitem, 1,000 a second. 0 creates no table.",
 )
-@page_port_option
+@click.option(
+    "--page-port", type=click.IntRange(1024, 65535),
+    help="Port of `harness serve` on 127.0.0.1, with the status page.  [default: a free one]",
+)  # fmt: skip
 @click.option("--for", "for_s", type=float, hidden=True, help="End after N seconds (for tests).")
 @click.pass_obj
 def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: int, for_s: float | None) -> None:
-    """Open Dagster's UI and the status page for the tables of this installation.
+    """Open Dagster's UI, and `harness serve` with the status page, for the tables of this installation.
 
     Starts the embedded services if they do not run. Dagster keeps its state in a separate database. Ctrl-C ends both
     processes of Dagster. The services keep running; `harness services down` stops them.
@@ -47,7 +50,7 @@ def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: 
     An installation without tables gets the table demo.lineitem with records of TPC-H. Dagster runs move them;
     docs/tutorial/dagster.md explains each step.
     """
-    from harness_pipelines.cli.page import serving
+    from harness_pipelines.cli.operate.serve import serving_here
     from harness_pipelines.services import Services
     from harness_pipelines.services.control_room import control_room
 
@@ -57,10 +60,12 @@ def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: 
     with (
         _demo(filled, demo_rows) as producer,
         opened(filled) as harness,
-        serving(harness, page_port) as page,
+        serving_here(harness, page_port) as (page, token),
         control_room(filled, port=port) as room,
     ):
         note(f"Dagster UI: {room.url}  (Ctrl-C ends it)\nstatus page: {page}")
+        if token is not None:
+            note(f"the same address is the catalog for engines, with the token {token}")
         if producer is not None:
             producer.start()
             note(f"{producer.scenario.spec.table} gets {demo_rows:,} records, {DEMO_RATE:,.0f} a second")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from harness_pipelines.serve.places import Listener
     from harness_pipelines.serve.server import Tls
 
+HOST = "127.0.0.1"
 PORT = 8181  #: on which engines look for catalogs of this protocol in their examples
 LOOK_S = 1.0
 CERTIFICATE_S = 60.0  #: a renewed certificate is taken after so long
+KEEP_S, EVERY_S = 900.0, 0.1
 KEEP_S_MIN = 60.0
 EVERY_S_MAX = 60.0
 SAMPLE = "shop.orders"  #: in the blocks of an installation without a table
@@ -41,18 +43,18 @@ SAMPLE = "shop.orders"  #: in the blocks of an installation without a table
 class ServeOptions:
     """Options of the server."""
 
-    host: str
-    port: int
-    tls_cert: Path | None
-    tls_key: Path | None
-    behind_proxy: bool
-    tables: tuple[str, ...]
-    keep_s: float
-    every_s: float
+    host: str = HOST
+    port: int = PORT
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    behind_proxy: bool = False
+    tables: tuple[str, ...] = ()
+    keep_s: float = KEEP_S
+    every_s: float = EVERY_S
 
 
 @click.group(invoke_without_command=True)
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
+@click.option("--host", default=HOST, show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True,
     help="Port to listen on (0: any free one).",
@@ -74,11 +76,11 @@ class ServeOptions:
     help="Serve only these tables, such as 'shop.*'; may be repeated. Each token has its own limits besides.",
 )  # fmt: skip
 @click.option(
-    "--keep", "keep_s", callback=duration, default="15m", show_default=True, metavar="TIME",
+    "--keep", "keep_s", callback=duration, default=f"{KEEP_S / 60:g}m", show_default=True, metavar="TIME",
     help="How long the files of a cut stay after it was last given out: longer than the slowest query.",
 )  # fmt: skip
 @click.option(
-    "--every", "every_s", callback=duration, default="100ms", show_default=True, metavar="TIME",
+    "--every", "every_s", callback=duration, default=f"{EVERY_S * 1000:g}ms", show_default=True, metavar="TIME",
     help="Loads within this time, at least a 5,000th of --keep, get the same cut, as several loads of one query do.",
 )  # fmt: skip
 @click.option(
@@ -89,10 +91,13 @@ class ServeOptions:
 @json_option
 @click.pass_context
 def serve(ctx: click.Context, /, log_file: Path | None, json_target: str | None, **options: Any) -> None:
-    """Let every engine that reads Iceberg read the tables, fresh.
+    """Let every engine that reads Iceberg read the tables, fresh, and show their state to people in a browser.
 
     It serves Iceberg's REST catalog protocol, read-only: DuckDB, Trino, Spark, Flink, PyIceberg and others need no
     plugin. Each load of a table gets a cut: all its rows up to that moment, lake and buffer, as one snapshot.
+
+    A browser that opens its address sees the status page: all tables with their lags, trouble and layout, as of now. On
+    this machine it needs no login. Elsewhere a person logs in with a token, and sees the tables of that token.
 
     On this machine only (the default address) it makes a token for this run and prints it, unless the ledger has
     tokens. On another address it needs TLS, or a proxy in front that ends it, and tokens: `harness serve token create`.
@@ -121,17 +126,17 @@ def serve(ctx: click.Context, /, log_file: Path | None, json_target: str | None,
         tls = _tls(wanted, is_local=is_local)
         with opened(ctx.obj, log_level=logging.INFO, log_file=log_file) as harness:
             tokens, secret = _tokens(harness, is_local=is_local)
-            application, table = _application(harness, wanted, tokens, local_only=is_local)
             url = url_of(listener, host=wanted.host, tls=tls is not None)
-            attach = blocks(url, table=table, warehouse=harness.stores.warehouse)
             files = (tls.certificate, tls.key) if tls else None
             with (
+                _application(harness, wanted, tokens, local_only=is_local) as (application, table),
                 interruptible() as stop,
                 flight_serving(
                     harness, flight, tokens, host=wanted.host, tables=wanted.tables, tls=files
                 ) as flight_url,
             ):
-                started = {"url": url, "flight": flight_url, "token": secret, "attach": attach}
+                attach = blocks(url, table=table, warehouse=harness.stores.warehouse)
+                started = {"url": url, "page": f"{url}/", "flight": flight_url, "token": secret, "attach": attach}
                 run(application, listener, stop, tls=tls, started=lambda: _show(started, json_target))
     if stop.number == signal.SIGINT:
         raise KeyboardInterrupt
@@ -202,32 +207,53 @@ def _has_tokens(harness: Harness) -> bool | None:
         return None
 
 
+@contextmanager
+def serving_here(harness: Harness, port: int | None) -> Iterator[tuple[str, str | None]]:
+    """Serve catalog and status page on this machine alone while the block lasts, as `harness dev` does.
+
+    Yields the address, and the secret of the token that was made for this run. Raises: UsageError.
+    """
+    from harness_pipelines.serve.server import listening, serving, url_of
+
+    with listening(HOST, port or 0, option="--page-port") as listener:
+        tokens, secret = _tokens(harness, is_local=True)
+        with (
+            _application(harness, ServeOptions(), tokens, local_only=True) as (application, _),
+            serving(application, listener, grace_s=1),
+        ):
+            yield url_of(listener, host=HOST, tls=False), secret
+
+
+@contextmanager
 def _application(
     harness: Harness, wanted: ServeOptions, tokens: KnownTokens, *, local_only: bool
-) -> tuple[Application, str]:
+) -> Iterator[tuple[Application, str]]:
     """What is served, and the name of a table of it, for the blocks that attach it."""
     from harness_pipelines.app.health import Health
     from harness_pipelines.app.probes import probes
     from harness_pipelines.serve.app import Application
     from harness_pipelines.serve.catalog import fresh_catalog
+    from harness_pipelines.serve.page.content import Facts
 
+    globs = wanted.tables or ("*",)
     catalog = fresh_catalog(
         harness.stores,
         keep=timedelta(seconds=wanted.keep_s),
         every=timedelta(seconds=wanted.every_s),
-        globs=wanted.tables or ("*",),
+        globs=globs,
     )
     asks = {name: ask for name, ask in probes(harness.settings).items() if name == "postgres"}
     health = Health(harness.settings, asks=asks)  # loads need no other server
-    application = Application(catalog, tokens, local_only=local_only, health=health.to_json)
-    return application, next(iter(catalog.names()), SAMPLE)
+    table = next(iter(catalog.names()), SAMPLE)
+    with closing(Facts(harness, globs=globs)) as facts:
+        yield Application(catalog, tokens, local_only=local_only, facts=facts, health=health.to_json), table
 
 
 def _show(started: dict[str, Any], json_target: str | None) -> None:
     from harness_pipelines.serve.attach import VARIABLE
 
     def human() -> None:
-        click.echo(f"serving at {started['url']}  (Ctrl-C ends it)\n")
+        click.echo(f"serving at {started['url']}, with the status page for browsers  (Ctrl-C ends it)\n")
         if started["flight"]:
             click.echo(f"Flight SQL at {started['flight']}\n")
         if started["token"]:

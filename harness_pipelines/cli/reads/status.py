@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness_pipelines.cli.common import opened, page_port_option
-from harness_pipelines.errors import UsageError
+from harness_pipelines.cli.common import opened
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.show.status import KafkaEnds, TableSeen, look
 from harness_pipelines.spec.settings import Settings
@@ -21,30 +20,19 @@ ERROR_CHARS_MAX = 160
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--page", is_flag=True, help="Serve the status of all tables as a live page until Ctrl-C.")
-@page_port_option
 @json_option
 @click.pass_obj
-def status(
-    settings: Settings, tables: tuple[str, ...], *, page: bool, page_port: int | None, json_target: str | None
-) -> None:
+def status(settings: Settings, tables: tuple[str, ...], *, json_target: str | None) -> None:
     """Show where the records are (batch and stream view, buffer, Kafka tail), the lag of each stage, and the workers.
 
-    If Kafka does not answer, the command still shows the state in the ledger.
+    If Kafka does not answer, the command still shows the state in the ledger. `harness serve` shows the same in a
+    browser, as of now.
 
     \b
     Examples:
       harness status
       harness status shop.orders --json | jq '.tables[0].lag'
-      harness status --page
     """
-    if page:
-        if tables or json_target:
-            raise UsageError("--page shows all tables and takes no other argument")
-        _serve(settings, page_port)
-        return
-    if page_port:
-        raise UsageError("--page-port needs --page")
     from harness_pipelines.app.health import Health
 
     with opened(settings) as harness:
@@ -63,17 +51,6 @@ def status(
         note(f"harness: {name} does not answer: {why}")
     if kafka.trouble:
         note(f"harness: without Kafka: {kafka.trouble}")
-
-
-def _serve(settings: Settings, port: int | None) -> None:
-    import time
-
-    from harness_pipelines.cli.page import serving
-
-    with opened(settings) as harness, serving(harness, port) as url:
-        note(f"status page: {url}  (Ctrl-C ends it)")
-        while True:
-            time.sleep(0.5)  # in steps: Ctrl-C may reach another thread, and one long wait would not notice it
 
 
 def _show(seen: list[TableSeen], sick: list[SickTable]) -> None:

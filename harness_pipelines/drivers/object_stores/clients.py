@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 ANY_REGION = "us-east-1"  #: accepted by S3-compatible stores without a configured region
+SERVICES_OF_S3 = "s3.*.amazonaws.com*"  #: as KMS calls S3 of each region, when it asks for a client
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
+TOKEN_TIMEOUT_S, TOKEN_TRIES_MAX = 10.0, 2  #: an engine waits for the answer
 RETRIES_MAX = 4  #: within some seconds; then the stage shows its trouble and tries again by itself
 
 
@@ -118,6 +120,33 @@ def _administration(bucket: str, s3: S3Settings) -> Any:
     return client
 
 
+def token_service(location: str, s3: S3Settings) -> Any:
+    """The client of what gives keys by roles (STS), beside the store of *location*. Raises: ExtraMissing."""
+    return _token_service(bucket_of(location)[0], s3)
+
+
+@lru_cache(maxsize=64)
+def _token_service(bucket: str, s3: S3Settings) -> Any:
+    with needs("s3", "A role of an object store"):
+        from botocore.config import Config
+        from botocore.session import get_session
+
+    how = Config(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=TOKEN_TIMEOUT_S,
+        retries={"total_max_attempts": TOKEN_TRIES_MAX, "mode": "standard"},
+    )
+    return get_session().create_client(
+        "sts",
+        endpoint_url=s3.endpoint,
+        region_name=_region(bucket, s3),
+        aws_access_key_id=s3.access_key,
+        aws_secret_access_key=s3.secret_key,
+        aws_session_token=s3.session_token,
+        config=how,
+    )
+
+
 def _stay(params: dict[str, Any], **_: object) -> None:
     """Follow no redirect to another region: the SDK asks for that by a request which it redirects again, without end,
     where a gateway redirects them all. The settings have the region, and the other clients name it if it is wrong."""
@@ -147,8 +176,13 @@ def _region(bucket: str, s3: S3Settings) -> str | None:
     return str(resolve_s3_region(bucket))
 
 
-def reader_options(access_key: str, secret_key: str, s3: S3Settings) -> dict[str, str]:
-    """By which any engine of Iceberg reaches the store of *s3* with other keys than these settings have."""
+def reader_options(
+    access_key: str, secret_key: str, s3: S3Settings, *, session: tuple[str, datetime] | None = None
+) -> dict[str, str]:
+    """By which any engine of Iceberg reaches the store of *s3* with other keys than these settings have.
+
+    *session*: the token of keys that are good for a while, and their end.
+    """
     region = s3.region or (ANY_REGION if s3.endpoint is not None else None)
     given = {
         "s3.access-key-id": access_key,
@@ -158,6 +192,11 @@ def reader_options(access_key: str, secret_key: str, s3: S3Settings) -> dict[str
         "s3.endpoint": s3.endpoint,
         "s3.path-style-access": str(s3.is_path_style).lower(),
     }
+    if session is not None:
+        given |= {
+            "s3.session-token": session[0],
+            "s3.session-token-expires-at-ms": str(int(session[1].timestamp() * 1000)),
+        }
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import harness_pipelines as hp
 from harness_pipelines.cli.main import cli
-from harness_pipelines.cli.page import serving
+from harness_pipelines.cli.operate.serve import serving_here
 from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Services
 from harness_pipelines_tests.producer import KafkaRig
@@ -86,5 +86,5 @@ def table(harness: Cli, spec: tuple[str, Path]) -> str:
 @pytest.fixture
 def page_url(harness: Cli) -> Iterator[str]:
     """Where the status page of that home is served."""
-    with hp.connect(home=harness.home) as opened, serving(opened) as url:
+    with hp.connect(home=harness.home) as opened, serving_here(opened, None) as (url, _):
         yield url

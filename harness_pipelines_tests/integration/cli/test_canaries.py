@@ -25,7 +25,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import harness_pipelines as hp
 from harness_pipelines.cli.main import _show_defect, cli
-from harness_pipelines.cli.page import serving
+from harness_pipelines.cli.operate.serve import serving_here
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.tables import job_name
 from harness_pipelines.protocol.claims import Stage
@@ -335,7 +335,7 @@ def _deliver(canaries: Canaries, name: str) -> None:
 def _keep_watched(canaries: Canaries, name: str) -> None:
     """The status page, the metrics, and Spark's settings as it shows them."""
     with hp.connect(home=canaries.home) as opened:
-        with serving(opened) as url:
+        with serving_here(opened, None) as (url, _):
             for path in ("/", f"/api/status?table={name}"):
                 canaries.keep(
                     f"the page {path}", httpx.get(f"{url.rstrip('/')}{path}", timeout=120, trust_env=False).content

@@ -19,12 +19,12 @@ from playwright.sync_api import Locator, Page, expect
 
 import harness_pipelines as hp
 from harness_pipelines.chaos.proxy import PostgresProxy
-from harness_pipelines.cli.page import serving
-from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.cli.operate.serve import serving_here
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.serve.page.content import Facts, everything
 from harness_pipelines.services.state import free_port
 from harness_pipelines_tests.browser import PATIENCE_MS
 from harness_pipelines_tests.integration.cli.conftest import GOOD
@@ -132,7 +132,7 @@ def test_open_moves_claims_and_trouble_are_shown_with_the_way_on_and_as_text(har
 def test_numbers_look_old_as_soon_as_the_server_is_gone(harness, table, browser_page, tmp_path):
     port = free_port(tmp_path, "page")  # which no connection of another program takes while it is free again
     with hp.connect(home=harness.home) as opened:
-        with serving(opened, port) as url:
+        with serving_here(opened, port) as (url, _):
             browser_page.goto(f"{url}/#{table}")
             expect_tiers(browser_page, 1, buffer=GOOD // 2)
             expect(browser_page.locator("body")).not_to_have_class("old")
@@ -142,7 +142,7 @@ def test_numbers_look_old_as_soon_as_the_server_is_gone(harness, table, browser_
         expect(browser_page.locator("#pulse")).to_contain_text("ago")
         expect_tiers(browser_page, 1, buffer=GOOD // 2)
 
-        with serving(opened, port):
+        with serving_here(opened, port):
             expect(browser_page.locator("body")).not_to_have_class("old", timeout=SOON_MS)
             expect(browser_page.get_by_role("alert")).to_be_empty()
 
@@ -153,7 +153,7 @@ def test_numbers_look_old_while_the_ledger_is_away_and_are_new_when_it_is_back(h
     assert settings.dsn is not None
     proxy = PostgresProxy(settings.dsn)
     try:
-        with hp.connect(replace(settings, dsn=proxy.dsn)) as opened, serving(opened) as url:
+        with hp.connect(replace(settings, dsn=proxy.dsn)) as opened, serving_here(opened, None) as (url, _):
             browser_page.goto(f"{url}/#{table}")
             expect_tiers(browser_page, 1, buffer=GOOD // 2)
 
@@ -175,7 +175,7 @@ def test_a_ledger_that_hangs_is_named_and_holds_up_no_page(harness, table, brows
     assert settings.dsn is not None
     proxy = PostgresProxy(settings.dsn)
     try:
-        with hp.connect(replace(settings, dsn=proxy.dsn)) as opened, serving(opened) as url:
+        with hp.connect(replace(settings, dsn=proxy.dsn)) as opened, serving_here(opened, None) as (url, _):
             browser_page.goto(f"{url}/#{table}")
             expect_tiers(browser_page, 1, buffer=GOOD // 2)
 
@@ -194,7 +194,7 @@ def test_a_ledger_that_hangs_is_named_and_holds_up_no_page(harness, table, brows
 @pytest.mark.long
 def test_without_kafka_the_page_shows_what_the_ledger_knows_and_says_so(harness, table, browser_page):
     settings = hp.connect(home=harness.home).settings
-    with hp.connect(replace(settings, kafka="127.0.0.1:1")) as opened, serving(opened) as url:
+    with hp.connect(replace(settings, kafka="127.0.0.1:1")) as opened, serving_here(opened, None) as (url, _):
         browser_page.goto(f"{url}/#{table}")
 
         expect(browser_page.locator("#warning")).to_contain_text("127.0.0.1:1", timeout=SOON_MS)
@@ -255,11 +255,11 @@ def test_a_look_at_all_tables_is_one_statement_however_many_there_are(harness, t
 
     with hp.connect(home=harness.home) as opened:
         facts = Facts(opened)
-        facts.status(None)
-        monkeypatch.setattr("harness_pipelines.cli.page.content.SHARED_S", 0.0)
-        monkeypatch.setattr("harness_pipelines.cli.page.content.SLOW_S", 3600.0)  # on a busy machine too
+        facts.status(None, sees=everything)
+        monkeypatch.setattr("harness_pipelines.serve.page.content.SHARED_S", 0.0)
+        monkeypatch.setattr("harness_pipelines.serve.page.content.SLOW_S", 3600.0)  # on a busy machine too
         monkeypatch.setattr(Database, "rows", counted)
-        found = [facts.status(None) for _ in range(3)][-1]
+        found = [facts.status(None, sees=everything) for _ in range(3)][-1]
         facts.close()
 
     assert {name: many for name, many in asked.items() if name != "overview/partitions"} == {"watch/work": 3}
@@ -268,17 +268,17 @@ def test_a_look_at_all_tables_is_one_statement_however_many_there_are(harness, t
 
 
 def test_browsers_that_ask_at_the_same_time_share_one_look(harness, table, monkeypatch):
-    monkeypatch.setattr("harness_pipelines.cli.page.content.SHARED_S", 3600.0)
+    monkeypatch.setattr("harness_pipelines.serve.page.content.SHARED_S", 3600.0)
     with hp.connect(home=harness.home) as opened:
         facts = Facts(opened)
-        first, second = facts.status(table), facts.status(table)
+        first, second = facts.status(table, sees=everything), facts.status(table, sees=everything)
         facts.close()
 
     assert first["at"] == second["at"]
     assert first["open"] is second["open"]
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_the_page_is_only_read(page_url, method):
     assert answer(f"{page_url}/api/status", method=method)[0] == 405
 
@@ -301,7 +301,7 @@ def test_no_script_but_the_page_s_own_may_run(page_url):
     with urlopen(page_url, timeout=DEADLINE_S) as found:
         assert "script-src 'self'" in found.headers["content-security-policy"]
         assert "http" not in found.read().decode(), "something is loaded from elsewhere"
-    assert answer(f"{page_url}/nothing")[0] == 404
+    assert answer(f"{page_url}/nothing")[0] == 401, "all else is the catalog's"
 
 
 def test_a_table_that_is_not_there_is_named_and_the_others_are_shown(page_url, table):
@@ -312,12 +312,12 @@ def test_a_table_that_is_not_there_is_named_and_the_others_are_shown(page_url, t
 
 
 @pytest.mark.long
-def test_status_serves_the_page_until_ctrl_c(harness, table):
-    process = harness.start("status", "--page")
-    assert process.stderr is not None
+def test_serve_shows_the_page_until_ctrl_c(harness, table):
+    process = harness.start("serve", "--port", "0", "--json")
+    assert process.stdout is not None
     try:
-        url = process.stderr.readline().split()[2]
-        code, found = answer(f"{url}/api/status?table={table}")
+        url = json.loads(process.stdout.readline())["page"]
+        code, found = answer(f"{url}api/status?table={table}")
         process.send_signal(signal.SIGINT)
         ended = process.wait(DEADLINE_S)
     finally:
@@ -327,12 +327,3 @@ def test_status_serves_the_page_until_ctrl_c(harness, table):
     assert code == 200
     assert json.loads(found)["open"]["lag"]["buffer"] == GOOD + 1
     assert ended == 130
-
-
-def test_the_page_is_asked_for_alone(harness, page_url):
-    assert "--page" in harness("status", "--page-port", "2000", code=2).stderr
-    assert "takes no other argument" in harness("status", "some.table", "--page", code=2).stderr
-    assert (
-        "cannot be served on port"
-        in harness("status", "--page", "--page-port", page_url.rpartition(":")[2], code=2).stderr
-    )

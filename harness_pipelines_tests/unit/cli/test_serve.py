@@ -25,7 +25,7 @@ from harness_pipelines.serve import catalog as catalogs
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.certificates import Authority
 from harness_pipelines_tests.producer import DEADLINE_S
-from harness_pipelines_tests.served import AT, MemoryCatalog, cut_of
+from harness_pipelines_tests.served import AT, MemoryCatalog, MemoryFacts, cut_of
 
 SECRET = "harness_secret"
 
@@ -119,7 +119,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             **found.get("headers", {}),
         }
         answer = httpx.get(
-            f"{url}/v1/namespaces",
+            f"{url}{found.get('path', '/v1/namespaces')}",
             headers=header,
             timeout=DEADLINE_S,
             trust_env=False,
@@ -157,7 +157,8 @@ def test_on_this_machine_a_token_is_made_and_printed_once(tokens: Tokens, asked:
 def test_the_start_is_one_object_for_programs(tokens: Tokens, asked: dict[str, Any]):
     found = json.loads(run("--port", "0", "--json").stdout)
     assert found == asked["started"]
-    assert set(found) == {"url", "flight", "token", "attach"}
+    assert set(found) == {"url", "page", "flight", "token", "attach"}
+    assert found["page"] == f"{found['url']}/"
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", found["url"])
 
 
@@ -190,6 +191,32 @@ def test_options_reach_the_catalog(tokens: Tokens, asked: dict[str, Any]):
     run("--port", "0")
     assert asked["globs"] == ("*",)
     assert (asked["keep"], asked["every"]) == (timedelta(minutes=15), timedelta(milliseconds=100))
+
+
+def test_the_status_page_has_the_tables_that_are_served_and_ends_with_the_server(
+    tokens: Tokens, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[object] = []
+
+    class Facts(MemoryFacts):
+        def __init__(self, _harness: Any, *, globs: Sequence[str]) -> None:
+            super().__init__("shop.orders")
+            seen.append(globs)
+
+        def close(self) -> None:
+            seen.append("closed")
+
+    monkeypatch.setattr("harness_pipelines.serve.page.content.Facts", Facts)
+    asked["path"] = "/api/status"
+    done = run("--port", "0", "--tables", "shop.*")
+    assert (done.exit_code, asked["status"]) == (0, 200), done.output
+    assert seen == [("shop.*",), "closed"]
+    assert "status page" in done.stdout
+
+    tokens.all = [Token()]
+    asked["with"] = SECRET
+    run("--port", "0", "--behind-proxy")
+    assert asked["status"] == 401, "other machines reach it by the proxy: a browser logs in"
 
 
 def test_other_machines_are_served_by_tls_or_by_a_proxy_alone(tokens: Tokens, asked: dict[str, Any], tmp_path: Path):

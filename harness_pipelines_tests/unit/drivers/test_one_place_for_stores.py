@@ -33,6 +33,7 @@ MAKERS = {
         "drivers/object_stores/clients.py",
         "drivers/object_stores/bucket.py",
         "drivers/object_stores/listing.py",
+        "drivers/object_stores/roles.py",
         GLUE,
     },
     "boto3": set[str](),

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.drivers.object_stores.roles import RoleRefused
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
-from harness_pipelines.protocol.cuts import Chunk
+from harness_pipelines.protocol.cuts import Chunk, cut_folder
 from harness_pipelines.serve import catalog as module
-from harness_pipelines.serve.catalog import FreshCatalog, Texts, read_file
+from harness_pipelines.serve.catalog import FreshCatalog, Texts, folders_of, read_file
+from harness_pipelines.serve.storage import Storage
 from harness_pipelines.serve.values import TableBusy, TableNotServed, Warehouse
 from harness_pipelines_tests.served import AT
 
@@ -287,3 +289,67 @@ def test_a_metadata_file_that_is_missing_or_not_readable_is_named(tmp_path: Path
         read_file(str(tmp_path / "none.json"))
     with pytest.raises(LakeAway, match=str(tmp_path)):
         read_file(str(tmp_path))
+
+
+# -- keys ---------------------------------------------------------------------------------------------------------
+
+
+class Vended:
+    """Hands out what names the table; `trouble` is raised."""
+
+    def __init__(self) -> None:
+        self.trouble: HarnessError | None = None
+
+    def of(self, table: TableRow) -> Storage:
+        if self.trouble:
+            raise self.trouble
+        return Storage(prefix="s3://lake/", config={"of": table.name})
+
+
+def test_each_load_hands_out_what_reaches_its_table():
+    of, vended = rig(), Vended()
+    catalog = FreshCatalog(
+        of.ledger,
+        of.ledger,
+        lambda: of.loads,
+        refused=(),
+        read=str.encode,
+        keep=KEEP,
+        globs=("shop.*",),
+        vending=vended,
+    )
+    for warehouse in (FRESH, Warehouse.parse("pin:5s"), Warehouse.parse("lake")):
+        assert catalog.cut("shop.orders", warehouse).storage.config == {"of": "shop.orders"}
+    assert catalog.storage("shop.orders").config == {"of": "shop.orders"}
+    for name in ("bank.ledger", "no.such"):
+        with pytest.raises(TableUnknown):
+            catalog.storage(name)
+
+
+def test_no_cut_is_made_for_a_table_whose_keys_are_refused():
+    of, vended = rig(), Vended()
+    catalog = FreshCatalog(
+        of.ledger, of.ledger, lambda: of.loads, refused=(), read=str.encode, keep=KEEP, vending=vended
+    )
+    vended.trouble = RoleRefused("the role is gone")
+    with pytest.raises(RoleRefused):
+        catalog.cut("shop.orders", FRESH)
+    assert not of.loads.arrived.acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    ("views", "beside"),
+    [
+        ({"stream": "orders__stream", "batch": "orders"}, "s3://lake/w/shop/orders__stream-1a"),
+        ({"batch": "orders"}, "s3://lake/w/shop/orders-1a"),
+    ],
+)
+def test_a_table_lies_in_the_folders_of_its_views_and_of_its_cuts(views: dict[str, str], beside: str):
+    """The last is the folder that cuts are written to: beside the view that tier writes."""
+    row: Any = SimpleNamespace(views=views, spec=SimpleNamespace(name="orders"))
+    places = {view: f"s3://lake/w/shop/{name}-1a" for view, name in views.items()}
+    ledger: Any = SimpleNamespace(pointer=lambda _, view: f"{places[view]}/metadata/00007-x.metadata.json")
+    *of_views, fresh = folders_of(ledger, row)
+    assert of_views == list(places.values())
+    assert fresh == cut_folder("orders", f"{beside}/metadata/1.metadata.json")
+    assert fresh.startswith("s3://lake/w/shop/orders__fresh-")

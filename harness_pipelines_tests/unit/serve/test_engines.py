@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -30,6 +32,7 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.served import ALL, SHOP, MemoryCatalog, application
 from harness_pipelines_tests.store import moto_store
 
+TABLE: Any = SimpleNamespace(table_id=1, name="shop.orders")
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 
 
@@ -227,15 +230,19 @@ def test_duckdb_logs_in_by_oauth(lake: Lake, duck: duckdb.DuckDBPyConnection):
 # -- a store ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "given", [{"reading_keys": ("reader", "r-secret")}, {"reading_role": "arn:aws:iam::123456789012:role/reader"}],
+    ids=["keys", "a role"],
+)  # fmt: skip
 def test_engines_reach_the_store_of_a_table_by_what_the_server_hands_out(
-    tmp_path: Path, duck: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, duck: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ):
     """They have neither its address nor keys."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     with moto_store() as (s3, warehouse):
-        settings = Settings(home=tmp_path, warehouse=warehouse, s3=s3, reading_keys=("reader", "r-secret"))
-        storage = handed_out(settings)
+        settings = Settings(home=tmp_path, warehouse=warehouse, s3=s3, **given)
+        storage = handed_out(settings, keep=timedelta(minutes=15), folders=lambda _: [warehouse]).of(TABLE)
         own = SqlCatalog("own", uri=f"sqlite:///{tmp_path}/own.db", warehouse=warehouse, **storage.config)
         own.create_namespace("shop")
         table = own.create_table("shop.orders", ROWS.schema)
@@ -248,12 +255,12 @@ def test_engines_reach_the_store_of_a_table_by_what_the_server_hands_out(
             snapshot_id=snapshot.snapshot_id, metadata_location=table.metadata_location, metadata=metadata
         )  # fmt: skip
         served = MemoryCatalog({"shop.orders": cut})
-        served.storage = storage
+        served.keys = storage
         with listening("127.0.0.1", 0) as listener, serving(application(served), listener):
             lake = Lake(own=own, served=served, url=url_of(listener, host="127.0.0.1", tls=False))
             assert iceberg(lake).load_table("shop.orders").scan().to_arrow().to_pylist() == ROWS.to_pylist()
             assert attached(duck, lake)("SELECT count(*) FROM h.shop.orders WHERE id > 1") == [(2,)]
-            served.storage = Storage()
+            served.keys = Storage()
             with pytest.raises(OSError):
                 iceberg(lake).load_table("shop.orders").scan().to_arrow()
         own.close()

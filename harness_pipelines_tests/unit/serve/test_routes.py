@@ -220,15 +220,30 @@ def test_without_keys_for_engines_none_are_given_out(client: TestClient):
 
 def test_keys_for_engines_come_with_each_table_that_the_token_may_see(client: TestClient, catalog: MemoryCatalog):
     keys = {"s3.access-key-id": "reader", "s3.secret-access-key": "hush"}
-    catalog.storage = Storage(prefix="s3://lake/", config=keys)
+    catalog.keys = Storage(prefix="s3://lake/", config=keys)
     loaded = client.get(ORDERS).json()
     assert loaded["config"] == keys
     assert loaded["storage-credentials"] == [{"prefix": "s3://lake/", "config": keys}]
-    assert client.get(f"{ORDERS}/credentials").json() == {"storage-credentials": loaded["storage-credentials"]}
+    with capture_logs() as logged:
+        given = client.get(f"{ORDERS}/credentials")
+    assert given.json() == {"storage-credentials": loaded["storage-credentials"]}
+    assert given.headers["cache-control"] == "no-store"
+    assert [(one["event"], one["table"], one["reader"]) for one in logged] == [
+        ("serve.keys_given", "shop.orders", "everything")
+    ]
+    assert "hush" not in str(logged)
     refused = client.get("/v1/namespaces/shop/tables/none/credentials")
     assert refused.status_code == 404
-    assert "hush" not in repr(catalog.storage)
+    assert "hush" not in repr(catalog.keys)
     assert error(client.get("/v1/namespaces/shop/tables/none/credentials")) == (404, "NoSuchTableException")
+
+
+def test_keys_of_a_table_that_may_not_be_seen_are_given_to_no_client(shop: TestClient, catalog: MemoryCatalog):
+    catalog.keys = Storage(prefix="s3://lake/", config={"s3.access-key-id": "reader"})
+    hidden = shop.get("/v1/namespaces/bank/tables/ledger/credentials")
+    missing = shop.get("/v1/namespaces/none/tables/ledger/credentials")
+    assert (hidden.status_code, hidden.text) == (404, missing.text.replace("none", "bank"))
+    assert catalog.asked == []
 
 
 def test_what_an_engine_measured_reaches_the_catalog(client: TestClient, catalog: MemoryCatalog):

@@ -24,8 +24,9 @@ async function ask() {
     const answer = await fetch(`/api/status?${words}`, { signal: AbortSignal.timeout(ANSWER_MS), cache: "no-store" });
     const found = await answer.json();
     if (mine !== asking) return; // another table was opened meanwhile
+    if (answer.status === 401) return location.replace("/login");
     if (answer.ok) take(found, table);
-    else trouble = found.trouble;
+    else trouble = found.trouble ?? found.error?.message ?? "The server of this page met an error.";
   } catch {
     if (mine !== asking) return;
     trouble = "The server of this page does not answer: was it ended?";
@@ -61,6 +62,8 @@ function show() {
     ...TROUBLE.map((state) => [seen.tables.filter((one) => one.state === state).length, state])
       .filter(([many]) => many).map(([many, state]) => `${count(many)} ${state}`)];
   text("summary", parts.join(" · "));
+  at("leave").hidden = !seen.reader;
+  text("reader", seen.reader ? `logged in as ${seen.reader}` : "");
   text("warning", seen.kafka ? `Kafka is not answering, what only it has is not known: ${seen.kafka}` : "");
 }
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from harness_pipelines.cli.page.log_ends import LogEnds
-from harness_pipelines.cli.page.picture import Pictures
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ledgers.postgres.views.status import Overview, RefusedShare
+from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.topics import label
 from harness_pipelines.secret import redact
+from harness_pipelines.serve.answers import shown
+from harness_pipelines.serve.page.log_ends import LogEnds
+from harness_pipelines.serve.page.picture import Pictures
 from harness_pipelines.show.status import TableSeen, look
 from harness_pipelines.spec.wording import quantity
 
@@ -33,10 +36,10 @@ class LedgerSilent(TryAgain):
 
 
 class Facts:
-    """Cached content of one installation, shared by all browsers."""
+    """Cached content of one installation, shared by all browsers. *globs* limit the tables, for all of them."""
 
-    def __init__(self, harness: Harness) -> None:
-        self._harness = harness
+    def __init__(self, harness: Harness, *, globs: Sequence[str] = ("*",)) -> None:
+        self._harness, self._globs = harness, globs
         self._ends, self._pictures = LogEnds(harness), Pictures(harness.stores)
         self._lock = threading.Lock()
         self._since = 0.0  #: monotonic seconds, when the look under way began
@@ -53,22 +56,29 @@ class Facts:
         self._ends.close()
         self._pictures.close()
 
-    def status(self, opened: str | None, *, drawn: str | None = None) -> dict[str, Any]:
-        """Return all tables and details of *opened*; of its layout only the key if the browser has *drawn* it already.
+    def status(self, opened: str | None, *, sees: Callable[[str], bool], drawn: str | None = None) -> dict[str, Any]:
+        """Return the tables that the browser *sees*, and details of *opened*; of its layout only the key if the browser
+        has *drawn* it already.
 
-        Raises: LedgerSilent and the ledger's errors.
+        A table that it does not see is like one that does not exist. Raises: LedgerSilent and the ledger's errors.
         """
+        asked = opened if opened and self._shows(opened) and sees(opened) else None
         if not self._lock.acquire(timeout=WAIT_S):
             raise LedgerSilent(f"the ledger has not answered for {time.monotonic() - self._since:.0f} s")
         try:
             self._since = time.monotonic()
-            found = self._shared("", lambda: self._all(opened))
-            details = self._shared(opened, lambda: self._details(opened)) if opened else None
+            found = self._shared("", lambda: self._all(asked))
+            tables = [line for line in found["tables"] if self._shows(line["table"]) and sees(line["table"])]
+            is_there = asked is not None and any(line["table"] == asked for line in tables)
+            details = self._shared(asked, lambda: self._details(asked)) if asked and is_there else None
         finally:
             self._lock.release()
         if details and details.get("layout", {}).get("key") == drawn is not None:
             details = {**details, "layout": {"key": drawn}}
-        return {**found, "open": details}
+        return {**found, "tables": tables, "open": details or (_unknown(opened) if opened else None)}
+
+    def _shows(self, name: str) -> bool:
+        return any(fnmatchcase(name, glob) for glob in self._globs)
 
     def _shared(self, name: str, make: Any) -> dict[str, Any]:
         at, found = self._kept.get(name, (float("-inf"), {}))
@@ -123,14 +133,15 @@ class Facts:
     def _details(self, name: str) -> dict[str, Any]:
         try:
             table = self._harness.table(name)
+        except TableUnknown:  # whose message names the others
+            return _unknown(name)
         except HarnessError as error:
             if isinstance(error, TryAgain):
                 raise
             return {"table": name, "trouble": redact(str(error))}
         seen = look(self._harness, table, self._ends)
-        shown = seen.to_json()
         return {
-            **shown,
+            **seen.to_json(),
             "stopped": seen.stopped and redact(seen.stopped),
             "claims": [_claim(seen, claim) for claim in seen.claims],
             "open_moves": [_move(seen, move) for move in seen.open_moves],
@@ -142,6 +153,16 @@ class Facts:
             "notices": list(_notices(seen)),
             "layout": self._pictures.of(table.row, seen.head),
         }
+
+
+def everything(_: str) -> bool:
+    """What a browser sees that is on the server's own machine."""
+    return True
+
+
+def _unknown(name: str) -> dict[str, Any]:
+    """Describe a table that is not there, or that may not be seen, alike."""
+    return {"table": name, "trouble": f"There is no table {shown(name)}."}
 
 
 def _sick_line(name: str) -> dict[str, Any]:
