@@ -29,6 +29,7 @@ class MemoryCatalog:
 
     def __init__(self, cuts: Mapping[str, CutAnswer | Exception]) -> None:
         self.cuts, self.storage = dict(cuts), Storage()
+        self.named: dict[str, Sequence[str]] = {}  #: names of tables by that of a snapshot
         self.asked: list[tuple[str, str]] = []  #: names and prefixes of loads
         self.reports: list[tuple[str, int]] = []  #: names and snapshots
         self.trouble: Exception | None = None  #: of every call
@@ -36,10 +37,10 @@ class MemoryCatalog:
         self.go_on.set()
         self.arrived = threading.Semaphore(0)  #: released by each load
 
-    def names(self) -> Sequence[str]:
+    def names(self, warehouse: Warehouse) -> Sequence[str]:
         if self.trouble:
             raise self.trouble
-        return list(self.cuts)
+        return [name for name in self.cuts if not warehouse.snapshot or name in self.named.get(warehouse.snapshot, ())]
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
         self.asked.append((name, warehouse.prefix))

@@ -64,18 +64,27 @@ class Loads(Protocol):
     def load(self, table: TableRow) -> ServedCut: ...
 
 
+class NamedLoads(Protocol):
+    """Makes the cuts of the named snapshots of one table; one thread at a time."""
+
+    def load(self, table: TableRow, name: str) -> ServedCut:
+        """Raises: TableUnknown where the snapshot does not have the table."""
+        ...
+
+
 class _Table:
     """What the server knows of one table."""
 
-    def __init__(self, loads: Loads) -> None:
+    def __init__(self, loads: Loads, named: NamedLoads) -> None:
         self.loads, self.lock = loads, threading.Lock()
+        self.named, self.named_lock = named, threading.Lock()  #: a large one holds up no load of the newest state
         self.behind = 0  #: offsets that the last cut leaves out
 
 
 class FreshCatalog:
     """A `Catalog` over cuts.
 
-    *refused* is what `Loads` raises for a table that has none. *globs* limit what the server shows, to any token.
+    *refused* is what `Loads` and `NamedLoads` raise for a table that has none. *globs* limit what the server shows, to any token.
     *storage* is handed out with each load.
     """
 
@@ -84,6 +93,7 @@ class FreshCatalog:
         tables: Tables,
         cuts: CutBook,
         loads: Callable[[], Loads],
+        named: Callable[[], NamedLoads],
         *,
         refused: tuple[type[HarnessError], ...],
         read: Callable[[str], bytes],
@@ -91,30 +101,33 @@ class FreshCatalog:
         globs: Sequence[str] = ("*",),
         storage: Storage = OWN_KEYS,
     ) -> None:
-        self._ledger, self._cuts, self._loads, self._refused = tables, cuts, loads, refused
+        self._ledger, self._cuts, self._refused = tables, cuts, refused
+        self._loads, self._named = loads, named
         self._keep, self._globs, self.storage = keep, globs, storage
         self._metadata = Texts(read)
         self._lock = threading.Lock()
         self._tables: dict[int, _Table] = {}
 
-    def names(self) -> Sequence[str]:
-        return [name for name in self._ledger.names() if self._shows(name)]
+    def names(self, warehouse: Warehouse) -> Sequence[str]:
+        names = self._cuts.tables_of(warehouse.snapshot) if warehouse.snapshot else self._ledger.names()
+        return [name for name in names if self._shows(name)]
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
         row = self._row(name)
         if warehouse.kind == "lake":
             return self._lake(row)
         known = self._known(row)
-        if not known.lock.acquire(timeout=WAIT_S):
+        lock = known.named_lock if warehouse.snapshot else known.lock
+        if not lock.acquire(timeout=WAIT_S):
             raise TableBusy(f"{name}: a cut has been made for more than {WAIT_S:g} s; load it again")
         began = time.monotonic()
         try:
-            cut, made = self._pinned(known, row, warehouse.every_s) if warehouse.every_s else _load(known, row)
-            behind = known.behind
+            cut, made = self._served(known, row, warehouse)
+            behind = 0 if warehouse.snapshot else known.behind
         except self._refused as why:
             raise TableNotServed(str(why)) from why
         finally:
-            known.lock.release()
+            lock.release()
         took_s = time.monotonic() - began
         return CutAnswer(
             snapshot_id=cut.snapshot_id,
@@ -124,6 +137,12 @@ class FreshCatalog:
             made_bytes=sum(chunk.bytes for chunk in cut.chunks if chunk.sequence == cut.sequence) if made else 0,
             behind=behind,
         )
+
+    def _served(self, known: _Table, row: TableRow, warehouse: Warehouse) -> tuple[Cut, bool]:
+        if warehouse.snapshot:
+            served = known.named.load(row, warehouse.snapshot)
+            return served.cut, served.made
+        return self._pinned(known, row, warehouse.every_s) if warehouse.every_s else _load(known, row)
 
     def _lake(self, row: TableRow) -> CutAnswer:
         """The newest version of the view that the lake alone answers from, as a mirror of the table shows it."""
@@ -174,7 +193,7 @@ class FreshCatalog:
     def _known(self, row: TableRow) -> _Table:
         with self._lock:
             if row.table_id not in self._tables:
-                self._tables[row.table_id] = _Table(self._loads())
+                self._tables[row.table_id] = _Table(self._loads(), self._named())
             return self._tables[row.table_id]
 
 
@@ -229,12 +248,14 @@ def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: S
     """
     from harness_pipelines.ports.serving.cuts import CutImpossible
     from harness_pipelines.read.cut import Cutter
+    from harness_pipelines.read.named_cut import NamedCutter
 
     holder = f"serve {socket.gethostname()} {os.getpid()}"
     return FreshCatalog(
         stores.tables,
         stores.cuts,
         lambda: Cutter(stores, holder=holder, keep=keep, every=every),
+        lambda: NamedCutter(stores, holder=holder, keep=keep),
         refused=(CutImpossible,),
         read=read_file,
         keep=keep,

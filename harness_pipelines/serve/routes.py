@@ -138,18 +138,18 @@ class Routes:
     async def _table(self, asked: Asked, namespace: str, table: str) -> Response:
         if asked.request.method == "HEAD":
             if table not in await self._in(asked, namespace, of=table):
-                raise no_such_table(namespace, table)
+                raise no_such_table(namespace, table, asked.warehouse.snapshot)
             return Response(status_code=204)
         if (asked.option("snapshots") or "all") not in ("all", "refs"):  # a cut has one snapshot, which a ref names
             raise bad_request("snapshots is `all` or `refs`")
         name = self._seen(asked, namespace, table)
         try:
-            async with self._turn(name):
+            async with self._turn(_turn_of(name, asked.warehouse)):
                 cut = await asked.threads.run(self._catalog.cut, name, asked.warehouse)
         except TableUnknown as unknown:
             self._metrics.refused(type(unknown).__name__)
-            audit_log.refused(asked.request, asked.principal, table=name, why="it does not exist")
-            raise no_such_table(namespace, table) from unknown
+            audit_log.refused(asked.request, asked.principal, table=name, why=str(unknown))
+            raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
         except HarnessError as error:
             self._metrics.refused(type(error).__name__)
             audit_log.refused(asked.request, asked.principal, table=name, why=str(error))
@@ -161,7 +161,7 @@ class Routes:
 
     async def _credentials(self, asked: Asked, namespace: str, table: str) -> Response:
         if table not in await self._in(asked, namespace, of=table):
-            raise no_such_table(namespace, table)
+            raise no_such_table(namespace, table, asked.warehouse.snapshot)
         return answer({"storage-credentials": self._catalog.storage.credentials()})
 
     async def _report(self, asked: Asked, namespace: str, table: str) -> Response:
@@ -180,7 +180,7 @@ class Routes:
         try:
             is_kept = await asked.threads.run(self._catalog.reported, name, snapshot_id)
         except TableUnknown as unknown:
-            raise no_such_table(namespace, table) from unknown
+            raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
         self._metrics.reported("kept" if is_kept else "over")
         return Response(status_code=204)
 
@@ -203,10 +203,10 @@ class Routes:
         audit_log.refused(
             asked.request, asked.principal, table=f"{shown(namespace)}.{shown(table)}", why="it may not be seen"
         )
-        raise no_such_table(namespace, table)
+        raise no_such_table(namespace, table, asked.warehouse.snapshot)
 
     async def _names(self, asked: Asked) -> list[str]:
-        return visible(await asked.threads.run(self._catalog.names), asked.principal)
+        return visible(await asked.threads.run(self._catalog.names, asked.warehouse), asked.principal)
 
     async def _in(self, asked: Asked, namespace: str, *, of: str | None = None) -> list[str]:
         """The names, without it, of the tables in *namespace* that the client sees. Raises: Refused without any.
@@ -216,8 +216,13 @@ class Routes:
         names = [name.partition(".") for name in await self._names(asked)]
         found = [short for within, _, short in names if within == namespace]
         if not found:
-            raise no_such_namespace(namespace) if of is None else no_such_table(namespace, of)
+            raise no_such_namespace(namespace) if of is None else no_such_table(namespace, of, asked.warehouse.snapshot)
         return found
+
+
+def _turn_of(name: str, warehouse: Warehouse) -> str:
+    """Loads of one table wait for each other; those of its named snapshots wait for no others, nor others for them."""
+    return f"{name} {warehouse.kind}" if warehouse.snapshot else name
 
 
 def _prefix(parts: list[str]) -> tuple[Warehouse, list[str]]:

@@ -210,6 +210,7 @@ def _application(
     from harness_pipelines.app.probes import probes
     from harness_pipelines.serve.app import Application
     from harness_pipelines.serve.catalog import fresh_catalog
+    from harness_pipelines.serve.values import Warehouse
 
     catalog = fresh_catalog(
         harness.stores,
@@ -220,7 +221,7 @@ def _application(
     asks = {name: ask for name, ask in probes(harness.settings).items() if name == "postgres"}
     health = Health(harness.settings, asks=asks)  # loads need no other server
     application = Application(catalog, tokens, local_only=local_only, health=health.to_json)
-    return application, next(iter(catalog.names()), SAMPLE)
+    return application, next(iter(catalog.names(Warehouse())), SAMPLE)
 
 
 def _show(started: dict[str, Any], json_target: str | None) -> None:
