@@ -12,7 +12,7 @@ from typing import NamedTuple
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.cuts import CutBounds, OlderCut, follows, snapshot_id, table_uuid
 
-#: `harness.freshness`: up to the newest row, the merged state of a keyed table, or the state that a named snapshot pins.
+#: `harness.freshness`: up to the newest row, the merged state of a keyed table, or that of a named snapshot.
 FRESH, MERGED, NAMED = "fresh", "merged", "named"
 BYTES_PER_BUFFERED = 4  #: of the fresh folder, for each byte that is buffered
 

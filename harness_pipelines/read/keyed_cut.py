@@ -422,7 +422,7 @@ def as_written(plan: ReadPlan) -> ReadPlan:
 
 
 def is_later(part: LakePart, plan: ReadPlan) -> bool:
-    """Whether *part* has rows that were above the lake in the version of *plan*, and are in a later one's view by now."""
+    """Whether *part* has rows that were above the lake in the version of *plan*, and are in a later view by now."""
     return any(high > plan.bounds[p].stream_hi for p, high in part.high.items())
 
 

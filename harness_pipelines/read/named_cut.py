@@ -59,7 +59,8 @@ class _Begun:
 class NamedCutter:
     """Makes the cuts of the named snapshots of one table in this process; one thread at a time.
 
-    It remembers the chunks that it wrote for a cut that it had no time to publish, as long as no other state is asked for.
+    It remembers the chunks that it wrote for a cut that it had no time to publish, as long as no other
+    state is asked for.
     """
 
     def __init__(self, stores: Ports, *, holder: str, keep: timedelta) -> None:
@@ -235,6 +236,6 @@ def _check_settled(looked: Looked, name: str) -> None:
     if looked.plan.tail is not None:
         low = min(sorted(looked.plan.tail.low.items()))
         raise SnapshotInLog(
-            f"{looked.table.name}: what snapshot {name} has of partition {low[0]} from offset {low[1]} on is in the log "
-            "alone, after a revert of a table without a buffer; no cut of it was made"
+            f"{looked.table.name}: what snapshot {name} has of partition {low[0]} from offset {low[1]} on is in the "
+            "log alone, after a revert of a table without a buffer; no cut of it was made"
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
 
@@ -72,19 +72,26 @@ class NamedLoads(Protocol):
         ...
 
 
+class Makers(NamedTuple):
+    """Of one table."""
+
+    newest: Loads
+    named: NamedLoads
+
+
 class _Table:
     """What the server knows of one table."""
 
-    def __init__(self, loads: Loads, named: NamedLoads) -> None:
-        self.loads, self.lock = loads, threading.Lock()
-        self.named, self.named_lock = named, threading.Lock()  #: a large one holds up no load of the newest state
+    def __init__(self, makers: Makers) -> None:
+        self.loads, self.lock = makers.newest, threading.Lock()
+        self.named, self.named_lock = makers.named, threading.Lock()  #: a large one holds up no load of the newest
         self.behind = 0  #: offsets that the last cut leaves out
 
 
 class FreshCatalog:
     """A `Catalog` over cuts.
 
-    *refused* is what `Loads` and `NamedLoads` raise for a table that has none. *globs* limit what the server shows, to any token.
+    *refused* is what makers raise for a table that has none. *globs* limit what the server shows, to any token.
     *storage* is handed out with each load.
     """
 
@@ -92,8 +99,7 @@ class FreshCatalog:
         self,
         tables: Tables,
         cuts: CutBook,
-        loads: Callable[[], Loads],
-        named: Callable[[], NamedLoads],
+        makers: Callable[[], Makers],
         *,
         refused: tuple[type[HarnessError], ...],
         read: Callable[[str], bytes],
@@ -101,8 +107,7 @@ class FreshCatalog:
         globs: Sequence[str] = ("*",),
         storage: Storage = OWN_KEYS,
     ) -> None:
-        self._ledger, self._cuts, self._refused = tables, cuts, refused
-        self._loads, self._named = loads, named
+        self._ledger, self._cuts, self._makers, self._refused = tables, cuts, makers, refused
         self._keep, self._globs, self.storage = keep, globs, storage
         self._metadata = Texts(read)
         self._lock = threading.Lock()
@@ -193,7 +198,7 @@ class FreshCatalog:
     def _known(self, row: TableRow) -> _Table:
         with self._lock:
             if row.table_id not in self._tables:
-                self._tables[row.table_id] = _Table(self._loads(), self._named())
+                self._tables[row.table_id] = _Table(self._makers())
             return self._tables[row.table_id]
 
 
@@ -254,8 +259,9 @@ def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: S
     return FreshCatalog(
         stores.tables,
         stores.cuts,
-        lambda: Cutter(stores, holder=holder, keep=keep, every=every),
-        lambda: NamedCutter(stores, holder=holder, keep=keep),
+        lambda: Makers(
+            Cutter(stores, holder=holder, keep=keep, every=every), NamedCutter(stores, holder=holder, keep=keep)
+        ),
         refused=(CutImpossible,),
         read=read_file,
         keep=keep,

@@ -20,8 +20,8 @@ _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 NAME_MAX = 255  #: of a table with its namespace; a longer one is none, and is not asked for
 FORMS = (
     "leave `warehouse` empty for the newest state, write `pin:5s` (1s to 5m) to get one state of a table in all loads "
-    "of 5 s, `at:NAME` for the state that the snapshot NAME of `harness snapshot` has, or `lake` for what has been merged "
-    "into the lake. An old version is read by `harness read TABLE --at` or `Table.read(at=...)`"
+    "of 5 s, `at:NAME` for the state that the snapshot NAME of `harness snapshot` has, or `lake` for what has been "
+    "merged into the lake. An old version is read by `harness read TABLE --at` or `Table.read(at=...)`"
 )
 
 

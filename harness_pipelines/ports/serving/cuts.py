@@ -130,7 +130,7 @@ class CutBook(Protocol):
     def retire(self, cut: Cut) -> None:
         """Let no server show the newest cut, or a named one, again, nor go on from its files: one is lost or damaged.
 
-        Nothing is done where *cut* is not the newest, nor named. Raises: CutDamaged where the one before it was retired just now.
+        Nothing is done where *cut* is neither. Raises: CutDamaged where the one before it was retired just now.
         """
         ...
 

@@ -19,7 +19,7 @@ from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
 from harness_pipelines.protocol.cuts import Chunk
 from harness_pipelines.serve import catalog as module
-from harness_pipelines.serve.catalog import FreshCatalog, Texts, read_file
+from harness_pipelines.serve.catalog import FreshCatalog, Makers, Texts, read_file
 from harness_pipelines.serve.values import TableBusy, TableNotServed, Warehouse
 from harness_pipelines_tests.served import AT
 
@@ -64,6 +64,7 @@ class Ledger:
         self.alive: dict[int, Cut] = {}  #: by snapshot
         self.pins: dict[tuple[int, int, int], Cut] = {}  #: by table, length of the window, and window
         self.window = 0
+        self.snapshots: dict[str, Sequence[str]] = {}
 
     def names(self) -> Sequence[str]:
         return list(self.rows)
@@ -88,8 +89,13 @@ class Ledger:
         key = (table.table_id, every_s, self.window)
         return self.pins.get(key) if mine is None else self.pins.setdefault(key, mine)
 
+    def tables_of(self, name: str) -> Sequence[str]:
+        return self.snapshots.get(name, ())
+
     newest: Any = None
+    named: Any = None
     publish: Any = None
+    publish_named: Any = None
     retire: Any = None
 
 
@@ -114,25 +120,43 @@ class Loads:
         return Made(self.newest, self.made, self.behind)
 
 
+class Named:
+    """Gives the cut of a snapshot; waits for `go_on`."""
+
+    def __init__(self) -> None:
+        self.cuts: dict[str, Cut] = {}
+        self.go_on, self.arrived = threading.Event(), threading.Semaphore(0)
+        self.go_on.set()
+
+    def load(self, table: TableRow, name: str) -> Made:
+        self.arrived.release()
+        assert self.go_on.wait(60)
+        if name not in self.cuts:
+            raise TableUnknown(f"{table.name} is in no snapshot {name}")
+        return Made(self.cuts[name])
+
+
 @dataclass
 class Rig:
     """A catalog over what a test decides."""
 
     ledger: Ledger
     loads: Loads
+    named: Named
     read: list[str]
     catalog: FreshCatalog
 
 
 def rig(globs: Sequence[str] = ("*",)) -> Rig:
-    ledger, loads, read = Ledger(), Loads(), list[str]()
+    ledger, loads, named, read = Ledger(), Loads(), Named(), list[str]()
 
     def bytes_of(location: str) -> bytes:
         read.append(location)
         return location.encode()
 
-    made = FreshCatalog(ledger, ledger, lambda: loads, refused=(NoCut,), read=bytes_of, keep=KEEP, globs=globs)
-    return Rig(ledger, loads, read, made)
+    makers = Makers(loads, named)
+    made = FreshCatalog(ledger, ledger, lambda: makers, refused=(NoCut,), read=bytes_of, keep=KEEP, globs=globs)
+    return Rig(ledger, loads, named, read, made)
 
 
 def test_a_load_gives_the_cut_and_its_metadata_which_is_read_once():
@@ -148,7 +172,7 @@ def test_a_load_gives_the_cut_and_its_metadata_which_is_read_once():
 
 def test_only_tables_that_the_server_shows_are_listed_and_loaded():
     of = rig(globs=("shop.*", "none.*"))
-    assert of.catalog.names() == ["shop.orders"]
+    assert of.catalog.names(FRESH) == ["shop.orders"]
     with pytest.raises(TableUnknown):
         of.catalog.cut("bank.ledger", FRESH)
     with pytest.raises(TableUnknown):
@@ -167,7 +191,9 @@ def test_a_table_without_cuts_is_not_served_and_says_why():
 
 def test_all_loads_of_a_window_give_the_cut_of_its_first_load_by_any_server():
     of, pin = rig(), Warehouse.parse("pin:5s")
-    other = FreshCatalog(of.ledger, of.ledger, lambda: of.loads, refused=(), read=str.encode, keep=KEEP)
+    other = FreshCatalog(
+        of.ledger, of.ledger, lambda: Makers(of.loads, of.named), refused=(), read=str.encode, keep=KEEP
+    )
     found = []
     for number in range(1, 5):
         of.loads.newest = cut(number)
@@ -203,6 +229,33 @@ def test_a_load_of_the_lake_gives_the_view_of_its_version_and_makes_no_cut():
         of.catalog.cut("shop.orders", lake)
     assert not of.ledger.prolonged
     assert not of.loads.arrived.acquire(blocking=False)
+
+
+def test_a_load_of_a_named_snapshot_gives_its_cut_and_lists_its_tables():
+    of, at = rig(globs=("shop.*",)), Warehouse.parse("at:month-end")
+    of.ledger.snapshots["month-end"] = ["bank.ledger", "shop.orders"]
+    of.named.cuts["month-end"] = cut(5)
+    of.loads.behind = 3
+    assert of.catalog.names(at) == ["shop.orders"]
+    found = of.catalog.cut("shop.orders", at)
+    assert (found.snapshot_id, found.behind) == (5, 0)
+    assert of.catalog.names(Warehouse.parse("at:none")) == []
+    with pytest.raises(TableUnknown, match="in no snapshot none"):
+        of.catalog.cut("shop.orders", Warehouse.parse("at:none"))
+    with pytest.raises(TableUnknown):
+        of.catalog.cut("bank.ledger", at)
+
+
+def test_a_named_cut_that_takes_long_holds_up_no_load_of_the_newest_state():
+    of, at = rig(), Warehouse.parse("at:month-end")
+    of.named.cuts["month-end"] = cut(5)
+    of.named.go_on.clear()
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(of.catalog.cut, "shop.orders", at)
+        assert of.named.arrived.acquire(timeout=60)
+        assert of.catalog.cut("shop.orders", FRESH).snapshot_id == 1
+        of.named.go_on.set()
+        assert slow.result(60).snapshot_id == 5
 
 
 def test_an_answer_says_what_was_written_for_it():
