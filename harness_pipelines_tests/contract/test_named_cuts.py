@@ -1,4 +1,4 @@
-"""Cuts of named snapshots: whatever moves the table, any engine over one gives what the snapshot had. It is made once."""
+"""Cuts of named snapshots: whatever moves the table, an engine finds in one what the snapshot had. It is made once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import READER
-from harness_pipelines.drivers.postgres.session import session_dsn
+from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ports.ledger import TableUnknown
@@ -418,7 +418,8 @@ def test_a_thousand_named_cuts_of_a_table_are_alive_at_most(world: CutWorld):
     named(world, "a")
     world.rig.ask(
         "INSERT INTO harness.named_cuts SELECT (jsonb_populate_record(c, jsonb_build_object('sequence', n,"
-        " 'snapshot_id', n, 'version', 1000 + n))).* FROM harness.named_cuts c, generate_series(1, 999) n WHERE c.table_id = %s",
+        " 'snapshot_id', n, 'version', 1000 + n))).*"
+        " FROM harness.named_cuts c, generate_series(1, 999) n WHERE c.table_id = %s",
         [world.row.table_id],
     )
     world.ingest({0: 11})
