@@ -24,7 +24,7 @@ from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.read import cut as cut_module
 from harness_pipelines.read import cut_chunks, named_cut
-from harness_pipelines.read.cut import CutTooSlow
+from harness_pipelines.read.cut import CutTooSlow, Served
 from harness_pipelines.read.named_cut import NamedCutter
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
@@ -58,13 +58,26 @@ def keyed(real: RealRig, tmp_path: Path) -> Iterator[KeyedWorld]:
     made.stores.close()
 
 
+def of(world: CutWorld, snapshot: str) -> str:
+    """The name of a snapshot, which tables of other tests have, too."""
+    return f"{snapshot}.{world.row.table_id}"
+
+
 def name(world: CutWorld, snapshot: str) -> None:
-    world.stores.snapshots.create(snapshot, [world.row])
+    world.stores.snapshots.create(of(world, snapshot), [world.row])
+
+
+def drop(world: CutWorld, snapshot: str) -> None:
+    world.stores.snapshots.drop(of(world, snapshot))
+
+
+def load(server: NamedCutter, world: CutWorld, snapshot: str) -> Served:
+    return server.load(world.table.row, of(world, snapshot))
 
 
 def named(world: CutWorld, snapshot: str) -> Cut:
     """As a server gives it that knows nothing."""
-    return cutter(world).load(world.table.row, snapshot).cut
+    return load(cutter(world), world, snapshot).cut
 
 
 def cutter(world: CutWorld, *, keep: timedelta = HOUR) -> NamedCutter:
@@ -72,7 +85,7 @@ def cutter(world: CutWorld, *, keep: timedelta = HOUR) -> NamedCutter:
 
 
 def truth_at(world: CutWorld, snapshot: str) -> Counter[Row]:
-    return _rows(world.table.read(columns=["_kafka_partition", "_kafka_offset", "s"], at=snapshot))
+    return _rows(world.table.read(columns=["_kafka_partition", "_kafka_offset", "s"], at=of(world, snapshot)))
 
 
 def seen(world: CutWorld, cut: Cut, engine: str = "PyIceberg") -> Counter[Row]:
@@ -184,12 +197,12 @@ def test_a_cut_is_made_once_and_the_newest_one_goes_on_as_if_it_were_not_there(w
     newest = world.cut()
     name(world, "a")
     server = cutter(world)
-    first = server.load(world.row, "a")
+    first = load(server, world, "a")
     before = files_of(world)
     assert first.made
     assert first.cut.snapshot_id != newest.snapshot_id, "though it has the same rows"
     for one in (server, server, cutter(world)):
-        again = one.load(world.row, "a")
+        again = load(one, world, "a")
         assert (again.made, again.cut.metadata) == (False, first.cut.metadata)
     name(world, "the-same")
     assert named(world, "the-same").metadata == first.cut.metadata
@@ -208,7 +221,7 @@ def test_a_name_that_is_there_again_means_the_state_that_it_has_now(world: CutWo
     world.ingest({0: 10})
     name(world, "a")
     first, truth = named(world, "a"), world.truth()
-    world.stores.snapshots.drop("a")
+    drop(world, "a")
     with pytest.raises(TableUnknown, match="is in no snapshot a"):
         named(world, "a")
     world.ingest({0: 12})
@@ -232,7 +245,7 @@ def test_of_two_servers_that_make_it_at_once_one_publishes_and_both_give_that_on
         return write(*given, **words)
 
     monkeypatch.setattr(world.stores.cut_files, "write_cut", while_another_one_publishes)
-    served = cutter(world).load(world.row, "a")
+    served = load(cutter(world), world, "a")
     assert (served.made, served.cut.metadata) == (False, others[0].metadata)
     assert len(rows_of(world)) == 1
 
@@ -245,7 +258,7 @@ def test_a_snapshot_that_is_dropped_while_its_cut_is_made_is_not_there(
     write = world.stores.cut_files.write_cut
 
     def while_it_is_dropped(*given: Any, **words: Any) -> Any:
-        world.rig.ask("DELETE FROM harness.snapshots WHERE name = 'a'")
+        world.rig.ask("DELETE FROM harness.snapshots WHERE name = %s", [of(world, "a")])
         return write(*given, **words)
 
     monkeypatch.setattr(world.stores.cut_files, "write_cut", while_it_is_dropped)
@@ -276,9 +289,9 @@ def test_what_takes_longer_than_a_cut_may_is_served_by_a_later_load_and_no_row_i
     server = cutter(world)
     for _ in range(2):
         with pytest.raises(CutTooSlow):
-            server.load(world.row, "a")
+            load(server, world, "a")
     clock.step_s = 0.0
-    assert seen(world, server.load(world.row, "a").cut) == truth_at(world, "a")
+    assert seen(world, load(server, world, "a").cut) == truth_at(world, "a")
     assert sum(rows) == 750
 
 
@@ -302,7 +315,7 @@ def test_files_stay_while_a_cut_is_served_though_its_snapshot_is_dropped_and_go_
     cut = named(world, "a")
     world.ingest({0: 60, 1: 50})
     world.tier({0: 60, 1: 50}, files=3)
-    world.stores.snapshots.drop("a")
+    drop(world, "a")
     world.rig.pass_time(timedelta(hours=3))
     world.rig.ask("UPDATE harness.named_cuts SET until = clock_timestamp() + interval '1 hour'")
     aged(files_of(world))
@@ -323,7 +336,7 @@ def test_files_stay_while_a_cut_is_served_though_its_snapshot_is_dropped_and_go_
 def test_serving_prolongs_a_cut_while_a_snapshot_pins_its_state_and_no_longer(world: CutWorld):
     world.ingest({0: 10})
     name(world, "a")
-    short = cutter(world, keep=timedelta(minutes=1)).load(world.row, "a").cut
+    short = load(cutter(world, keep=timedelta(minutes=1)), world, "a").cut
     cuts, longer = world.stores.cuts, timedelta(hours=2)
     cuts.serve(short, keep=longer)
     [row] = rows_of(world)
@@ -331,7 +344,7 @@ def test_serving_prolongs_a_cut_while_a_snapshot_pins_its_state_and_no_longer(wo
     found = cuts.known(world.row, short.snapshot_id)
     assert found is not None
     assert (found.is_named, found.metadata) == (True, short.metadata)
-    world.stores.snapshots.drop("a")
+    drop(world, "a")
     cuts.serve(short, keep=2 * longer)
     assert rows_of(world)[0]["until"] == row["until"]
     over(world)
@@ -370,7 +383,7 @@ def test_a_load_after_a_death_at_any_point_gives_all_rows(world: CutWorld, point
         with pytest.raises(FaultInjected, match=point):
             named(world, "a")
     faults.disarm()
-    served = cutter(world).load(world.row, "a")
+    served = load(cutter(world), world, "a")
     assert served.made == (point != "serve.after_commit")
     assert seen(world, served.cut) == world.truth()
 
@@ -382,7 +395,7 @@ def test_a_pin_that_was_changed_by_hand_has_no_cut(world: CutWorld):
     world.ingest({0: 10})
     name(world, "a")
     named(world, "a")
-    world.rig.ask("UPDATE harness.snapshot_tables SET bounds = '{}' WHERE name = 'a'")
+    world.rig.ask("UPDATE harness.snapshot_tables SET bounds = '{}' WHERE name = %s", [of(world, "a")])
     with pytest.raises(CutRejected, match="changed by hand"):
         named(world, "a")
 
@@ -390,8 +403,8 @@ def test_a_pin_that_was_changed_by_hand_has_no_cut(world: CutWorld):
 def test_a_reader_publishes_no_named_cut_of_a_state_that_no_snapshot_pins(world: CutWorld):
     world.ingest({0: 10})
     name(world, "a")
-    state = world.stores.leases.look(world.row, holder="x", lease=HOUR, at="a")
-    found = world.stores.cuts.named(world.row, "a")
+    state = world.stores.leases.look(world.row, holder="x", lease=HOUR, at=of(world, "a"))
+    found = world.stores.cuts.named(world.row, of(world, "a"))
     assert found is not None
     numbers, _ = found
     draft = cutter_draft(world, state)
