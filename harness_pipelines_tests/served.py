@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness_pipelines.ports.ledger import TableUnknown
+from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanWanted
 from harness_pipelines.serve.app import Application
 from harness_pipelines.serve.auth import KnownTokens, Principal
 from harness_pipelines.serve.storage import Storage
@@ -29,6 +30,7 @@ class MemoryCatalog:
 
     def __init__(self, cuts: Mapping[str, CutAnswer | Exception]) -> None:
         self.cuts, self.storage = dict(cuts), Storage()
+        self.scans: list[tuple[str, ScanWanted]] = []
         self.named: dict[str, Sequence[str]] = {}  #: names of tables by that of a snapshot
         self.asked: list[tuple[str, str]] = []  #: names and prefixes of loads
         self.reports: list[tuple[str, int]] = []  #: names and snapshots
@@ -52,6 +54,13 @@ class MemoryCatalog:
         if isinstance(found, Exception):
             raise found
         return found
+
+    def scan(self, name: str, warehouse: Warehouse, wanted: ScanWanted) -> Mapping[str, Any]:
+        self.scans.append((name, wanted))
+        cut = self.cut(name, warehouse)
+        if wanted.snapshot_id not in (None, cut.snapshot_id):
+            raise ScanOfUnknown(f"{name} has no snapshot {wanted.snapshot_id}")
+        return {"status": "completed", "delete-files": [], "file-scan-tasks": []}
 
     def reported(self, name: str, snapshot_id: int) -> bool:
         cut = self.cuts.get(name)

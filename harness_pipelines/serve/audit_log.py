@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 from starlette.requests import Request
 
+from harness_pipelines.ports.serving.scans import ScanWanted
 from harness_pipelines.serve.answers import shown
 from harness_pipelines.serve.auth import Principal
 from harness_pipelines.serve.values import CutAnswer, Warehouse
@@ -22,6 +23,18 @@ def loaded(
         reader=principal.name,
         snapshot=cut.snapshot_id,
         unchanged=unchanged,
+        state=warehouse.prefix or warehouse.kind,
+        **place_of(request),
+    )
+
+
+def planned(request: Request, principal: Principal, *, table: str, warehouse: Warehouse, wanted: ScanWanted) -> None:
+    """A client got the files of a scan."""
+    log.info(
+        "serve.planned",
+        table=table,
+        reader=principal.name,
+        snapshot=wanted.snapshot_id,
         state=warehouse.prefix or warehouse.kind,
         **place_of(request),
     )

@@ -7,11 +7,11 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 
@@ -19,6 +19,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
+from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanPlans, ScanTooLarge, ScanWanted
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.serve.storage import Storage, handed_out
 from harness_pipelines.serve.values import CutAnswer, TableBusy, TableNotServed, Warehouse
@@ -79,6 +80,13 @@ class Makers(NamedTuple):
     named: NamedLoads
 
 
+class LakeFiles(NamedTuple):
+    """How the server reads files of the lake."""
+
+    read: Callable[[str], bytes]  #: a metadata file
+    scans: ScanPlans
+
+
 class _Table:
     """What the server knows of one table."""
 
@@ -102,14 +110,15 @@ class FreshCatalog:
         makers: Callable[[], Makers],
         *,
         refused: tuple[type[HarnessError], ...],
-        read: Callable[[str], bytes],
+        files: LakeFiles,
         keep: timedelta,
         globs: Sequence[str] = ("*",),
         storage: Storage = OWN_KEYS,
     ) -> None:
         self._ledger, self._cuts, self._makers, self._refused = tables, cuts, makers, refused
         self._keep, self._globs, self.storage = keep, globs, storage
-        self._metadata = Texts(read)
+        self._scans = files.scans
+        self._metadata = Texts(files.read)
         self._lock = threading.Lock()
         self._tables: dict[int, _Table] = {}
 
@@ -175,6 +184,26 @@ class FreshCatalog:
             return mine, made
         self._cuts.serve(first, keep=self._keep)
         return first, False
+
+    def scan(self, name: str, warehouse: Warehouse, wanted: ScanWanted) -> Mapping[str, Any]:
+        """The files of the cut that the engine has loaded, or of the one that it would get now."""
+        if warehouse.kind == "lake" or wanted.snapshot_id is None:
+            location = self.cut(name, warehouse).metadata_location
+        else:
+            location = self._kept(name, wanted.snapshot_id).metadata
+        try:
+            return self._scans.plan(location, wanted)
+        except ScanTooLarge as why:
+            raise TableNotServed(str(why)) from why
+
+    def _kept(self, name: str, snapshot_id: int) -> Cut:
+        """The cut of a snapshot, whose files stay from now on. Raises: ScanOfUnknown, TableUnknown."""
+        cut = self._cuts.known(self._row(name), snapshot_id)
+        if cut is not None:
+            with suppress(CutOvertaken):
+                self._cuts.serve(cut, keep=self._keep)
+                return cut
+        raise ScanOfUnknown(f"{name}: the time of snapshot {snapshot_id} has ended, or it was never there")
 
     def reported(self, name: str, snapshot_id: int) -> bool:
         """Let the files of the cut that was read stay: a query may be followed by another one over the same cut."""
@@ -263,7 +292,7 @@ def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: S
             Cutter(stores, holder=holder, keep=keep, every=every), NamedCutter(stores, holder=holder, keep=keep)
         ),
         refused=(CutImpossible,),
-        read=read_file,
+        files=LakeFiles(read=read_file, scans=stores.scans),
         keep=keep,
         globs=globs,
         storage=handed_out(stores.settings),

@@ -16,14 +16,15 @@ from starlette.responses import Response
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableUnknown
+from harness_pipelines.ports.serving.scans import ScanOfUnknown
 from harness_pipelines.serve import answers, audit_log
 from harness_pipelines.serve.answers import Refused, answer, bad_request, no_such_namespace, no_such_table, shown
 from harness_pipelines.serve.auth import visible
 from harness_pipelines.serve.metrics import ServeMetrics
-from harness_pipelines.serve.requests import Asked, body_of
+from harness_pipelines.serve.requests import Asked, body_of, scan_wanted
 from harness_pipelines.serve.values import Catalog, TableBusy, Warehouse, table_name
 
-REPORT_BYTES_MAX = 1024 * 1024
+REPORT_BYTES_MAX = PLAN_BYTES_MAX = 1024 * 1024
 WAIT_S = 30.0  #: for another load of the same table, which makes a cut
 READS, WRITES = frozenset({"GET", "HEAD"}), frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _NAMESPACE = "/v1/{prefix}/namespaces/{namespace}"
@@ -39,14 +40,15 @@ ENDPOINTS = (
     f"POST {_NAMESPACE}/tables/{{table}}/metrics",
     f"GET {_NAMESPACE}/views",
 )
+PLAN = f"POST {_NAMESPACE}/tables/{{table}}/plan"
 Handler = Callable[[Asked], Awaitable[Response]]
 
 
 class Routes:
     """Answers requests of clients whose token is good, from one catalog."""
 
-    def __init__(self, catalog: Catalog, metrics: ServeMetrics) -> None:
-        self._catalog, self._metrics = catalog, metrics
+    def __init__(self, catalog: Catalog, metrics: ServeMetrics, *, plans: bool = False) -> None:
+        self._catalog, self._metrics, self._plans = catalog, metrics, plans
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by table, while loads wait
 
     def find(self, method: str, parts: list[str]) -> tuple[str, Warehouse, Handler]:
@@ -68,8 +70,8 @@ class Routes:
         match rest:
             case ["namespaces", namespace, "tables", table, "metrics"]:
                 return "report", lambda asked: self._report(asked, namespace, table)
-            case ["namespaces", _, "tables", _, "plan"]:
-                return "plan", self._plan
+            case ["namespaces", namespace, "tables", table, "plan"]:
+                return "plan", lambda asked: self._plan(asked, namespace, table)
         return None
 
     def _read(self, rest: list[str]) -> tuple[str, Handler] | None:
@@ -113,7 +115,8 @@ class Routes:
         """The prefix is an override, so that no client's own setting replaces the state that it asked for."""
         warehouse = Warehouse.parse(asked.option("warehouse") or "")
         overrides = {"prefix": warehouse.prefix} if warehouse.prefix else {}
-        return answer({"defaults": {}, "overrides": overrides, "endpoints": list(ENDPOINTS)})
+        endpoints = [*ENDPOINTS, PLAN] if self._plans else list(ENDPOINTS)
+        return answer({"defaults": {}, "overrides": overrides, "endpoints": endpoints})
 
     async def _namespaces(self, asked: Asked) -> Response:
         names = {name.partition(".")[0] for name in await self._names(asked)}
@@ -191,8 +194,21 @@ class Routes:
     async def _view(self, asked: Asked, namespace: str, view: str) -> Response:
         raise answers.no_such_view(namespace, view)
 
-    async def _plan(self, asked: Asked) -> Response:
-        raise Refused(501, "UnsupportedOperationException", "scans are planned by the engine: `/plan` is not offered")
+    async def _plan(self, asked: Asked, namespace: str, table: str) -> Response:
+        if not self._plans:
+            said = "scans are planned by the engine: `/plan` is offered by a server with `--plan`"
+            raise Refused(501, "UnsupportedOperationException", said)
+        wanted = scan_wanted(await body_of(asked.request, most=PLAN_BYTES_MAX))
+        name = self._seen(asked, namespace, table)
+        try:
+            async with self._turn(f"{_turn_of(name, asked.warehouse)} plan"):
+                found = await asked.threads.run(self._catalog.scan, name, asked.warehouse, wanted)
+        except TableUnknown as unknown:
+            raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
+        except ScanOfUnknown as unknown:
+            raise Refused(404, "NoSuchSnapshotException", str(unknown)) from unknown
+        audit_log.planned(asked.request, asked.principal, table=name, warehouse=asked.warehouse, wanted=wanted)
+        return Response(orjson.dumps(found), media_type=answers.JSON)
 
     def _seen(self, asked: Asked, namespace: str, table: str) -> str:
         """The name of a table that the client may see, if it exists. Raises: Refused."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.protocol.cuts import etag
 from harness_pipelines.protocol.reading.reads import SNAPSHOT_NAME
+from harness_pipelines.ports.serving.scans import ScanWanted
 from harness_pipelines.serve.storage import Storage
 
 Kind = Literal["fresh", "pin", "lake", "at"]
@@ -100,6 +101,13 @@ class Catalog(Protocol):
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
         """The rows of a table. Its files stay from now on. Raises: TableUnknown, TableNotServed, TableBusy."""
+        ...
+
+    def scan(self, name: str, warehouse: Warehouse, wanted: ScanWanted) -> Mapping[str, Any]:
+        """The files of a scan of a table, in the JSON form of the protocol; they stay from now on.
+
+        Raises: as `cut`, and ScanOfUnknown.
+        """
         ...
 
     def reported(self, name: str, snapshot_id: int) -> bool:

@@ -49,6 +49,7 @@ class ServeOptions:
     tables: tuple[str, ...]
     keep_s: float
     every_s: float
+    plan: bool
 
 
 @click.group(invoke_without_command=True)
@@ -80,6 +81,10 @@ class ServeOptions:
 @click.option(
     "--every", "every_s", callback=duration, default="100ms", show_default=True, metavar="TIME",
     help="Loads within this time, at least a 5,000th of --keep, get the same cut, as several loads of one query do.",
+)  # fmt: skip
+@click.option(
+    "--plan", is_flag=True,
+    help="Plan scans for engines that ask for it (`scan-planning-mode=server`), of tables of up to 10,000 files.",
 )  # fmt: skip
 @click.option(
     "--log-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
@@ -220,7 +225,7 @@ def _application(
     )
     asks = {name: ask for name, ask in probes(harness.settings).items() if name == "postgres"}
     health = Health(harness.settings, asks=asks)  # loads need no other server
-    application = Application(catalog, tokens, local_only=local_only, health=health.to_json)
+    application = Application(catalog, tokens, local_only=local_only, plans=wanted.plan, health=health.to_json)
     return application, next(iter(catalog.names(Warehouse())), SAMPLE)
 
 

@@ -155,7 +155,9 @@ def rig(globs: Sequence[str] = ("*",)) -> Rig:
         return location.encode()
 
     makers = Makers(loads, named)
-    made = FreshCatalog(ledger, ledger, lambda: makers, refused=(NoCut,), read=bytes_of, keep=KEEP, globs=globs)
+    made = FreshCatalog(
+        ledger, ledger, lambda: makers, refused=(NoCut,), read=bytes_of, scans=scans, keep=KEEP, globs=globs
+    )
     return Rig(ledger, loads, named, read, made)
 
 
