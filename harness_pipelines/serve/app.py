@@ -33,7 +33,8 @@ Health = Callable[[], Mapping[str, Any]]  #: `ok`, and more for clients with a t
 class Application:
     """One catalog over HTTP (ASGI).
 
-    *plans*: it plans scans for engines that ask for that. *local_only*: the server listens on the loopback only, so a request must name this machine as its host.
+    *local_only*: the server listens on the loopback only, so a request must name this machine as its host. *plans*: it
+    plans scans for engines that ask for that.
     """
 
     def __init__(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
+from harness_pipelines.ports.serving.scans import ScanWanted
 from harness_pipelines.protocol.cuts import etag
 from harness_pipelines.protocol.reading.reads import SNAPSHOT_NAME
-from harness_pipelines.ports.serving.scans import ScanWanted
 from harness_pipelines.serve.storage import Storage
 
 Kind = Literal["fresh", "pin", "lake", "at"]

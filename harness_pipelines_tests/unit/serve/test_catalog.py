@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,9 +17,10 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
+from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanTooLarge, ScanWanted
 from harness_pipelines.protocol.cuts import Chunk
 from harness_pipelines.serve import catalog as module
-from harness_pipelines.serve.catalog import FreshCatalog, Makers, Texts, read_file
+from harness_pipelines.serve.catalog import FreshCatalog, LakeFiles, Makers, Texts, read_file
 from harness_pipelines.serve.values import TableBusy, TableNotServed, Warehouse
 from harness_pipelines_tests.served import AT
 
@@ -136,6 +137,17 @@ class Named:
         return Made(self.cuts[name])
 
 
+class Scans:
+    """Plans a scan of any metadata file, which it names."""
+
+    trouble: Exception | None = None
+
+    def plan(self, metadata: str, wanted: ScanWanted) -> Mapping[str, Any]:
+        if self.trouble:
+            raise self.trouble
+        return {"of": metadata, "snapshot": wanted.snapshot_id}
+
+
 @dataclass
 class Rig:
     """A catalog over what a test decides."""
@@ -143,12 +155,13 @@ class Rig:
     ledger: Ledger
     loads: Loads
     named: Named
+    scans: Scans
     read: list[str]
     catalog: FreshCatalog
 
 
 def rig(globs: Sequence[str] = ("*",)) -> Rig:
-    ledger, loads, named, read = Ledger(), Loads(), Named(), list[str]()
+    ledger, loads, named, scans, read = Ledger(), Loads(), Named(), Scans(), list[str]()
 
     def bytes_of(location: str) -> bytes:
         read.append(location)
@@ -156,9 +169,9 @@ def rig(globs: Sequence[str] = ("*",)) -> Rig:
 
     makers = Makers(loads, named)
     made = FreshCatalog(
-        ledger, ledger, lambda: makers, refused=(NoCut,), read=bytes_of, scans=scans, keep=KEEP, globs=globs
+        ledger, ledger, lambda: makers, refused=(NoCut,), files=LakeFiles(bytes_of, scans), keep=KEEP, globs=globs
     )
-    return Rig(ledger, loads, named, read, made)
+    return Rig(ledger, loads, named, scans, read, made)
 
 
 def test_a_load_gives_the_cut_and_its_metadata_which_is_read_once():
@@ -194,7 +207,12 @@ def test_a_table_without_cuts_is_not_served_and_says_why():
 def test_all_loads_of_a_window_give_the_cut_of_its_first_load_by_any_server():
     of, pin = rig(), Warehouse.parse("pin:5s")
     other = FreshCatalog(
-        of.ledger, of.ledger, lambda: Makers(of.loads, of.named), refused=(), read=str.encode, keep=KEEP
+        of.ledger,
+        of.ledger,
+        lambda: Makers(of.loads, of.named),
+        refused=(),
+        files=LakeFiles(str.encode, of.scans),
+        keep=KEEP,
     )
     found = []
     for number in range(1, 5):
@@ -317,6 +335,27 @@ def test_a_report_that_comes_too_late_is_no_error():
     assert not of.catalog.reported("shop.orders", 1)
     with pytest.raises(TableUnknown):
         of.catalog.reported("shop.none", 1)
+
+
+def test_a_scan_is_of_the_cut_that_the_engine_loaded_whose_files_stay_then_or_of_the_one_of_now():
+    of = rig()
+    of.ledger.alive = {1: cut(1)}
+    of.loads.newest = cut(2)
+    found = of.catalog.scan("shop.orders", FRESH, ScanWanted(snapshot_id=1))
+    assert found == {"of": "file:///lake/1.metadata.json", "snapshot": 1}
+    assert of.ledger.prolonged == [(1, KEEP)]
+    assert of.catalog.scan("shop.orders", FRESH, ScanWanted())["of"] == "file:///lake/2.metadata.json"
+    lake = of.catalog.scan("shop.orders", Warehouse.parse("lake"), ScanWanted(snapshot_id=7))
+    assert "shop.orders batch" in lake["of"]
+    for number, is_over in ((99, False), (1, True)):
+        of.ledger.overtaken = is_over
+        with pytest.raises(ScanOfUnknown, match="has ended"):
+            of.catalog.scan("shop.orders", FRESH, ScanWanted(snapshot_id=number))
+    with pytest.raises(TableUnknown):
+        of.catalog.scan("shop.none", FRESH, ScanWanted())
+    of.scans.trouble = ScanTooLarge("10,001 files")
+    with pytest.raises(TableNotServed, match="10,001 files"):
+        of.catalog.scan("shop.orders", FRESH, ScanWanted())
 
 
 def test_texts_stay_in_memory_within_their_limit_and_the_last_read_one_always():
