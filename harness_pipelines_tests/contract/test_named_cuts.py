@@ -167,7 +167,6 @@ def test_a_snapshot_keeps_its_columns_when_the_table_gets_others(keyed: KeyedWor
     truth = keyed.truth()
     keyed.evolve(ColumnChanges(add=(Column(name="extra", type=parse_type("string")),), order=("extra",)))
     keyed.ingest({0: 50, 1: 33})
-    keyed.tier({0: 50, 1: 33})
     cut = named(keyed, "a")
     assert (seen(keyed, cut), cut.schema_version) == (truth, 1)
     name(keyed, "b")
@@ -408,14 +407,14 @@ def test_a_reader_publishes_no_named_cut_of_a_state_that_no_snapshot_pins(world:
     assert found is not None
     numbers, _ = found
     draft = cutter_draft(world, state)
-    cuts, words = world.stores.cuts, {"lease_id": state.lease_id, "keep": HOUR}
+    cuts, words = world.stores.cuts, dict[str, Any](lease_id=state.lease_id, keep=HOUR)
     other = {p: (*bound[:3], bound[3] - 1 if p == 0 else bound[3]) for p, bound in draft.bounds.items()}
     with pytest.raises(CutOvertaken, match="no named snapshot pins version"):
         cuts.publish_named(world.row, _changed(draft, bounds=other), **words)
     with pytest.raises(CutRejected, match="far ahead"):
         cuts.publish_named(world.row, _changed(draft, sequence=numbers.sequence + 10**12), **words)
     with pytest.raises(CutRejected, match="lies in no folder"):
-        cuts.publish_named(world.row, _changed(draft, files=(draft.metadata, "file:///etc/passwd")), **words)
+        cuts.publish_named(world.row, _changed(draft, files=(*draft.files, "file:///etc/passwd")), **words)
     cuts.publish_named(world.row, draft, **words)
     with pytest.raises(CutOvertaken, match="already"):
         cuts.publish_named(world.row, draft, **words)
