@@ -143,9 +143,9 @@ class Cuts:
     def serve(self, cut: Cut, *, keep: timedelta) -> None:
         """Let the files of *cut* stay for *keep* from now, at most until a day after the next cut was published.
 
-        Those of a named one stay for as long as was promised when its snapshot was dropped.
+        Those of a named one stay no longer than was promised when its snapshot was dropped.
         It does not wait for the disk, as a change of a lease does not: what a crash takes back is less than a second.
-        Raises: CutOvertaken where the cut is gone: make another one.
+        Raises: CutOvertaken where the cut is gone, or its snapshot: make another one.
         """
         key = {"table_id": cut.table_id, "sequence": cut.sequence, "keep": keep}
         with self.database.transaction() as connection:
@@ -155,7 +155,8 @@ class Cuts:
             row = cursor.fetchone()
         if row is None or not row["alive"]:
             raise CutOvertaken(
-                f"the time of cut {cut.snapshot_id} has ended: its files may be gone; load the table again"
+                f"the time of cut {cut.snapshot_id} has ended, or its named snapshot was dropped: its files may be gone; "
+                "load the table again"
             )
 
     def retire(self, cut: Cut) -> None:

@@ -123,7 +123,7 @@ class CutBook(Protocol):
     def serve(self, cut: Cut, *, keep: timedelta) -> None:
         """Let the files of *cut* stay for *keep* from now; written only where that is more than a second later.
 
-        Raises: CutOvertaken where the cut is gone or retired: make another one.
+        Raises: CutOvertaken where the cut is gone or retired, or no snapshot pins a named one: make another one.
         """
         ...
 

@@ -424,7 +424,7 @@ BEGIN
 END;
 $$;
 
--- As `cut_serve`. Once its snapshot is dropped it stays for as long as it was promised then.
+-- As `cut_serve`. false, too: no snapshot pins its state any more; its files stay for as long as was promised before.
 CREATE FUNCTION harness.named_cut_serve(of_table integer, its_sequence bigint, lasts interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -436,7 +436,7 @@ BEGIN
       AND harness.is_pinned(of_table, version, bounds);
     RETURN FOUND OR EXISTS (
         SELECT FROM harness.named_cuts WHERE table_id = of_table AND sequence = its_sequence AND until > clock_timestamp()
-        AND retired_at IS NULL AND history = harness.history());
+        AND retired_at IS NULL AND history = harness.history() AND harness.is_pinned(of_table, version, bounds));
 END;
 $$;
 
