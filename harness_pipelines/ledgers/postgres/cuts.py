@@ -155,7 +155,7 @@ class Cuts:
             row = cursor.fetchone()
         if row is None or not row["alive"]:
             raise CutOvertaken(
-                f"the time of cut {cut.snapshot_id} has ended, or its named snapshot was dropped: its files may be gone; "
+                f"the time of cut {cut.snapshot_id} has ended, or its named snapshot was dropped; its files may go; "
                 "load the table again"
             )
 
