@@ -66,7 +66,10 @@ class NamedCutter:
     def __init__(self, stores: Ports, *, holder: str, keep: timedelta) -> None:
         self._stores, self._holder, self._keep = stores, holder, keep
         self._checked: dict[int, float] = {}  #: by the sequence of a cut when its files were there
-        self._begun = _Begun(state=(), keyed=KeyedCuts(stores, keep=keep))
+        self._begun = self._nothing()
+
+    def _nothing(self, state: tuple[object, ...] = ()) -> _Begun:
+        return _Begun(state=state, keyed=KeyedCuts(self._stores, keep=self._keep))
 
     def load(self, table: TableRow, name: str) -> Served:
         """The cut of the state that the snapshot *name* pins of *table*.
@@ -156,7 +159,7 @@ class NamedCutter:
         bounds = cut_bounds(looked.plan)
         state = (looked.plan.version, tuple(sorted(bounds.items())))
         if self._begun.state != state:
-            self._begun = _Begun(state=state, keyed=KeyedCuts(self._stores, keep=self._keep))
+            self._begun = self._nothing(state)
         self._begun.unnamed = [one for one in self._begun.unnamed if may_begin_with(one[1], now=clock)]
         return tuple(chunk for chunk, _ in self._begun.unnamed)
 
@@ -172,7 +175,7 @@ class NamedCutter:
         except BaseException:
             self._begun.unnamed = []  # one of them may be to blame
             raise
-        self._begun.unnamed = []
+        self._begun = self._nothing()
         return cut
 
     def _made(self, making: Making) -> Cut:
