@@ -220,8 +220,8 @@ def says(row: NamedCutRow, **changes: Any) -> ListedCut:
 
 
 def test_named_cuts_are_beside_the_order_of_the_newest_ones():
-    sound = served(cut(1, 10), cut(2, 20), named_cuts=[named(5), named(9)])
-    seen = CutFilesSeen(newest=listed(cut(2)), named={5: says(named(5)), 9: says(named(9))})
+    sound = served(cut(1, 10), cut(2, 30), named_cuts=[named(5), named(9)])
+    seen = CutFilesSeen(newest=listed(cut(2, 30)), named={5: says(named(5)), 9: says(named(9))})
     assert [objections(sound, f"F{number}", cut_files=seen) for number in (2, 3, 4, 5, 7, 9)] == [[]] * 6
 
 
