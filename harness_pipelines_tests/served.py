@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness_pipelines.ports.ledger import TableUnknown
+from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanWanted
 from harness_pipelines.serve.app import Application
 from harness_pipelines.serve.auth import KnownTokens, Principal
 from harness_pipelines.serve.storage import Storage
@@ -30,6 +31,8 @@ class MemoryCatalog:
 
     def __init__(self, cuts: Mapping[str, CutAnswer | Exception]) -> None:
         self.cuts, self.keys = dict(cuts), Storage()
+        self.scans: list[tuple[str, ScanWanted]] = []
+        self.named: dict[str, Sequence[str]] = {}  #: names of tables by that of a snapshot
         self.asked: list[tuple[str, str]] = []  #: names and prefixes of loads
         self.reports: list[tuple[str, int]] = []  #: names and snapshots
         self.trouble: Exception | None = None  #: of every call
@@ -37,10 +40,10 @@ class MemoryCatalog:
         self.go_on.set()
         self.arrived = threading.Semaphore(0)  #: released by each load
 
-    def names(self) -> Sequence[str]:
+    def names(self, warehouse: Warehouse) -> Sequence[str]:
         if self.trouble:
             raise self.trouble
-        return list(self.cuts)
+        return [name for name in self.cuts if not warehouse.snapshot or name in self.named.get(warehouse.snapshot, ())]
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
         self.asked.append((name, warehouse.prefix))
@@ -56,6 +59,13 @@ class MemoryCatalog:
     def storage(self, name: str) -> Storage:
         self.cut(name, Warehouse())
         return self.keys
+
+    def scan(self, name: str, warehouse: Warehouse, wanted: ScanWanted) -> Mapping[str, Any]:
+        self.scans.append((name, wanted))
+        cut = self.cut(name, warehouse)
+        if wanted.snapshot_id not in (None, cut.snapshot_id):
+            raise ScanOfUnknown(f"{name} has no snapshot {wanted.snapshot_id}")
+        return {"status": "completed", "delete-files": [], "file-scan-tasks": []}
 
     def reported(self, name: str, snapshot_id: int) -> bool:
         cut = self.cuts.get(name)

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.proof import LakeBytes
     from harness_pipelines.ports.serving.cuts import CutFiles
     from harness_pipelines.ports.serving.keys import BatchKeys
+    from harness_pipelines.ports.serving.scans import ScanPlans
     from harness_pipelines.ports.source import Log
     from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
     from harness_pipelines.protocol.claims import Claim
@@ -220,6 +221,12 @@ class Stores:
         from harness_pipelines.lakes.iceberg.cuts.cuts import IcebergCuts
 
         return IcebergCuts(warehouse=self.warehouse)
+
+    @once
+    def scans(self) -> ScanPlans:
+        from harness_pipelines.lakes.iceberg.cuts.scans import IcebergScans
+
+        return IcebergScans()
 
     @once
     def snapshots(self) -> Snapshots:

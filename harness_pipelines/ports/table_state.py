@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from harness_pipelines.protocol.bounds import Bounds, Vector
-from harness_pipelines.protocol.cut_rows import CutsSeen
+from harness_pipelines.protocol.cut_rows import CutsSeen, NamedCutRow
 from harness_pipelines.protocol.lake.overlays import Overlay
 from harness_pipelines.protocol.versions import Version, View, ViewName, by_name
 from harness_pipelines.spec.table import TableSpec
@@ -203,6 +203,7 @@ class Books:
     begun: Mapping[int, int] = field(default_factory=dict)  #: versions that begin a history -> first number left out
     mirrored: frozenset[int] = frozenset()  #: versions that foreign catalogs may show
     cuts: CutsSeen = field(default_factory=CutsSeen)
+    named_cuts: Sequence[NamedCutRow] = ()  #: of the states that named snapshots pin, those that servers show
     cut_folders: Sequence[str] = ()  #: where servers put files for cuts; none of a table that no server served
     buffered_bytes: int = 0  #: of its segments, where a server served it
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.cuts import CutBounds, OlderCut, follows, snapshot_id, table_uuid
 
-FRESH, MERGED = "fresh", "merged"  #: `harness.freshness`: up to the newest row, or the merged state of a keyed table
+#: `harness.freshness`: up to the newest row, the merged state of a keyed table, or that of a named snapshot.
+FRESH, MERGED, NAMED = "fresh", "merged", "named"
 BYTES_PER_BUFFERED = 4  #: of the fresh folder, for each byte that is buffered
 
 

@@ -33,6 +33,17 @@ class CutRow:
     sizes: Mapping[str, int] = field(default_factory=dict)  #: of the last cut: bytes of its chunks by path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedCutRow:
+    """A cut of a named snapshot that servers show."""
+
+    sequence: int
+    snapshot_id: int
+    version: int
+    high: Mapping[int, int]
+    metadata: str
+
+
 class WrongCut(NamedTuple):
     """What a row of a cut breaks; *subject* names it without a number that changes."""
 

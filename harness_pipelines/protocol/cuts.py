@@ -49,6 +49,8 @@ BOUNDS_BYTES_MAX = 2**20
 PARTS_BYTES_MAX = 2**20
 CHUNKS_BYTES_MAX = 16 * 2**20
 BEHIND_MS = 10_000  #: an engine may read as of the start of its transaction
+#: Among the makers of the cut of a named snapshot: it has the same rows as a cut of that moment had, and another id.
+NAMED_MAKER = "as of a named snapshot"
 
 
 class OlderCut(HarnessError):

@@ -44,7 +44,14 @@ from harness_pipelines.protocol.cuts import (
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read.cut_chunks import RECALLED, ChunkMaker, Chunks, recalled_maker
 from harness_pipelines.read.cut_tail import Known, check_log_reaches, still_right
-from harness_pipelines.read.keyed_cut import KeyedCuts, as_served, as_written, merged_bounds, shows_as_much
+from harness_pipelines.read.keyed_cut import (
+    KeyedCuts,
+    as_served,
+    as_written,
+    check_buffered,
+    merged_bounds,
+    shows_as_much,
+)
 from harness_pipelines.read.plan import Looked, look_plan
 
 log = structlog.get_logger(__name__)
@@ -147,7 +154,7 @@ class Cutter:
             bounds, maker = cut_bounds(looked.plan), maker_of(looked)
             check_log_reaches(looked, newest, bounds)
             known = self._known(looked, newest, maker, clock=clock, now=began)
-            making = _Making(
+            making = Making(
                 looked=looked,
                 bounds=bounds,
                 maker=maker,
@@ -164,7 +171,7 @@ class Cutter:
         self._looked = (served.cut.sequence, began)
         return served
 
-    def _again_or_made(self, making: _Making) -> Served:
+    def _again_or_made(self, making: Making) -> Served:
         newest, looked = making.newest, making.looked
         if newest is None or not shows(newest, looked, making.bounds, making.maker):
             return self._made_or_overtaken(making)
@@ -172,7 +179,7 @@ class Cutter:
             return self._made_or_overtaken(making)
         return self._again(looked.table, newest, making.clock)
 
-    def _within_limits(self, making: _Making, over: CutOverLimits) -> Served:
+    def _within_limits(self, making: Making, over: CutOverLimits) -> Served:
         """The state of the last merge, if it shows all that the last cut does; else that cut.
 
         Raises: CutOverLimits where the table's spec wants that; MergedBehind where there is neither.
@@ -192,7 +199,7 @@ class Cutter:
         log.info("cut.over_limits", table=looked.table.name, cut=served.cut.snapshot_id, behind=behind, why=str(over))
         return replace(served, behind=behind)
 
-    def _made_or_overtaken(self, making: _Making) -> Served:
+    def _made_or_overtaken(self, making: Making) -> Served:
         looked = making.looked
         try:
             cut = self._made(making)
@@ -267,7 +274,7 @@ class Cutter:
             with suppress(HarnessError):  # the ledger is away: the lease ends by its time
                 self._stores.leases.end(lease_id)
 
-    def _made(self, making: _Making) -> Cut:
+    def _made(self, making: Making) -> Cut:
         """Make a cut; its times are by the ledger's clock."""
         looked, newest, stores = making.looked, making.newest, self._stores
         if why := too_large(making.bounds):
@@ -276,10 +283,10 @@ class Cutter:
         chunks = []
         for chunk in maker.chunks():
             chunks.append(chunk)
-            _check_count(looked.table, chunks)
+            check_count(looked.table, chunks)
         making.check()
         faults.point("serve.after_chunks")
-        _check_there(stores, looked.table)
+        check_there(stores, looked.table)
         draft = stores.cut_files.write_cut(
             looked.table,
             looked.state.version,
@@ -311,7 +318,7 @@ class Cutter:
         )
         return cut
 
-    def _maker(self, making: _Making) -> ChunkMaker:
+    def _maker(self, making: Making) -> ChunkMaker:
         """What makes the chunks of this cut."""
         chunks = Chunks(
             self._stores,
@@ -325,6 +332,7 @@ class Cutter:
         )
         if not making.looked.plan.key or making.bounds == merged_bounds(making.looked.plan):
             return chunks
+        check_buffered(making.looked)
         return self._keyed.maker(
             making.looked,
             making.bounds,
@@ -336,7 +344,7 @@ class Cutter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Making:
+class Making:
     """A cut that is being made."""
 
     looked: Looked
@@ -357,13 +365,13 @@ class _Making:
             )
 
 
-def _check_there(stores: Ports, table: TableRow) -> None:
+def check_there(stores: Ports, table: TableRow) -> None:
     """Files of a table that was dropped meanwhile would stay. Raises: TableUnknown."""
     if stores.tables.table(table.name).table_id != table.table_id:
         raise TableUnknown(f"{table.name} was dropped while a cut of it was made; what was written of it is left")
 
 
-def _check_count(table: TableRow, chunks: Sequence[Chunk]) -> None:
+def check_count(table: TableRow, chunks: Sequence[Chunk]) -> None:
     if len(chunks) > CHUNKS_MAX:
         raise CutImpossible(
             f"{table.name}: the rows above the lake are more than {CHUNKS_MAX} files, and a cut may not name more; "

@@ -32,7 +32,7 @@ from harness_pipelines.ports.access import (
 from harness_pipelines.ports.source import check_epochs, check_topic
 from harness_pipelines.protocol.cuts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, Chunk, CutBounds, Writing, chunk_plan
 from harness_pipelines.protocol.reading.narrowing import Ranges
-from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan, TailPart
+from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, TailPart
 from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.read.cut_tail import Known, ReadAs
 from harness_pipelines.read.plan import Looked
@@ -45,8 +45,9 @@ RECALLED = "recalled "  #: begins the maker of chunks of recalled rows
 #: one is small, since nothing is known of the rows; one that has too many bytes is read again in parts.
 WINDOW_OFFSETS, WINDOW_OFFSETS_MAX = 4_096, 20_000
 WINDOW_BYTES_MAX = 32 * 2**20
+LAKE_OFFSETS_MAX = 262_144  #: of a window of a view, whose files are opened for each
 ALL = Selection(coordinates=True, changelog=True)
-Part = TypeVar("Part", BufferPart, TailPart)
+Part = TypeVar("Part", LakePart, BufferPart, TailPart)
 
 
 class Ports(HasBufferReader, HasCutFiles, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
@@ -233,7 +234,7 @@ class Chunks:
                 yield self._above_written(content)
 
     def _above_written(self, content: Content) -> Chunk:
-        if not self._looked.table.intake.buffered:  # the records that it is made of were those of the table's topic
+        if self._looked.plan.tail is not None:  # the records that it is made of were those of the table's topic
             topic = self._looked.table.spec.topic
             check_topic(self._looked.table, lambda: self._stores.log.describe(topic))
         chunk = self._write(content, self._maker)
@@ -273,14 +274,18 @@ class Chunks:
     def _read(self, ranges: Ranges) -> Iterator[Run]:
         if not ranges:
             return
-        if self._looked.table.intake.buffered:
-            yield from self._of_buffer(ranges)
+        if self._looked.plan.tail is None:
+            yield from self._of_windows(ranges)
         else:
             yield from self._of_tail(ranges)
 
-    def _of_buffer(self, ranges: Ranges) -> Iterator[Run]:
-        """One window after the other, partition by partition: no row is read twice, but where one was too large."""
+    def _of_windows(self, ranges: Ranges) -> Iterator[Run]:
+        """One window after the other, partition by partition: no row is read twice, but where one was too large.
+
+        They are of the buffer, or, of an old version, of the view that has these rows by now.
+        """
         left, at_once = deque(sorted(ranges.items())), WINDOW_OFFSETS
+        most = LAKE_OFFSETS_MAX if self._looked.plan.buffer is None else WINDOW_OFFSETS_MAX
         while left:
             window = first_of(left, at_once)
             rows = self._window(window, may_be_large=_span(window) == 1)
@@ -290,7 +295,7 @@ class Chunks:
                 continue
             yield from runs_of(rows, window)
             left = deque((p, run) for p, (_, high) in left if (run := (window.get(p, (0, 0))[1], high))[0] < high)
-            at_once = min(at_once * 4, WINDOW_OFFSETS_MAX) if rows.nbytes < WINDOW_BYTES_MAX // 8 else at_once
+            at_once = min(at_once * 4, most) if rows.nbytes < WINDOW_BYTES_MAX // 8 else at_once
 
     def _window(self, ranges: Ranges, *, may_be_large: bool) -> pa.Table | None:
         """The rows of *ranges* by partition and offset; None: they have too many bytes to be held."""
@@ -384,7 +389,8 @@ def _narrowed(plan: ReadPlan, ranges: Ranges) -> ReadPlan:
         low, high = ({p: run[at] for p, run in both.items()} for at in (0, 1))
         return replace(of, low=low, high=high) if both else None
 
-    return replace(plan, lake=(), overlay=None, buffer=part(plan.buffer), tail=part(plan.tail))
+    lake = tuple(one for one in map(part, plan.lake) if one is not None)
+    return replace(plan, lake=lake, overlay=None, buffer=part(plan.buffer), tail=part(plan.tail))
 
 
 def _both(one: Ranges, other: Ranges) -> dict[int, tuple[int, int]]:

@@ -111,11 +111,8 @@ class KeyedCuts:
     ) -> KeyedChunks:
         """What makes the chunks of the next cut; *recalled* are those of recalled rows, of which it may hide some.
 
-        Raises: CutOverLimits where it was too much a short time ago, and for a table without a buffer.
+        Raises: CutOverLimits where it was too much a short time ago.
         """
-        if not looked.table.intake.buffered:
-            said = "a record that is in the log alone may still become another row"
-            raise CutOverLimits(f"{looked.table.name} has no buffer, and {said}; a cut shows what is merged")
         low = {p: batch_hi for p, (_, batch_hi, _, _) in bounds.items()}
         state = (maker, tuple(sorted(low.items())), looked.table.spec.serve)
         if self._over is not None and self._over[0] == state and time.monotonic() < self._over[1]:
@@ -397,6 +394,13 @@ def as_served(looked: Looked) -> Looked:
     return looked
 
 
+def check_buffered(looked: Looked) -> None:
+    """Raises: CutOverLimits for a table without a buffer, whose newest records are in the log alone."""
+    if not looked.table.intake.buffered:
+        said = "a record that is in the log alone may still become another row"
+        raise CutOverLimits(f"{looked.table.name} has no buffer, and {said}; a cut shows what is merged")
+
+
 def merged_bounds(plan: ReadPlan) -> CutBounds:
     """Those of the state of the last merge of a keyed table, for which no row has to be compared by its key."""
     return {p: (b.start, b.batch_hi, b.batch_hi, b.batch_hi) for p, b in plan.bounds.items()}
@@ -408,8 +412,18 @@ def shows_as_much(bounds: CutBounds, cut: Cut | None) -> bool:
 
 
 def as_written(plan: ReadPlan) -> ReadPlan:
-    """What of *plan* a cut names as it is: of a keyed table the batch view alone. Its bounds say how far all goes."""
-    return batch_of(plan) if plan.key else plan
+    """What of *plan* a cut names as it is: of a keyed table the batch view alone. Its bounds say how far all goes.
+
+    What is in a later version's view by now is not among it: the rows above the lake are in chunks.
+    """
+    if plan.key:
+        return batch_of(plan)
+    return replace(plan, lake=tuple(one for one in plan.lake if not is_later(one, plan)))
+
+
+def is_later(part: LakePart, plan: ReadPlan) -> bool:
+    """Whether *part* has rows that were above the lake in the version of *plan*, and are in a later view by now."""
+    return any(high > plan.bounds[p].stream_hi for p, high in part.high.items())
 
 
 def batch_of(plan: ReadPlan) -> ReadPlan:

@@ -41,9 +41,10 @@ def bad_request(message: str) -> Refused:
     return Refused(400, "BadRequestException", message)
 
 
-def no_such_table(namespace: str, table: str) -> Refused:
-    """The same for a table that does not exist and for one that the client may not see."""
-    return Refused(404, "NoSuchTableException", f"Table does not exist: {shown(namespace)}.{shown(table)}")
+def no_such_table(namespace: str, table: str, snapshot: str = "") -> Refused:
+    """The same for a table that does not exist, in *snapshot* if one is named, and for one that may not be seen."""
+    where = f" in snapshot {shown(snapshot)}" if snapshot else ""
+    return Refused(404, "NoSuchTableException", f"Table does not exist{where}: {shown(namespace)}.{shown(table)}")
 
 
 def no_such_namespace(namespace: str) -> Refused:

@@ -34,7 +34,8 @@ Health = Callable[[], Mapping[str, Any]]  #: `ok`, and more for clients with a t
 class Application:
     """One catalog, and the status page over *facts*, by HTTP (ASGI).
 
-    *local_only*: the server listens on the loopback only, so a request must name this machine as its host.
+    *local_only*: the server listens on the loopback only, so a request must name this machine as its host. *plans*: it
+    plans scans for engines that ask for that.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class Application:
         *,
         local_only: bool,
         facts: StatusFacts | None = None,
+        plans: bool = False,
         health: Health | None = None,
     ) -> None:
         self.metrics = ServeMetrics()
-        self._routes = Routes(catalog, self.metrics)
+        self._routes = Routes(catalog, self.metrics, plans=plans)
         self._logins = Logins(tokens if isinstance(tokens, KnownTokens) else KnownTokens(tokens))
         self._strangers, self._expiries = Strangers(), Expiries()
         self._health = Shared(health or (lambda: {"ok": True}), keep_s=HEALTH_S)

@@ -7,6 +7,7 @@ from datetime import datetime
 import structlog
 from starlette.requests import Request
 
+from harness_pipelines.ports.serving.scans import ScanWanted
 from harness_pipelines.serve.answers import shown
 from harness_pipelines.serve.auth import Principal
 from harness_pipelines.serve.values import CutAnswer, Warehouse
@@ -32,6 +33,18 @@ def loaded(
 def keys_given(request: Request, principal: Principal, *, table: str, until: datetime | None) -> None:
     """A client got keys for the files of a table without a load, as it does before those of its load end."""
     log.info("serve.keys_given", table=table, reader=principal.name, until=until and str(until), **place_of(request))
+
+
+def planned(request: Request, principal: Principal, *, table: str, warehouse: Warehouse, wanted: ScanWanted) -> None:
+    """A client got the files of a scan."""
+    log.info(
+        "serve.planned",
+        table=table,
+        reader=principal.name,
+        snapshot=wanted.snapshot_id,
+        state=warehouse.prefix or warehouse.kind,
+        **place_of(request),
+    )
 
 
 def refused(request: Request, principal: Principal, *, table: str, why: str) -> None:

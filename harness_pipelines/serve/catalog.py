@@ -7,12 +7,12 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 
@@ -20,6 +20,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
+from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanPlans, ScanTooLarge, ScanWanted
 from harness_pipelines.protocol.cuts import cut_folder
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.serve.storage import OneForAll, Storage, Vending, handed_out
@@ -67,18 +68,41 @@ class Loads(Protocol):
     def load(self, table: TableRow) -> ServedCut: ...
 
 
+class NamedLoads(Protocol):
+    """Makes the cuts of the named snapshots of one table; one thread at a time."""
+
+    def load(self, table: TableRow, name: str) -> ServedCut:
+        """Raises: TableUnknown where the snapshot does not have the table."""
+        ...
+
+
+class Makers(NamedTuple):
+    """Of one table."""
+
+    newest: Loads
+    named: NamedLoads
+
+
+class LakeFiles(NamedTuple):
+    """How the server reads files of the lake."""
+
+    read: Callable[[str], bytes]  #: a metadata file
+    scans: ScanPlans
+
+
 class _Table:
     """What the server knows of one table."""
 
-    def __init__(self, loads: Loads) -> None:
-        self.loads, self.lock = loads, threading.Lock()
+    def __init__(self, makers: Makers) -> None:
+        self.loads, self.lock = makers.newest, threading.Lock()
+        self.named, self.named_lock = makers.named, threading.Lock()  #: a large one holds up no load of the newest
         self.behind = 0  #: offsets that the last cut leaves out
 
 
 class FreshCatalog:
     """A `Catalog` over cuts.
 
-    *refused* is what `Loads` raises for a table that has none. *globs* limit what the server shows, to any token.
+    *refused* is what makers raise for a table that has none. *globs* limit what the server shows, to any token.
     *vending* gives what is handed out with each load.
     """
 
@@ -86,22 +110,24 @@ class FreshCatalog:
         self,
         tables: Tables,
         cuts: CutBook,
-        loads: Callable[[], Loads],
+        makers: Callable[[], Makers],
         *,
         refused: tuple[type[HarnessError], ...],
-        read: Callable[[str], bytes],
+        files: LakeFiles,
         keep: timedelta,
         globs: Sequence[str] = ("*",),
         vending: Vending = OWN_KEYS,
     ) -> None:
-        self._ledger, self._cuts, self._loads, self._refused = tables, cuts, loads, refused
+        self._ledger, self._cuts, self._makers, self._refused = tables, cuts, makers, refused
         self._keep, self._globs, self._vending = keep, globs, vending
-        self._metadata = Texts(read)
+        self._scans = files.scans
+        self._metadata = Texts(files.read)
         self._lock = threading.Lock()
         self._tables: dict[int, _Table] = {}
 
-    def names(self) -> Sequence[str]:
-        return [name for name in self._ledger.names() if self._shows(name)]
+    def names(self, warehouse: Warehouse) -> Sequence[str]:
+        names = self._cuts.tables_of(warehouse.snapshot) if warehouse.snapshot else self._ledger.names()
+        return [name for name in names if self._shows(name)]
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
         row = self._row(name)
@@ -109,16 +135,17 @@ class FreshCatalog:
         if warehouse.kind == "lake":
             return self._lake(row, storage)
         known = self._known(row)
-        if not known.lock.acquire(timeout=WAIT_S):
+        lock = known.named_lock if warehouse.snapshot else known.lock
+        if not lock.acquire(timeout=WAIT_S):
             raise TableBusy(f"{name}: a cut has been made for more than {WAIT_S:g} s; load it again")
         began = time.monotonic()
         try:
-            cut, made = self._pinned(known, row, warehouse.every_s) if warehouse.every_s else _load(known, row)
-            behind = known.behind
+            cut, made = self._served(known, row, warehouse)
+            behind = 0 if warehouse.snapshot else known.behind
         except self._refused as why:
             raise TableNotServed(str(why)) from why
         finally:
-            known.lock.release()
+            lock.release()
         took_s = time.monotonic() - began
         return CutAnswer(
             snapshot_id=cut.snapshot_id,
@@ -132,6 +159,12 @@ class FreshCatalog:
 
     def storage(self, name: str) -> Storage:
         return self._vending.of(self._row(name))
+
+    def _served(self, known: _Table, row: TableRow, warehouse: Warehouse) -> tuple[Cut, bool]:
+        if warehouse.snapshot:
+            served = known.named.load(row, warehouse.snapshot)
+            return served.cut, served.made
+        return self._pinned(known, row, warehouse.every_s) if warehouse.every_s else _load(known, row)
 
     def _lake(self, row: TableRow, storage: Storage) -> CutAnswer:
         """The newest version of the view that the lake alone answers from, as a mirror of the table shows it."""
@@ -161,6 +194,26 @@ class FreshCatalog:
         self._cuts.serve(first, keep=self._keep)
         return first, False
 
+    def scan(self, name: str, warehouse: Warehouse, wanted: ScanWanted) -> Mapping[str, Any]:
+        """The files of the cut that the engine has loaded, or of the one that it would get now."""
+        if warehouse.kind == "lake" or wanted.snapshot_id is None:
+            location = self.cut(name, warehouse).metadata_location
+        else:
+            location = self._kept(name, wanted.snapshot_id).metadata
+        try:
+            return self._scans.plan(location, wanted)
+        except ScanTooLarge as why:
+            raise TableNotServed(str(why)) from why
+
+    def _kept(self, name: str, snapshot_id: int) -> Cut:
+        """The cut of a snapshot, whose files stay from now on. Raises: ScanOfUnknown, TableUnknown."""
+        cut = self._cuts.known(self._row(name), snapshot_id)
+        if cut is not None:
+            with suppress(CutOvertaken):
+                self._cuts.serve(cut, keep=self._keep)
+                return cut
+        raise ScanOfUnknown(f"{name}: the time of snapshot {snapshot_id} has ended, or it was never there")
+
     def reported(self, name: str, snapshot_id: int) -> bool:
         """Let the files of the cut that was read stay: a query may be followed by another one over the same cut."""
         cut = self._cuts.known(self._row(name), snapshot_id)
@@ -183,7 +236,7 @@ class FreshCatalog:
     def _known(self, row: TableRow) -> _Table:
         with self._lock:
             if row.table_id not in self._tables:
-                self._tables[row.table_id] = _Table(self._loads())
+                self._tables[row.table_id] = _Table(self._makers())
             return self._tables[row.table_id]
 
 
@@ -245,14 +298,17 @@ def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: S
     """
     from harness_pipelines.ports.serving.cuts import CutImpossible
     from harness_pipelines.read.cut import Cutter
+    from harness_pipelines.read.named_cut import NamedCutter
 
     holder = f"serve {socket.gethostname()} {os.getpid()}"
     return FreshCatalog(
         stores.tables,
         stores.cuts,
-        lambda: Cutter(stores, holder=holder, keep=keep, every=every),
+        lambda: Makers(
+            Cutter(stores, holder=holder, keep=keep, every=every), NamedCutter(stores, holder=holder, keep=keep)
+        ),
         refused=(CutImpossible,),
-        read=read_file,
+        files=LakeFiles(read=read_file, scans=stores.scans),
         keep=keep,
         globs=globs,
         vending=handed_out(stores.settings, keep=keep, folders=partial(folders_of, stores.tables)),

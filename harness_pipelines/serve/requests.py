@@ -9,9 +9,11 @@ from ipaddress import ip_address
 from typing import TypeVar, TypeVarTuple
 from urllib.parse import parse_qs, unquote_to_bytes
 
+import orjson
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 
+from harness_pipelines.ports.serving.scans import ScanWanted
 from harness_pipelines.serve.answers import Refused, bad_request
 from harness_pipelines.serve.auth import Principal
 from harness_pipelines.serve.values import Warehouse
@@ -87,6 +89,28 @@ def form_of(body: bytes) -> dict[str, str]:
     if any(len(values) > 1 for values in found.values()):
         raise bad
     return {name: values[0] for name, values in found.items()}
+
+
+def scan_wanted(body: bytes) -> ScanWanted:
+    """What the body of a request to plan a scan asks for. Raises: Refused.
+
+    Columns, and how many rows are wanted at least, change no file of the answer.
+    """
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError as wrong:
+        raise bad_request("the request is not JSON") from wrong
+    if not isinstance(told, dict):
+        raise bad_request("the request is not an object of JSON")
+    if any(told.get(word) is not None for word in ("start-snapshot-id", "end-snapshot-id")):
+        said = "a cut has no past: scans of what was added between two snapshots are not offered"
+        raise Refused(501, "UnsupportedOperationException", said)
+    snapshot_id, case_sensitive = told.get("snapshot-id"), told.get("case-sensitive", True)
+    if snapshot_id is not None and (type(snapshot_id) is not int or not 0 < snapshot_id < 2**63):
+        raise bad_request("snapshot-id is no number of a snapshot")
+    if not isinstance(case_sensitive, bool):
+        raise bad_request("case-sensitive is true or false")
+    return ScanWanted(snapshot_id=snapshot_id, where=told.get("filter"), case_sensitive=case_sensitive)
 
 
 def is_local(host: str) -> bool:

@@ -16,14 +16,15 @@ from starlette.responses import Response
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableUnknown
+from harness_pipelines.ports.serving.scans import ScanOfUnknown
 from harness_pipelines.serve import answers, audit_log
 from harness_pipelines.serve.answers import Refused, answer, bad_request, no_such_namespace, no_such_table, shown
 from harness_pipelines.serve.auth import visible
 from harness_pipelines.serve.metrics import ServeMetrics
-from harness_pipelines.serve.requests import READS, Asked, body_of
+from harness_pipelines.serve.requests import READS, Asked, body_of, scan_wanted
 from harness_pipelines.serve.values import Catalog, TableBusy, Warehouse, table_name
 
-REPORT_BYTES_MAX = 1024 * 1024
+REPORT_BYTES_MAX = PLAN_BYTES_MAX = 1024 * 1024
 WAIT_S = 30.0  #: for another load of the same table, which makes a cut
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _NAMESPACE = "/v1/{prefix}/namespaces/{namespace}"
@@ -39,14 +40,15 @@ ENDPOINTS = (
     f"POST {_NAMESPACE}/tables/{{table}}/metrics",
     f"GET {_NAMESPACE}/views",
 )
+PLAN = f"POST {_NAMESPACE}/tables/{{table}}/plan"
 Handler = Callable[[Asked], Awaitable[Response]]
 
 
 class Routes:
     """Answers requests of clients whose token is good, from one catalog."""
 
-    def __init__(self, catalog: Catalog, metrics: ServeMetrics) -> None:
-        self._catalog, self._metrics = catalog, metrics
+    def __init__(self, catalog: Catalog, metrics: ServeMetrics, *, plans: bool = False) -> None:
+        self._catalog, self._metrics, self._plans = catalog, metrics, plans
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by table, while loads wait
 
     def find(self, method: str, parts: list[str]) -> tuple[str, Warehouse, Handler]:
@@ -68,8 +70,8 @@ class Routes:
         match rest:
             case ["namespaces", namespace, "tables", table, "metrics"]:
                 return "report", lambda asked: self._report(asked, namespace, table)
-            case ["namespaces", _, "tables", _, "plan"]:
-                return "plan", self._plan
+            case ["namespaces", namespace, "tables", table, "plan"]:
+                return "plan", lambda asked: self._plan(asked, namespace, table)
         return None
 
     def _read(self, rest: list[str]) -> tuple[str, Handler] | None:
@@ -113,7 +115,8 @@ class Routes:
         """The prefix is an override, so that no client's own setting replaces the state that it asked for."""
         warehouse = Warehouse.parse(asked.option("warehouse") or "")
         overrides = {"prefix": warehouse.prefix} if warehouse.prefix else {}
-        return answer({"defaults": {}, "overrides": overrides, "endpoints": list(ENDPOINTS)})
+        endpoints = [*ENDPOINTS, PLAN] if self._plans else list(ENDPOINTS)
+        return answer({"defaults": {}, "overrides": overrides, "endpoints": endpoints})
 
     async def _namespaces(self, asked: Asked) -> Response:
         names = {name.partition(".")[0] for name in await self._names(asked)}
@@ -138,18 +141,18 @@ class Routes:
     async def _table(self, asked: Asked, namespace: str, table: str) -> Response:
         if asked.request.method == "HEAD":
             if table not in await self._in(asked, namespace, of=table):
-                raise no_such_table(namespace, table)
+                raise no_such_table(namespace, table, asked.warehouse.snapshot)
             return Response(status_code=204)
         if (asked.option("snapshots") or "all") not in ("all", "refs"):  # a cut has one snapshot, which a ref names
             raise bad_request("snapshots is `all` or `refs`")
         name = self._seen(asked, namespace, table)
         try:
-            async with self._turn(name):
+            async with self._turn(_turn_of(name, asked.warehouse)):
                 cut = await asked.threads.run(self._catalog.cut, name, asked.warehouse)
         except TableUnknown as unknown:
             self._metrics.refused(type(unknown).__name__)
-            audit_log.refused(asked.request, asked.principal, table=name, why="it does not exist")
-            raise no_such_table(namespace, table) from unknown
+            audit_log.refused(asked.request, asked.principal, table=name, why=str(unknown))
+            raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
         except HarnessError as error:
             self._metrics.refused(type(error).__name__)
             audit_log.refused(asked.request, asked.principal, table=name, why=str(error))
@@ -161,13 +164,13 @@ class Routes:
 
     async def _credentials(self, asked: Asked, namespace: str, table: str) -> Response:
         if table not in await self._in(asked, namespace, of=table):
-            raise no_such_table(namespace, table)
+            raise no_such_table(namespace, table, asked.warehouse.snapshot)
         name = self._seen(asked, namespace, table)
         try:
             async with self._turn(name):
                 storage = await asked.threads.run(self._catalog.storage, name)
         except TableUnknown as unknown:
-            raise no_such_table(namespace, table) from unknown
+            raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
         if storage.config:
             audit_log.keys_given(asked.request, asked.principal, table=name, until=storage.until)
         return answer({"storage-credentials": storage.credentials()}, headers=answers.NOT_STORED)
@@ -188,7 +191,7 @@ class Routes:
         try:
             is_kept = await asked.threads.run(self._catalog.reported, name, snapshot_id)
         except TableUnknown as unknown:
-            raise no_such_table(namespace, table) from unknown
+            raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
         self._metrics.reported("kept" if is_kept else "over")
         return Response(status_code=204)
 
@@ -199,8 +202,21 @@ class Routes:
     async def _view(self, asked: Asked, namespace: str, view: str) -> Response:
         raise answers.no_such_view(namespace, view)
 
-    async def _plan(self, asked: Asked) -> Response:
-        raise Refused(501, "UnsupportedOperationException", "scans are planned by the engine: `/plan` is not offered")
+    async def _plan(self, asked: Asked, namespace: str, table: str) -> Response:
+        if not self._plans:
+            said = "scans are planned by the engine: `/plan` is offered by a server with `--plan`"
+            raise Refused(501, "UnsupportedOperationException", said)
+        wanted = scan_wanted(await body_of(asked.request, most=PLAN_BYTES_MAX))
+        name = self._seen(asked, namespace, table)
+        try:
+            async with self._turn(f"{_turn_of(name, asked.warehouse)} plan"):
+                found = await asked.threads.run(self._catalog.scan, name, asked.warehouse, wanted)
+        except TableUnknown as unknown:
+            raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
+        except ScanOfUnknown as unknown:
+            raise Refused(404, "NoSuchSnapshotException", str(unknown)) from unknown
+        audit_log.planned(asked.request, asked.principal, table=name, warehouse=asked.warehouse, wanted=wanted)
+        return Response(orjson.dumps(found), media_type=answers.JSON)
 
     def _seen(self, asked: Asked, namespace: str, table: str) -> str:
         """The name of a table that the client may see, if it exists. Raises: Refused."""
@@ -211,10 +227,10 @@ class Routes:
         audit_log.refused(
             asked.request, asked.principal, table=f"{shown(namespace)}.{shown(table)}", why="it may not be seen"
         )
-        raise no_such_table(namespace, table)
+        raise no_such_table(namespace, table, asked.warehouse.snapshot)
 
     async def _names(self, asked: Asked) -> list[str]:
-        return visible(await asked.threads.run(self._catalog.names), asked.principal)
+        return visible(await asked.threads.run(self._catalog.names, asked.warehouse), asked.principal)
 
     async def _in(self, asked: Asked, namespace: str, *, of: str | None = None) -> list[str]:
         """The names, without it, of the tables in *namespace* that the client sees. Raises: Refused without any.
@@ -224,8 +240,13 @@ class Routes:
         names = [name.partition(".") for name in await self._names(asked)]
         found = [short for within, _, short in names if within == namespace]
         if not found:
-            raise no_such_namespace(namespace) if of is None else no_such_table(namespace, of)
+            raise no_such_namespace(namespace) if of is None else no_such_table(namespace, of, asked.warehouse.snapshot)
         return found
+
+
+def _turn_of(name: str, warehouse: Warehouse) -> str:
+    """Loads of one table wait for each other; those of its named snapshots wait for no others, nor others for them."""
+    return f"{name} {warehouse.kind}" if warehouse.snapshot else name
 
 
 def _prefix(parts: list[str]) -> tuple[Warehouse, list[str]]:

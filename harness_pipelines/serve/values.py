@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
+from harness_pipelines.ports.serving.scans import ScanWanted
 from harness_pipelines.protocol.cuts import etag
+from harness_pipelines.protocol.reading.reads import SNAPSHOT_NAME
 from harness_pipelines.serve.storage import Storage
 
-Kind = Literal["fresh", "pin", "lake"]
+Kind = Literal["fresh", "pin", "lake", "at"]
 PIN_S_MAX = 300
 _PIN = re.compile(r"([0-9]{1,3})(s|m)")
 _UNIT_S = {"s": 1, "m": 60}
@@ -19,8 +21,8 @@ _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 NAME_MAX = 255  #: of a table with its namespace; a longer one is none, and is not asked for
 FORMS = (
     "leave `warehouse` empty for the newest state, write `pin:5s` (1s to 5m) to get one state of a table in all loads "
-    "of 5 s, or `lake` for what has been merged into the lake. A named snapshot or an old version is read by "
-    "`harness read TABLE --at` or `Table.read(at=...)`"
+    "of 5 s, `at:NAME` for the state that the snapshot NAME of `harness snapshot` has, or `lake` for what has been "
+    "merged into the lake. An old version is read by `harness read TABLE --at` or `Table.read(at=...)`"
 )
 
 
@@ -42,6 +44,7 @@ class Warehouse:
 
     kind: Kind = "fresh"
     every_s: int = 0  #: of `pin`: how long its windows are; all loads in one give the same cut of a table
+    snapshot: str = ""  #: of `at`: the name of the snapshot; there may be none
     prefix: str = ""  #: of the paths of its routes; empty: none
 
     @classmethod
@@ -56,6 +59,8 @@ class Warehouse:
             every_s = int(found[1]) * _UNIT_S[found[2]]
             if 1 <= every_s <= PIN_S_MAX:
                 return cls("pin", every_s=every_s, prefix=text)
+        if word == "at" and SNAPSHOT_NAME.fullmatch(value):
+            return cls("at", snapshot=value, prefix=text)
         raise WarehouseRefused(f"warehouse {text[:NAME_MAX]!r} is not offered: {FORMS}")
 
 
@@ -93,8 +98,8 @@ class Catalog(Protocol):
     All may raise TryAgain while the ledger is away.
     """
 
-    def names(self) -> Sequence[str]:
-        """The tables as ``namespace.name``, in any order."""
+    def names(self, warehouse: Warehouse) -> Sequence[str]:
+        """The tables that have the wanted state as ``namespace.name``, in any order."""
         ...
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
@@ -106,6 +111,13 @@ class Catalog(Protocol):
 
     def storage(self, name: str) -> Storage:
         """By which engines reach the files of a table. Raises: TableUnknown, RoleRefused, RoleAway."""
+        ...
+
+    def scan(self, name: str, warehouse: Warehouse, wanted: ScanWanted) -> Mapping[str, Any]:
+        """The files of a scan of a table, in the JSON form of the protocol; they stay from now on.
+
+        Raises: as `cut`, and ScanOfUnknown.
+        """
         ...
 
     def reported(self, name: str, snapshot_id: int) -> bool:

@@ -65,12 +65,12 @@ LOCKS: Mapping[str, tuple[str, str]] = {
     ),
     "trim": (
         "SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)",
-        r"^SELECT (pg_advisory_xact_lock(_shared)?\(|harness\.cut_(prepare|retire)\(|"
-        r"[a-z_, ]* FROM harness\.cut_publish\()",
+        r"^SELECT (pg_advisory_xact_lock(_shared)?\(|harness\.(named_)?cut_(prepare|retire)\(|"
+        r"[a-z_, ]* FROM harness\.(named_)?cut_publish\()",
     ),
     "cuts": (
         "SELECT pg_advisory_xact_lock(1752330871, %(table_id)s)",
-        r"^SELECT (harness\.cut_retire\(|[a-z_, ]* FROM harness\.cut_publish\()",
+        r"^SELECT (harness\.(named_)?cut_retire\(|[a-z_, ]* FROM harness\.(named_)?cut_publish\()",
     ),
     "cut": (
         "SELECT FROM harness.cuts WHERE table_id = %(table_id)s FOR UPDATE",
@@ -261,6 +261,15 @@ def retire_cut(real: RealRig, table: TableRow) -> OverlayRequest:
     return lambda: server.cuts.retire(cut)
 
 
+def publish_named_cut(real: RealRig, table: TableRow) -> OverlayRequest:
+    name, server = f"s{uuid.uuid4().hex[:8]}", server_of(real, table)
+    Snapshots(real.database).create(name, [table])
+    assert server.cuts.named(table, name) is not None
+    server.state = real.leases.look(table, holder="server", lease=HOUR, at=name)
+    draft, lease_id = server.draft(), server.state.lease_id
+    return lambda: server.cuts.publish_named(table, draft, lease_id=lease_id, keep=HOUR)
+
+
 def hold_head(real: RealRig, table: TableRow) -> OverlayRequest:
     """As fsck does, for as long as it looks."""
 
@@ -406,6 +415,7 @@ ACTS: Mapping[Callable[[RealRig, TableRow], OverlayRequest], tuple[str, ...]] = 
     publish_cut: ("trim", "cuts", "cut"),
     serve_cut: ("cut",),
     retire_cut: ("trim", "cuts", "cut"),
+    publish_named_cut: ("trim", "cuts"),
     hold_head: ("trim",),
     reconcile: ("table", "moment", "trim"),
     adopt: ("table", "moment", "pointer", "positions", "trim"),

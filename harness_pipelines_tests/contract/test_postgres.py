@@ -376,6 +376,7 @@ def test_a_retire_locks_in_the_order_of_the_design(real: RealRig, recording: Rec
         "harness.lake_positions",
         "trim lock",
         "harness.cuts",  # whose time has ended; as leases, each waits for a server that prolongs it
+        "harness.named_cuts",
         "harness.leases",
         "harness.segments",
         "harness.overlays",  # of versions that no publish knows any more, as the next

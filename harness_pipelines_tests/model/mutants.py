@@ -22,6 +22,7 @@ from harness_pipelines_tests.model.ingest import Left as IngestLeft
 from harness_pipelines_tests.model.mirrors import Mirrors
 from harness_pipelines_tests.model.moments import Moments
 from harness_pipelines_tests.model.moves import Left, Moves
+from harness_pipelines_tests.model.named_cuts import NamedCuts
 from harness_pipelines_tests.model.overlays import Left as OverlaysLeft
 from harness_pipelines_tests.model.overlays import Overlays
 from harness_pipelines_tests.model.purges import Purges
@@ -137,6 +138,7 @@ CUT_FILES = CutFiles(name="cuts: files")
 CUT_FILES_CRASH = CutFiles(loads=2, crashes=1, name="cuts: files, a server that dies")
 CUT_FILES_LOST = CutFiles(compactions=0, damages=1, name="cuts: files, one that is lost")
 CUT_FILES_CACHED = CutFiles(servers=1, compactions=0, caches=True, name="cuts: files, an answer that is cached")
+NAMED_CUTS = NamedCuts(name="cuts: of a named snapshot")
 CUT_FILES_UNNAMED = CutFiles(compactions=0, remembers=True, name="cuts: files that were not published")
 
 #: What the suite explores; each holds without a mutant.
@@ -168,7 +170,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(SPECS, HISTORY, STREAMS, MIRRORS, MIRRORS_BACKUP, MIRRORS_DROP),
     *(CUTS, CUTS_TWO_REVERT, CUTS_SLOW, CUTS_LOG, CUTS_VIEWS, CUTS_VIEWS_REVERT, CUTS_EVOLVE, CUTS_REVERT),
     *(CUTS_CORRECTED, CUTS_CORRECTED_REVERT, CUTS_TAIL, CUTS_TAIL_BACK, CUTS_KEYED, CUTS_KEYED_REVERT),
-    *(CUT_FILES, CUT_FILES_CRASH, CUT_FILES_CACHED, CUT_FILES_LOST, CUT_FILES_UNNAMED),
+    *(CUT_FILES, CUT_FILES_CRASH, CUT_FILES_CACHED, CUT_FILES_LOST, CUT_FILES_UNNAMED, NAMED_CUTS),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -506,6 +508,14 @@ MUTANTS: Mapping[str, Mutant] = {
         None, ("recalled_kept_after_revert",), CUTS_KEYED_REVERT, "F1"
     ),
     "a merged state calls itself fresh": Mutant(None, ("merged_is_fresh",), CUTS_KEYED, "F9"),
+    "a cut is found by the name that its snapshot had": Mutant(None, ("named_by_its_name",), NAMED_CUTS, "S2"),
+    "a state that a snapshot pins has two cuts": Mutant(None, ("named_twice",), NAMED_CUTS, "F2"),
+    "serving a cut of a snapshot does not prolong it": Mutant(None, ("named_not_prolonged",), NAMED_CUTS, "S11"),
+    "the cut of a snapshot names files that may be gone": Mutant(None, ("named_lease_unchecked",), NAMED_CUTS, "F3"),
+    "the cut of a dropped snapshot does not keep its version": (
+        Mutant(EXPIRE, ("named_version_unprotected",), NAMED_CUTS, "F3")
+    ),
+    "expire does not ask for cuts of snapshots": Mutant(EXPIRE, ("named_files_unprotected",), NAMED_CUTS, "F3"),
     "the files of a cut may go when it is answered": Mutant(None, ("lease_ends_at_the_answer",), CUT_FILES, "S11"),
     "serving a cut again does not prolong it": Mutant(None, ("until_not_moved",), CUT_FILES, "S11"),
     "a cut is served whose row is gone": Mutant(None, ("served_without_its_row",), CUT_FILES, "S11"),

@@ -18,10 +18,11 @@ from harness_pipelines.ports.files import Unreadable
 from harness_pipelines.ports.serving.cuts import CutDamaged
 from harness_pipelines.ports.table_state import SHOWN_MAX, Books
 from harness_pipelines.protocol.cut_checks import ListedCut, check_deletes, check_freshness
-from harness_pipelines.protocol.cut_rows import CutRow
+from harness_pipelines.protocol.cut_rows import CutRow, NamedCutRow
 from harness_pipelines.spec.locations import is_below, normal
 
 UNLISTED_MAX = 1_000  #: files that no listing shows and that are asked for, each by a request
+NAMED_MAX = 20  #: cuts of named snapshots whose metadata is read, the newest ones
 WAY_ON = "a server retires the newest cut when it is loaded next, and makes another; older ones end by their time"
 BUFFERED_MAX = 4  #: bytes of chunks for each byte of the buffer, while small ones are put together
 FREE_BYTES = 64 * 1024 * 1024
@@ -58,6 +59,7 @@ def seen_in(books: Books, stores: Ports) -> CutFilesSeen:
             sorted(path for path, size in sizes if (file := stored.get(same.key(path))) and file.bytes != size)
         ),
         newest=_listed(newest, stores) if newest is not None and is_shown else None,
+        named={row.sequence: _listed(row, stores) for row in books.named_cuts[-NAMED_MAX:]},
         bytes=sum(file.bytes for file in stored.values()),
         named_bytes=sum(file.bytes for key, file in stored.items() if key in named),
         young_bytes=sum(
@@ -68,9 +70,9 @@ def seen_in(books: Books, stores: Ports) -> CutFilesSeen:
     )
 
 
-def _listed(newest: CutRow, stores: Ports) -> ListedCut | HarnessError:
+def _listed(row: CutRow | NamedCutRow, stores: Ports) -> ListedCut | HarnessError:
     try:
-        return stores.cut_files.listed(newest.metadata)
+        return stores.cut_files.listed(row.metadata)
     except CutDamaged as damage:
         return damage
 
@@ -83,11 +85,13 @@ def _of(look: Look, invariant: str) -> Iterator[Objection]:
 
 @rule("F2", "one cut has one snapshot id, its metadata says the same, and numbers and times of cuts rise", "cuts")
 def cuts_are_numbered(look: Look) -> Iterator[Objection]:
-    """The metadata file of the newest cut alone is read. Whether all have one uuid is not looked at."""
+    """Metadata files are read of the newest cut and of named ones. Whether all have one uuid is not looked at."""
     yield from _of(look, "F2")
-    row, cut = look.books.cuts.newest, _newest(look)
-    if row is None or cut is None:
-        return
+    for row, cut in _shown(look):
+        yield from _says_another(row, cut)
+
+
+def _says_another(row: CutRow | NamedCutRow, cut: ListedCut) -> Iterator[Objection]:
     ends = {p: high for p, (_, _, _, high) in cut.bounds.items()}
     said = (cut.snapshot_id, cut.sequence, cut.version, ends)
     if said != (known := (row.snapshot_id, row.sequence, row.version, dict(row.high))):
@@ -95,6 +99,18 @@ def cuts_are_numbered(look: Look) -> Iterator[Objection]:
         word, seen, noted = next(one for one in zip(words, said, known, strict=True) if one[1] != one[2])
         detail = f"the metadata of cut {row.sequence} has the {word} {_short(seen)}, the ledger {_short(noted)}"
         yield Objection(f"metadata of cut {row.sequence}", detail)
+
+
+def _shown(look: Look) -> Iterator[tuple[CutRow | NamedCutRow, ListedCut]]:
+    """The newest cut, and named ones, with what they say, if it can be read."""
+    row, cut = look.books.cuts.newest, _newest(look)
+    if row is not None and cut is not None:
+        yield row, cut
+    seen = look.cut_files or CutFilesSeen()
+    for named in look.books.named_cuts:
+        found = seen.named.get(named.sequence)
+        if isinstance(found, ListedCut):
+            yield named, found
 
 
 def _newest(look: Look) -> ListedCut | None:
@@ -111,11 +127,15 @@ def _short(value: object) -> str:
 def cuts_are_whole(look: Look) -> Iterator[Objection]:
     """Those of cuts that a server has retired are left out: what is lost of them is known, and none is served again."""
     known, seen = {version.version for version in look.books.versions}, look.cut_files or CutFilesSeen()
-    for version, sequence in look.books.cuts.versions.items():
+    named = [(row.version, row.sequence) for row in look.books.named_cuts]
+    for version, sequence in (*look.books.cuts.versions.items(), *named):
         if version not in known:
             yield Objection(f"cut {sequence}", f"cut {sequence} is of version {version}, which is gone")
     if isinstance(seen.newest, HarnessError):
         yield Objection("the newest cut", f"{seen.newest}; {WAY_ON}")
+    for sequence, found in seen.named.items():
+        if isinstance(found, HarnessError):
+            yield Objection(f"cut {sequence}", f"cut {sequence} of a named snapshot: {found}; {WAY_ON}")
     for path in seen.cut_off[:SHOWN_MAX]:
         yield Objection(path, f"{path}, a chunk of the newest cut, has another size than was written; {WAY_ON}")
     for path in seen.missing[:SHOWN_MAX]:
@@ -125,9 +145,9 @@ def cuts_are_whole(look: Look) -> Iterator[Objection]:
         yield Objection("more files of cuts", f"{least}{more:,} more files that cuts name are not there")
 
 
-@rule("F4", "deletes of the newest cut are no older than the files whose rows they hide, and it names these", "cuts")
+@rule("F4", "deletes of a cut are no older than the files whose rows they hide, and it names these", "cuts")
 def cuts_hide_what_they_name(look: Look) -> Iterator[Objection]:
-    if (cut := _newest(look)) is not None:
+    for _, cut in _shown(look):
         for one in islice(check_deletes(cut), SHOWN_MAX):
             yield Objection(one.detail, one.detail)
 

@@ -24,7 +24,7 @@ def named_versions(books: Books) -> dict[int, VersionRow]:
     bases = {m.base_version for m in books.moves if m.state == "PLANNED"} | books.mirrored
     named = {v.version: v for v in (*books.retained, *(v for v in books.versions if v.version in bases))}
     old = {v for v in named if v < books.retained_from}
-    served = books.cuts.versions
+    served = {*books.cuts.versions, *(cut.version for cut in books.named_cuts)}
     pinned = {v.version for v in books.snapshots}
     named |= {v.version: v for v in books.versions if v.version in pinned}
     if old or pinned:

@@ -96,6 +96,7 @@ class CutFilesSeen:
     missing: tuple[str, ...] = ()  #: that a cut names whose time has not ended, the first of them
     cut_off: tuple[str, ...] = ()  #: chunks of the newest cut that have another size than they were written with
     newest: ListedCut | HarnessError | None = None  #: what the newest cut says, if its time has not ended
+    named: Mapping[int, ListedCut | HarnessError] = field(default_factory=dict)  #: what named ones say, by sequence
     bytes: int = 0  #: of all files
     named_bytes: int = 0  #: of those that such cuts name
     young_bytes: int = 0  #: of the others, of those that expire need not have removed yet

@@ -51,6 +51,7 @@ class ServeOptions:
     tables: tuple[str, ...] = ()
     keep_s: float = KEEP_S
     every_s: float = EVERY_S
+    plan: bool = False
 
 
 @click.group(invoke_without_command=True)
@@ -82,6 +83,10 @@ class ServeOptions:
 @click.option(
     "--every", "every_s", callback=duration, default=f"{EVERY_S * 1000:g}ms", show_default=True, metavar="TIME",
     help="Loads within this time, at least a 5,000th of --keep, get the same cut, as several loads of one query do.",
+)  # fmt: skip
+@click.option(
+    "--plan", is_flag=True,
+    help="Plan scans for engines that ask for it (`scan-planning-mode=server`), of tables of up to 10,000 files.",
 )  # fmt: skip
 @click.option(
     "--log-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
@@ -234,6 +239,7 @@ def _application(
     from harness_pipelines.serve.app import Application
     from harness_pipelines.serve.catalog import fresh_catalog
     from harness_pipelines.serve.page.content import Facts
+    from harness_pipelines.serve.values import Warehouse
 
     globs = wanted.tables or ("*",)
     catalog = fresh_catalog(
@@ -244,9 +250,12 @@ def _application(
     )
     asks = {name: ask for name, ask in probes(harness.settings).items() if name == "postgres"}
     health = Health(harness.settings, asks=asks)  # loads need no other server
-    table = next(iter(catalog.names()), SAMPLE)
+    table = next(iter(catalog.names(Warehouse())), SAMPLE)
     with closing(Facts(harness, globs=globs)) as facts:
-        yield Application(catalog, tokens, local_only=local_only, facts=facts, health=health.to_json), table
+        yield (
+            Application(catalog, tokens, local_only=local_only, facts=facts, plans=wanted.plan, health=health.to_json),
+            table,
+        )
 
 
 def _show(started: dict[str, Any], json_target: str | None) -> None:

@@ -6,7 +6,8 @@ are called here, and what they refuse gets its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -61,14 +62,14 @@ class Cuts:
         row = found[0]
         if not row["is_noted"]:
             with self.database.transaction() as connection:
-                connection.execute(sql("cuts/prepare"), {"table_id": table.table_id})
+                connection.execute(sql("cuts/prepare"), {"table_id": table.table_id, "version": None})
         if row["sequence"] is None:
             return _none_yet(row), row["now"]
         try:
             return _cut(row), row["now"]
         except _NOT_UNDERSTOOD as error:
             log.warning("cut.not_understood", table=table.name, sequence=row["sequence"], error=str(error)[:200])
-            self._retire(row["table_id"], row["sequence"])
+            self._retire("cuts/retire", row["table_id"], row["sequence"])
             return _cut({**row, "is_alive": False}), row["now"]
 
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
@@ -77,11 +78,56 @@ class Cuts:
         Raises: CutOvertaken, LeaseEnded, CutRejected, CutsFull, CutImpossible, TableUnknown; OutcomeUnknown when the
         answer was lost: the newest cut says whether it was published.
         """
+        given = {"previous": previous, "lease_id": lease_id, "keep": keep}
+        return self._published("cuts/publish", table, draft, given)
+
+    def named(self, table: TableRow, name: str) -> tuple[Cut, datetime] | None:
+        """The cut of the state that the snapshot *name* pins of *table*, and the ledger's clock; None: it pins none.
+
+        Where no such cut is alive the numbers alone, which are the clock's. The folder of its files is in the ledger
+        when this returns. One whose row is not understood is retired.
+        Raises: CutRejected where the pin was changed by hand, CutDamaged.
+        """
+        found = self.database.rows("cuts/named", {"table_id": table.table_id, "name": name})
+        if not found:
+            return None
+        row = found[0]
+        if not row["is_sound"]:
+            raise CutRejected(
+                f"what snapshot {name} pins of {table.name} was changed by hand; no cut of it is served. Drop it, and "
+                f"make another one; `harness fsck {table.name}` names all such"
+            )
+        if not row["is_noted"]:
+            key = {"table_id": table.table_id, "version": row["of_version"]}
+            with self.database.transaction() as connection:
+                connection.execute(sql("cuts/prepare"), key)
+        if not row["is_alive"]:
+            return _none_yet(row, is_named=True), row["now"]
+        try:
+            return _cut(row, is_named=True), row["now"]
+        except _NOT_UNDERSTOOD as error:
+            log.warning("cut.not_understood", table=table.name, sequence=row["sequence"], error=str(error)[:200])
+            self._retire("cuts/retire_named", row["table_id"], row["sequence"])
+            return _none_yet(row, is_named=True), row["now"]
+
+    def tables_of(self, name: str) -> Sequence[str]:
+        """The tables that the snapshot *name* pins, by name; none where there is no such snapshot."""
+        return [row["table_name"] for row in self.database.rows("cuts/tables_of", {"name": name})]
+
+    def publish_named(self, table: TableRow, draft: CutDraft, *, lease_id: str, keep: timedelta) -> Cut:
+        """Record the cut of a state that a snapshot pins, if none is alive.
+
+        Raises: CutOvertaken where there is one, or no snapshot pins the state any more; as `publish`.
+        """
+        given = {"lease_id": lease_id, "keep": keep}
+        return replace(self._published("cuts/publish_named", table, draft, given), is_named=True)
+
+    def _published(self, statement: str, table: TableRow, draft: CutDraft, given: Mapping[str, Any]) -> Cut:
         _check_size(table, draft)
+        given = {"table_id": table.table_id, **given, **_parameters(draft)}
         with self.database.transaction() as connection:
-            given = {"table_id": table.table_id, "previous": previous, "lease_id": lease_id, "keep": keep}
             try:
-                row = connection.execute(sql("cuts/publish"), {**given, **_parameters(draft)}).fetchone()
+                row = connection.execute(sql(statement), given).fetchone()
             except psycopg.Error as error:
                 raise _refusal(error, table) from error
         assert row is not None, "the function returns one row"
@@ -97,18 +143,20 @@ class Cuts:
     def serve(self, cut: Cut, *, keep: timedelta) -> None:
         """Let the files of *cut* stay for *keep* from now, at most until a day after the next cut was published.
 
+        Those of a named one stay no longer than was promised when its snapshot was dropped.
         It does not wait for the disk, as a change of a lease does not: what a crash takes back is less than a second.
-        Raises: CutOvertaken where the cut is gone: make another one.
+        Raises: CutOvertaken where the cut is gone, or its snapshot: make another one.
         """
         key = {"table_id": cut.table_id, "sequence": cut.sequence, "keep": keep}
         with self.database.transaction() as connection:
             with connection.pipeline():
                 connection.execute(sql("reads/async_commit"))
-                cursor = connection.execute(sql("cuts/serve"), key)
+                cursor = connection.execute(sql("cuts/serve_named" if cut.is_named else "cuts/serve"), key)
             row = cursor.fetchone()
         if row is None or not row["alive"]:
             raise CutOvertaken(
-                f"the time of cut {cut.snapshot_id} has ended: its files may be gone; load the table again"
+                f"the time of cut {cut.snapshot_id} has ended, or its named snapshot was dropped; its files may go; "
+                "load the table again"
             )
 
     def retire(self, cut: Cut) -> None:
@@ -118,11 +166,11 @@ class Cuts:
         Nothing is done where it is not the newest one any more. Raises: CutDamaged where another cut of the table was
         retired less than a minute ago: what is wrong is then perhaps not the cut.
         """
-        self._retire(cut.table_id, cut.sequence)
+        self._retire("cuts/retire_named" if cut.is_named else "cuts/retire", cut.table_id, cut.sequence)
 
-    def _retire(self, table_id: int, sequence: int) -> None:
+    def _retire(self, statement: str, table_id: int, sequence: int) -> None:
         with self.database.transaction() as connection:
-            row = connection.execute(sql("cuts/retire"), {"table_id": table_id, "sequence": sequence}).fetchone()
+            row = connection.execute(sql(statement), {"table_id": table_id, "sequence": sequence}).fetchone()
         if row is None or not row["done"]:
             raise CutDamaged(
                 f"the cut with sequence {sequence} is lost or damaged, and another one was retired less than a minute "
@@ -141,8 +189,11 @@ class Cuts:
 
     def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
         """The cut of a snapshot, by whatever server, if it is alive."""
-        found = self.database.rows("cuts/known", {"table_id": table.table_id, "snapshot_id": snapshot_id})
-        return _cut(found[0]) if found else None
+        key = {"table_id": table.table_id, "snapshot_id": snapshot_id}
+        if found := self.database.rows("cuts/known", key):
+            return _cut(found[0])
+        found = self.database.rows("cuts/known_named", key)
+        return _cut(found[0], is_named=True) if found else None
 
 
 def _check_size(table: TableRow, draft: CutDraft) -> None:
@@ -174,12 +225,13 @@ def _parameters(draft: CutDraft) -> dict[str, Any]:
     }
 
 
-def _cut(row: Mapping[str, Any]) -> Cut:
+def _cut(row: Mapping[str, Any], *, is_named: bool = False) -> Cut:
     """The cut of a row; without all that may be gone where its time has ended."""
     alive = row["is_alive"]
     return Cut(
         table_id=row["table_id"],
         snapshot_id=row["snapshot_id"] if alive else 0,
+        is_named=is_named,
         sequence=row["sequence"] if alive else row["following"],
         timestamp_ms=row["timestamp_ms"],
         version=row["version"],
@@ -196,9 +248,10 @@ def _cut(row: Mapping[str, Any]) -> Cut:
     )
 
 
-def _none_yet(row: Mapping[str, Any]) -> Cut:
-    """What the first cut of a table goes on from."""
+def _none_yet(row: Mapping[str, Any], *, is_named: bool = False) -> Cut:
+    """What the first cut of a table, or of a state that a snapshot pins, goes on from."""
     return Cut(
+        is_named=is_named,
         table_id=row["of_table"],
         snapshot_id=0,
         sequence=row["following"],

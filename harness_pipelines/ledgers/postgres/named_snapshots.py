@@ -6,7 +6,6 @@ version once it has moved, so a snapshot holds no segment for longer than any ol
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,9 +17,8 @@ from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.reading.reads import SNAPSHOT_NAME
 from harness_pipelines.protocol.versions import Version, VersionGone
-
-_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 
 
 class SnapshotUnknown(HarnessError):
@@ -82,7 +80,7 @@ class Snapshots:
 
         Raises: SnapshotExists, ValueError; TableUnknown when one of them was dropped meanwhile.
         """
-        if not _NAME.fullmatch(name):
+        if not SNAPSHOT_NAME.fullmatch(name):
             raise ValueError(
                 f"{name!r} names no snapshot; write a-z, 0-9, `_`, `-` and `.`, beginning with a letter, 63 at most"
             )
@@ -107,7 +105,7 @@ class Snapshots:
 
     def drop(self, name: str) -> None:
         """Forget a snapshot; expire removes what only it needed. Raises: SnapshotUnknown, SnapshotInUse."""
-        if not _NAME.fullmatch(name):  # a state's are its own
+        if not SNAPSHOT_NAME.fullmatch(name):  # a state's are its own
             raise SnapshotUnknown(f"there is no snapshot {name}; `harness snapshot list` shows those that there are")
         with self.database.transaction() as connection:
             ids = [row["table_id"] for row in connection.execute(sql("snapshots/tables_of"), {"name": name}).fetchall()]

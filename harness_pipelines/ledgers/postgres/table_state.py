@@ -36,7 +36,7 @@ from harness_pipelines.ports.table_state import (
 )
 from harness_pipelines.protocol.bounds import vector_from_json
 from harness_pipelines.protocol.changes.corrections import Coordinate
-from harness_pipelines.protocol.cut_rows import CutRow, seen_of
+from harness_pipelines.protocol.cut_rows import CutRow, NamedCutRow, seen_of
 from harness_pipelines.protocol.lake.overlays import overlays_from_json
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import View, ViewName
@@ -245,6 +245,7 @@ def _cuts(connection: Connection, folders: Sequence[str], key: Mapping[str, Any]
         seen = seen_of(map(_cut, cursor.execute(sql("fsck/cuts"), key)))
     return {
         "cuts": seen,
+        "named_cuts": [_named_cut(row) for row in _all(connection, "named_cuts", key)],
         "cut_folders": folders,
         "buffered_bytes": _all(connection, "buffered_bytes", key)[0]["bytes"],
     }
@@ -259,6 +260,12 @@ def _cut(row: Mapping[str, Any]) -> CutRow:
         one["path"]: one["bytes"] for one in row["chunks"] if isinstance(one, dict) and {"path", "bytes"} <= {*one}
     }
     return CutRow(**known, high={p: cut[3] for p, cut in told.items()}, merged=merged, sizes=sizes)
+
+
+def _named_cut(row: Mapping[str, Any]) -> NamedCutRow:
+    bounds = row["bounds"]
+    high = {int(p): cut[3] if isinstance(cut, list) and len(cut) == 4 else -1 for p, cut in bounds.items()}
+    return NamedCutRow(**{word: value for word, value in row.items() if word != "bounds"}, high=high)
 
 
 def _version(row: Mapping[str, Any]) -> VersionRow:

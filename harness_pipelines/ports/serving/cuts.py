@@ -90,6 +90,7 @@ class Cut(CutDraft):
     published_at: datetime
     served_at: datetime
     until: datetime
+    is_named: bool = False  #: of a state that a named snapshot pins, and none follows on it
 
     @property
     def is_over(self) -> bool:
@@ -122,15 +123,31 @@ class CutBook(Protocol):
     def serve(self, cut: Cut, *, keep: timedelta) -> None:
         """Let the files of *cut* stay for *keep* from now; written only where that is more than a second later.
 
-        Raises: CutOvertaken where the cut is gone or retired: make another one.
+        Raises: CutOvertaken where the cut is gone or retired, or no snapshot pins a named one: make another one.
         """
         ...
 
     def retire(self, cut: Cut) -> None:
-        """Let no server show the newest cut again, nor go on from its files, one of which is lost or damaged.
+        """Let no server show the newest cut, or a named one, again, nor go on from its files: one is lost or damaged.
 
-        Nothing is done where *cut* is not the newest. Raises: CutDamaged where the one before it was retired just now.
+        Nothing is done where *cut* is neither. Raises: CutDamaged where the one before it was retired just now.
         """
+        ...
+
+    def named(self, table: TableRow, name: str) -> tuple[Cut, datetime] | None:
+        """The cut of the state of *table* that the snapshot *name* pins, and the ledger's clock; None: it pins none.
+
+        Where no such cut is alive, numbers that another one may go on from (`Cut.is_over`).
+        Raises: CutRejected where the pin was changed by hand.
+        """
+        ...
+
+    def tables_of(self, name: str) -> Sequence[str]:
+        """The tables that the snapshot *name* pins; none where there is no such snapshot."""
+        ...
+
+    def publish_named(self, table: TableRow, draft: CutDraft, *, lease_id: str, keep: timedelta) -> Cut:
+        """Record the cut of a state that a snapshot pins, if none is alive. Raises: as `publish`."""
         ...
 
     def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from harness_pipelines.protocol.segments import Segment, needed
 from harness_pipelines.protocol.versions import Version, answering_version
 
 At = int | str | datetime  #: a version, the name of a snapshot, a moment
+SNAPSHOT_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 
 
 def at_of(text: str) -> At:

@@ -18,7 +18,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.serving.cuts import CutDamaged
 from harness_pipelines.ports.table_state import Books
 from harness_pipelines.protocol.cut_checks import ListedCut, ListedData, ListedDeletes
-from harness_pipelines.protocol.cut_rows import WRONG_MAX, CutRow, seen_of
+from harness_pipelines.protocol.cut_rows import WRONG_MAX, CutRow, NamedCutRow, seen_of
 from harness_pipelines_tests.unit.audit.books import books, file, surveyed, version
 
 FOLDER = "file:///t/orders__fresh-0123abcd"
@@ -201,6 +201,41 @@ def test_files_of_the_versions_of_live_cuts_must_be_there():
     kept = books(versions=[version(1, 0), version(2, 10), version(3, 20)], retained_from=3)
     rows = (cut(1, version=1), cut(2, version=2, alive=False))
     assert set(lake.named_versions(replace(kept, cuts=seen_of(rows)))) == {1, 3}
+    assert set(lake.named_versions(replace(kept, named_cuts=[named(5, version=2)]))) == {2, 3}
+
+
+# -- of named snapshots -------------------------------------------------------------------------------------
+
+
+def named(sequence: int, **changes: Any) -> NamedCutRow:
+    made = NamedCutRow(
+        sequence=sequence, snapshot_id=7000 + sequence, version=3, high={0: 15}, metadata=f"{FOLDER}/metadata/x.json"
+    )
+    return replace(made, **changes)
+
+
+def says(row: NamedCutRow, **changes: Any) -> ListedCut:
+    found = listed(cut(row.sequence, snapshot_id=row.snapshot_id, version=row.version, high=row.high[0]))
+    return replace(found, freshness="named", **changes)
+
+
+def test_named_cuts_are_beside_the_order_of_the_newest_ones():
+    sound = served(cut(1, 10), cut(2, 30), named_cuts=[named(5), named(9)])
+    seen = CutFilesSeen(newest=listed(cut(2, 30)), named={5: says(named(5)), 9: says(named(9))})
+    assert [objections(sound, f"F{number}", cut_files=seen) for number in (2, 3, 4, 5, 7, 9)] == [[]] * 6
+
+
+def test_what_is_wrong_with_a_named_cut_is_found():
+    look = served(cut(1), named_cuts=[named(5), named(6, version=8), named(7)])
+    hiding = ListedDeletes(path="d", sequence=4, hidden={"a": 3})
+    other = says(named(7), deletes=(hiding,), data=(ListedData(path="a", rows=10, sequence=5),))
+    seen = CutFilesSeen(named={5: says(named(5), version=4), 6: CutDamaged("the list is gone"), 7: other})
+    assert objections(look, "F2", cut_files=seen) == ["the metadata of cut 5 has the version 4, the ledger 3"]
+    assert objections(look, "F3", cut_files=seen) == [
+        "cut 6 is of version 8, which is gone",
+        f"cut 6 of a named snapshot: the list is gone; {cuts.WAY_ON}",
+    ]
+    assert objections(look, "F4", cut_files=seen) == ["d of sequence 4 hides nothing of a of sequence 5"]
 
 
 # -- the folders --------------------------------------------------------------------------------------------

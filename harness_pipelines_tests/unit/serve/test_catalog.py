@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,9 +18,10 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
+from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanTooLarge, ScanWanted
 from harness_pipelines.protocol.cuts import Chunk, cut_folder
 from harness_pipelines.serve import catalog as module
-from harness_pipelines.serve.catalog import FreshCatalog, Texts, folders_of, read_file
+from harness_pipelines.serve.catalog import FreshCatalog, LakeFiles, Makers, Texts, folders_of, read_file
 from harness_pipelines.serve.storage import Storage
 from harness_pipelines.serve.values import TableBusy, TableNotServed, Warehouse
 from harness_pipelines_tests.served import AT
@@ -66,6 +67,7 @@ class Ledger:
         self.alive: dict[int, Cut] = {}  #: by snapshot
         self.pins: dict[tuple[int, int, int], Cut] = {}  #: by table, length of the window, and window
         self.window = 0
+        self.snapshots: dict[str, Sequence[str]] = {}
 
     def names(self) -> Sequence[str]:
         return list(self.rows)
@@ -90,8 +92,13 @@ class Ledger:
         key = (table.table_id, every_s, self.window)
         return self.pins.get(key) if mine is None else self.pins.setdefault(key, mine)
 
+    def tables_of(self, name: str) -> Sequence[str]:
+        return self.snapshots.get(name, ())
+
     newest: Any = None
+    named: Any = None
     publish: Any = None
+    publish_named: Any = None
     retire: Any = None
 
 
@@ -116,25 +123,57 @@ class Loads:
         return Made(self.newest, self.made, self.behind)
 
 
+class Named:
+    """Gives the cut of a snapshot; waits for `go_on`."""
+
+    def __init__(self) -> None:
+        self.cuts: dict[str, Cut] = {}
+        self.go_on, self.arrived = threading.Event(), threading.Semaphore(0)
+        self.go_on.set()
+
+    def load(self, table: TableRow, name: str) -> Made:
+        self.arrived.release()
+        assert self.go_on.wait(60)
+        if name not in self.cuts:
+            raise TableUnknown(f"{table.name} is in no snapshot {name}")
+        return Made(self.cuts[name])
+
+
+class Scans:
+    """Plans a scan of any metadata file, which it names."""
+
+    trouble: Exception | None = None
+
+    def plan(self, metadata: str, wanted: ScanWanted) -> Mapping[str, Any]:
+        if self.trouble:
+            raise self.trouble
+        return {"of": metadata, "snapshot": wanted.snapshot_id}
+
+
 @dataclass
 class Rig:
     """A catalog over what a test decides."""
 
     ledger: Ledger
     loads: Loads
+    named: Named
+    scans: Scans
     read: list[str]
     catalog: FreshCatalog
 
 
 def rig(globs: Sequence[str] = ("*",)) -> Rig:
-    ledger, loads, read = Ledger(), Loads(), list[str]()
+    ledger, loads, named, scans, read = Ledger(), Loads(), Named(), Scans(), list[str]()
 
     def bytes_of(location: str) -> bytes:
         read.append(location)
         return location.encode()
 
-    made = FreshCatalog(ledger, ledger, lambda: loads, refused=(NoCut,), read=bytes_of, keep=KEEP, globs=globs)
-    return Rig(ledger, loads, read, made)
+    makers = Makers(loads, named)
+    made = FreshCatalog(
+        ledger, ledger, lambda: makers, refused=(NoCut,), files=LakeFiles(bytes_of, scans), keep=KEEP, globs=globs
+    )
+    return Rig(ledger, loads, named, scans, read, made)
 
 
 def test_a_load_gives_the_cut_and_its_metadata_which_is_read_once():
@@ -150,7 +189,7 @@ def test_a_load_gives_the_cut_and_its_metadata_which_is_read_once():
 
 def test_only_tables_that_the_server_shows_are_listed_and_loaded():
     of = rig(globs=("shop.*", "none.*"))
-    assert of.catalog.names() == ["shop.orders"]
+    assert of.catalog.names(FRESH) == ["shop.orders"]
     with pytest.raises(TableUnknown):
         of.catalog.cut("bank.ledger", FRESH)
     with pytest.raises(TableUnknown):
@@ -169,7 +208,14 @@ def test_a_table_without_cuts_is_not_served_and_says_why():
 
 def test_all_loads_of_a_window_give_the_cut_of_its_first_load_by_any_server():
     of, pin = rig(), Warehouse.parse("pin:5s")
-    other = FreshCatalog(of.ledger, of.ledger, lambda: of.loads, refused=(), read=str.encode, keep=KEEP)
+    other = FreshCatalog(
+        of.ledger,
+        of.ledger,
+        lambda: Makers(of.loads, of.named),
+        refused=(),
+        files=LakeFiles(str.encode, of.scans),
+        keep=KEEP,
+    )
     found = []
     for number in range(1, 5):
         of.loads.newest = cut(number)
@@ -205,6 +251,33 @@ def test_a_load_of_the_lake_gives_the_view_of_its_version_and_makes_no_cut():
         of.catalog.cut("shop.orders", lake)
     assert not of.ledger.prolonged
     assert not of.loads.arrived.acquire(blocking=False)
+
+
+def test_a_load_of_a_named_snapshot_gives_its_cut_and_lists_its_tables():
+    of, at = rig(globs=("shop.*",)), Warehouse.parse("at:month-end")
+    of.ledger.snapshots["month-end"] = ["bank.ledger", "shop.orders"]
+    of.named.cuts["month-end"] = cut(5)
+    of.loads.behind = 3
+    assert of.catalog.names(at) == ["shop.orders"]
+    found = of.catalog.cut("shop.orders", at)
+    assert (found.snapshot_id, found.behind) == (5, 0)
+    assert of.catalog.names(Warehouse.parse("at:none")) == []
+    with pytest.raises(TableUnknown, match="in no snapshot none"):
+        of.catalog.cut("shop.orders", Warehouse.parse("at:none"))
+    with pytest.raises(TableUnknown):
+        of.catalog.cut("bank.ledger", at)
+
+
+def test_a_named_cut_that_takes_long_holds_up_no_load_of_the_newest_state():
+    of, at = rig(), Warehouse.parse("at:month-end")
+    of.named.cuts["month-end"] = cut(5)
+    of.named.go_on.clear()
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(of.catalog.cut, "shop.orders", at)
+        assert of.named.arrived.acquire(timeout=60)
+        assert of.catalog.cut("shop.orders", FRESH).snapshot_id == 1
+        of.named.go_on.set()
+        assert slow.result(60).snapshot_id == 5
 
 
 def test_an_answer_says_what_was_written_for_it():
@@ -266,6 +339,27 @@ def test_a_report_that_comes_too_late_is_no_error():
         of.catalog.reported("shop.none", 1)
 
 
+def test_a_scan_is_of_the_cut_that_the_engine_loaded_whose_files_stay_then_or_of_the_one_of_now():
+    of = rig()
+    of.ledger.alive = {1: cut(1)}
+    of.loads.newest = cut(2)
+    found = of.catalog.scan("shop.orders", FRESH, ScanWanted(snapshot_id=1))
+    assert found == {"of": "file:///lake/1.metadata.json", "snapshot": 1}
+    assert of.ledger.prolonged == [(1, KEEP)]
+    assert of.catalog.scan("shop.orders", FRESH, ScanWanted())["of"] == "file:///lake/2.metadata.json"
+    lake = of.catalog.scan("shop.orders", Warehouse.parse("lake"), ScanWanted(snapshot_id=7))
+    assert "shop.orders batch" in lake["of"]
+    for number, is_over in ((99, False), (1, True)):
+        of.ledger.overtaken = is_over
+        with pytest.raises(ScanOfUnknown, match="has ended"):
+            of.catalog.scan("shop.orders", FRESH, ScanWanted(snapshot_id=number))
+    with pytest.raises(TableUnknown):
+        of.catalog.scan("shop.none", FRESH, ScanWanted())
+    of.scans.trouble = ScanTooLarge("10,001 files")
+    with pytest.raises(TableNotServed, match="10,001 files"):
+        of.catalog.scan("shop.orders", FRESH, ScanWanted())
+
+
 def test_texts_stay_in_memory_within_their_limit_and_the_last_read_one_always():
     read: list[str] = []
 
@@ -311,9 +405,9 @@ def test_each_load_hands_out_what_reaches_its_table():
     catalog = FreshCatalog(
         of.ledger,
         of.ledger,
-        lambda: of.loads,
+        lambda: Makers(of.loads, of.named),
         refused=(),
-        read=str.encode,
+        files=LakeFiles(str.encode, of.scans),
         keep=KEEP,
         globs=("shop.*",),
         vending=vended,
@@ -329,7 +423,13 @@ def test_each_load_hands_out_what_reaches_its_table():
 def test_no_cut_is_made_for_a_table_whose_keys_are_refused():
     of, vended = rig(), Vended()
     catalog = FreshCatalog(
-        of.ledger, of.ledger, lambda: of.loads, refused=(), read=str.encode, keep=KEEP, vending=vended
+        of.ledger,
+        of.ledger,
+        lambda: Makers(of.loads, of.named),
+        refused=(),
+        files=LakeFiles(str.encode, of.scans),
+        keep=KEEP,
+        vending=vended,
     )
     vended.trouble = RoleRefused("the role is gone")
     with pytest.raises(RoleRefused):

@@ -14,7 +14,8 @@ from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
-from harness_pipelines.ports.ledger import LeaseEnded
+from harness_pipelines.ports.ledger import LeaseEnded, TableUnknown
+from harness_pipelines.ports.serving.scans import ScanWanted
 from harness_pipelines.serve.app import Application
 from harness_pipelines.serve.storage import Storage
 from harness_pipelines.serve.values import NAME_MAX, TableNotServed
@@ -73,7 +74,7 @@ def test_only_routes_that_answer_are_named_and_none_that_writes(client: TestClie
     assert not any(one.startswith(("DELETE", "PUT")) for one in endpoints)
 
 
-@pytest.mark.parametrize("word", ["pin:5s", "pin:1s", "pin:300s", "pin:5m", "lake"])
+@pytest.mark.parametrize("word", ["pin:5s", "pin:1s", "pin:300s", "pin:5m", "lake", "at:month-end"])
 def test_a_state_is_a_prefix_that_all_later_paths_have(client: TestClient, catalog: MemoryCatalog, word: str):
     config = client.get("/v1/config", params={"warehouse": word}).json()
     assert config["overrides"] == {"prefix": word}
@@ -84,8 +85,8 @@ def test_a_state_is_a_prefix_that_all_later_paths_have(client: TestClient, catal
 
 @pytest.mark.parametrize(
     "word",
-    ["at:month-end", "at:", "pin:0s", "pin:5", "pin:1d", "pin:301s", "pin:6m", "pin:1.5s", "Lake", "s3://b",
-     "x" * 5000, "\0", "pin:\u0665s"],
+    ["at:", "at:Month", "at:state:orders", "at:7", "at:a/b", "at:" + "x" * 64, "pin:0s", "pin:5", "pin:1d", "pin:301s",
+     "pin:6m", "pin:1.5s", "Lake", "s3://b", "x" * 5000, "\0", "pin:\u0665s"],
 )  # fmt: skip
 def test_a_state_that_is_not_offered_is_refused_and_those_that_are_are_named(client: TestClient, word: str):
     answer = client.get("/v1/config", params={"warehouse": word})
@@ -96,7 +97,27 @@ def test_a_state_that_is_not_offered_is_refused_and_those_that_are_are_named(cli
     assert len(answer.text) < 1000
 
 
-@pytest.mark.parametrize("word", ["at:month-end", "nope"])
+def test_a_named_snapshot_has_its_own_tables_and_others_are_not_there(client: TestClient, catalog: MemoryCatalog):
+    catalog.named["month-end"] = ["shop.orders"]
+    assert client.get("/v1/at:month-end/namespaces").json() == {"namespaces": [["shop"]]}
+    found = client.get("/v1/at:month-end/namespaces/shop/tables").json()["identifiers"]
+    assert found == [{"namespace": ["shop"], "name": "orders"}]
+    assert client.head("/v1/at:month-end/namespaces/shop/tables/orders").status_code == 204
+    assert client.head("/v1/at:month-end/namespaces/shop/tables/payments").status_code == 404
+    assert client.get("/v1/at:none/namespaces").json() == {"namespaces": []}
+    catalog.cuts["shop.payments"] = TableUnknown("shop.payments is in no snapshot month-end")
+    answer = client.get("/v1/at:month-end/namespaces/shop/tables/payments")
+    assert error(answer) == (404, "NoSuchTableException")
+    assert answer.json()["error"]["message"] == "Table does not exist in snapshot month-end: shop.payments"
+
+
+def test_a_table_that_may_not_be_seen_is_answered_as_one_that_a_snapshot_lacks(shop: TestClient):
+    answer = shop.get("/v1/at:month-end/namespaces/bank/tables/ledger")
+    assert error(answer) == (404, "NoSuchTableException")
+    assert answer.json()["error"]["message"] == "Table does not exist in snapshot month-end: bank.ledger"
+
+
+@pytest.mark.parametrize("word", ["at:Month", "nope"])
 def test_a_prefix_that_no_configuration_gave_is_no_path(client: TestClient, catalog: MemoryCatalog, word: str):
     for path in (f"/v1/{word}/namespaces", f"/v1/{word}/namespaces/shop/tables/orders"):
         assert error(client.get(path)) == (404, "NotFoundException")
@@ -360,8 +381,58 @@ def test_other_methods_are_not_allowed(client: TestClient):
     assert "GET" in answer.headers["allow"]
 
 
-def test_the_server_plans_no_scans(client: TestClient):
+def test_the_server_plans_no_scans_unless_it_was_started_for_that(client: TestClient):
     assert error(client.post(f"{ORDERS}/plan", json={})) == (501, "UnsupportedOperationException")
+    assert not [one for one in client.get("/v1/config").json()["endpoints"] if one.endswith("/plan")]
+
+
+@pytest.fixture
+def planner(catalog: MemoryCatalog) -> TestClient:
+    return client_of(application(catalog, plans=True))
+
+
+def test_a_scan_is_planned_of_the_snapshot_that_the_engine_names(planner: TestClient, catalog: MemoryCatalog):
+    endpoints = planner.get("/v1/config").json()["endpoints"]
+    assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/plan" in endpoints
+    where = {"type": "eq", "term": "id", "value": 5}
+    body = {"snapshot-id": 7, "filter": where, "case-sensitive": False, "select": ["id"], "min-rows-requested": 5}
+    with capture_logs() as logs:
+        assert planner.post(f"{ORDERS}/plan", json=body).json()["status"] == "completed"
+        assert planner.post("/v1/at:a/namespaces/shop/tables/orders/plan", json={}).status_code == 200
+    assert catalog.scans == [
+        ("shop.orders", ScanWanted(snapshot_id=7, where=where, case_sensitive=False)),
+        ("shop.orders", ScanWanted()),
+    ]
+    assert catalog.asked[-1] == ("shop.orders", "at:a")
+    assert [(one["event"], one["snapshot"], one["state"]) for one in logs] == [
+        ("serve.planned", 7, "fresh"),
+        ("serve.planned", None, "at:a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (b"{", (400, "BadRequestException")),
+        (b"[]", (400, "BadRequestException")),
+        (b'{"snapshot-id": true}', (400, "BadRequestException")),
+        (b'{"snapshot-id": -1}', (400, "BadRequestException")),
+        (b'{"case-sensitive": "no"}', (400, "BadRequestException")),
+        (b'{"start-snapshot-id": 1, "end-snapshot-id": 7}', (501, "UnsupportedOperationException")),
+        (b'{"snapshot-id": 9}', (404, "NoSuchSnapshotException")),
+        (b" " * 1_100_000, (413, "BadRequestException")),
+    ],
+)
+def test_what_is_no_scan_of_a_snapshot_is_refused(planner: TestClient, body: bytes, wanted: tuple[int, str]):
+    assert error(planner.post(f"{ORDERS}/plan", content=body)) == wanted
+
+
+def test_a_scan_of_a_table_that_may_not_be_seen_is_one_of_none(catalog: MemoryCatalog):
+    shop = client_of(application(catalog, plans=True), SHOP)
+    for name in ("ledger", "none"):
+        answer = shop.post(f"/v1/namespaces/bank/tables/{name}/plan", json={})
+        assert error(answer) == (404, "NoSuchTableException")
+    assert catalog.scans == []
 
 
 # -- what a client may see ----------------------------------------------------------------------------------------

@@ -31,8 +31,16 @@ from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutDraft, CutImpossible, CutPart
-from harness_pipelines.protocol.cut_checks import FRESH, MERGED, ListedCut
-from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_text, next_sequence, next_timestamp, snapshot_id
+from harness_pipelines.protocol.cut_checks import FRESH, MERGED, NAMED, ListedCut
+from harness_pipelines.protocol.cuts import (
+    NAMED_MAKER,
+    Chunk,
+    CutBounds,
+    bounds_text,
+    next_sequence,
+    next_timestamp,
+    snapshot_id,
+)
 from harness_pipelines.protocol.keyed_cuts import Hidden
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
 from harness_pipelines.protocol.reading.queries import LakeQuery
@@ -144,7 +152,7 @@ class IcebergCuts:
                 added = write_manifest(place, views.shape, views.shape.plain, entries, stamp=stamp)
                 manifests, own = [*manifests, added], [*own, added.path]
             listed_at = write_list(place, manifests, stamp=stamp)
-            summary = _summary(plan, bounds) | totals(manifests)
+            summary = _summary(plan, bounds, makers) | totals(manifests)
             head = snapshot(views.shape, manifest_list=listed_at, stamp=stamp, timestamp_ms=at_ms, summary=summary)
             metadata = write_metadata(place, views.shape, head, location=location, table=table.name)
         return CutDraft(
@@ -227,8 +235,9 @@ def _view_manifests(
     return parts, manifests, files
 
 
-def _summary(plan: ReadPlan, bounds: CutBounds) -> dict[str, str]:
+def _summary(plan: ReadPlan, bounds: CutBounds, makers: Sequence[str]) -> dict[str, str]:
     """What the snapshot says of the cut: with how many offsets it is behind the plan, if it is a merged state."""
     behind = sum(max(0, b.buffer_hi - bounds[p][3]) for p, b in plan.bounds.items())
-    found = {"harness.version": str(plan.version), "harness.bounds": bounds_text(bounds), "harness.freshness": FRESH}
+    found = {"harness.version": str(plan.version), "harness.bounds": bounds_text(bounds)}
+    found["harness.freshness"] = NAMED if NAMED_MAKER in makers else FRESH
     return found if not behind else found | {"harness.freshness": MERGED, "harness.behind": str(behind)}

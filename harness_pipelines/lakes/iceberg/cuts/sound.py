@@ -41,9 +41,9 @@ def check(cut: Cut, io: FileIO) -> None:
     Of manifests and chunks the size is known that they were written with; of delete files only that they are there.
     Raises: CutDamaged, OSError, StoreRefused.
     """
-    with _readable(cut.metadata):
+    with readable(cut.metadata):
         manifest_list = _list_of(cut, _content(cut.metadata, io))
-    with _readable(manifest_list):
+    with readable(manifest_list):
         sizes = {one.manifest_path: one.manifest_length for one in listed_in(manifest_list, fresh(io))}
     sizes |= {chunk.path: chunk.bytes for chunk in cut.chunks}
     others = [path for path in cut.files if path not in (cut.metadata, manifest_list)]
@@ -59,14 +59,14 @@ def listed(metadata: str, io: FileIO) -> ListedCut:
 
     Raises: CutDamaged, OSError, StoreRefused.
     """
-    with _readable(metadata):
+    with readable(metadata):
         told = _content(metadata, io)
         [head] = [one for one in told["snapshots"] if one["snapshot-id"] == told["current-snapshot-id"]]
         summary, manifest_list = head["summary"], str(head["manifest-list"])
         bounds = {
             int(p): (cut[0], cut[1], cut[2], cut[3]) for p, cut in orjson.loads(summary["harness.bounds"]).items()
         }
-    with _readable(manifest_list):
+    with readable(manifest_list):
         manifests = listed_in(manifest_list, fresh(io))
     deletes = [
         ListedDeletes(
@@ -103,7 +103,7 @@ def _hidden(deletes: DataFile, io: FileIO) -> Mapping[str, int]:
     """How many rows it hides of which data file."""
     if (path := deleted_from(deletes)) is not None:
         return {path: deletes.record_count}
-    with _readable(deletes.file_path), damage_named(io, deletes.file_path):
+    with readable(deletes.file_path), damage_named(io, deletes.file_path):
         with fresh(io).new_input(deletes.file_path).open() as stream:
             paths = read_columns(stream, ["file_path"], repeated=["file_path"]).column("file_path")
         return {one["values"]: one["counts"] for one in paths.value_counts().to_pylist()}
@@ -112,7 +112,7 @@ def _hidden(deletes: DataFile, io: FileIO) -> Mapping[str, int]:
 def _entries(manifests: Iterable[ManifestFile], io: FileIO, *, content: ManifestContent) -> Iterator[ManifestEntry]:
     for one in manifests:
         if one.content == content:
-            with _readable(one.manifest_path):
+            with readable(one.manifest_path):
                 found = entries_of(one, fresh(io))
             yield from found
 
@@ -139,7 +139,7 @@ def _check_size(path: str, size: int | None, written: Mapping[str, int]) -> None
 
 
 @contextmanager
-def _readable(path: str) -> Iterator[None]:
+def readable(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:

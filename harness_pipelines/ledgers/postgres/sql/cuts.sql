@@ -13,7 +13,8 @@ LEFT JOIN LATERAL (SELECT * FROM harness.cuts WHERE table_id = t.table_id ORDER 
 WHERE t.table_id = %(table_id)s
 
 -- name: prepare
-SELECT harness.cut_prepare(%(table_id)s)
+-- NULL: of the newest version.
+SELECT harness.cut_prepare(%(table_id)s::integer, %(version)s::bigint)
 
 -- name: publish
 SELECT looked_at, served_at, until FROM harness.cut_publish(
@@ -31,10 +32,12 @@ SELECT harness.cut_retire(%(table_id)s::integer, %(sequence)s::bigint) AS done
 -- What has a row counts as alive: `upkeep/delete_ended` waits for a server that serves it just now.
 SELECT v.* FROM harness.versions v
 WHERE v.table_id = %(table_id)s AND v.version IN (
-    SELECT c.version FROM harness.cuts c WHERE c.table_id = %(table_id)s AND c.files <> '{}')
+    SELECT c.version FROM harness.cuts c WHERE c.table_id = %(table_id)s AND c.files <> '{}'
+    UNION SELECT n.version FROM harness.named_cuts n WHERE n.table_id = %(table_id)s)
 
 -- name: reached_files
-SELECT DISTINCT path FROM harness.cuts, unnest(files) AS path WHERE table_id = %(table_id)s
+SELECT path FROM harness.cuts, unnest(files) AS path WHERE table_id = %(table_id)s
+UNION SELECT path FROM harness.named_cuts, unnest(files) AS path WHERE table_id = %(table_id)s
 
 -- name: pinned
 SELECT c.*, true AS is_alive FROM harness.cut_pin(%(table_id)s::integer, %(seconds)s::integer, %(mine)s::bigint) AS pinned
@@ -45,3 +48,45 @@ JOIN harness.cuts c ON c.table_id = %(table_id)s AND c.sequence = pinned
 SELECT c.*, true AS is_alive FROM harness.cuts c
 WHERE c.table_id = %(table_id)s AND c.snapshot_id = %(snapshot_id)s AND c.until > clock_timestamp()
   AND c.history = harness.history() ORDER BY c.sequence DESC LIMIT 1
+
+-- name: known_named
+SELECT c.*, '{}'::jsonb AS parts, true AS is_alive FROM harness.named_cuts c
+WHERE c.table_id = %(table_id)s AND c.snapshot_id = %(snapshot_id)s AND c.until > clock_timestamp()
+  AND c.history = harness.history()
+
+-- name: named
+-- The cut of the state that a snapshot pins, if one is alive; and what another one of it goes on from.
+SELECT p.table_id AS of_table, p.version AS of_version, p.digest = harness.pin_digest(p) AS is_sound, f.is_noted, c.*,
+       '{}'::jsonb AS parts, c.sequence IS NOT NULL AS is_alive, clock_timestamp() AS now,
+       greatest((SELECT max(n.sequence) + 1 FROM harness.named_cuts n WHERE n.table_id = p.table_id),
+                (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS following
+FROM harness.snapshot_tables p
+JOIN harness.tables t USING (table_id)
+CROSS JOIN LATERAL (
+    SELECT EXISTS (SELECT FROM harness.cut_folders d
+                   WHERE d.table_id = t.table_id AND d.folder = harness.cut_folder(t.name, v.stream_metadata)) AS is_noted
+    FROM harness.versions v WHERE v.table_id = p.table_id AND v.version = p.version
+) f
+LEFT JOIN LATERAL (
+    SELECT * FROM harness.named_cuts n
+    WHERE n.table_id = p.table_id AND n.version = p.version AND n.bounds = harness.pin_cut(p.bounds)
+      AND n.until > clock_timestamp() AND n.retired_at IS NULL AND n.history = harness.history()
+    ORDER BY n.sequence DESC LIMIT 1
+) c ON true
+WHERE p.table_id = %(table_id)s AND p.name = %(name)s
+
+-- name: tables_of
+SELECT t.namespace || '.' || t.name AS table_name FROM harness.snapshot_tables p JOIN harness.tables t USING (table_id)
+WHERE p.name = %(name)s ORDER BY table_name
+
+-- name: publish_named
+SELECT looked_at, served_at, until FROM harness.named_cut_publish(
+    %(table_id)s::integer, %(sequence)s::bigint, %(snapshot_id)s::bigint, %(timestamp_ms)s::bigint, %(version)s::bigint,
+    %(schema_version)s::integer, %(bounds)s::jsonb, %(metadata)s::text, %(chunks)s::jsonb, %(files)s::text[], %(lease_id)s::uuid,
+    %(keep)s::interval)
+
+-- name: serve_named
+SELECT harness.named_cut_serve(%(table_id)s::integer, %(sequence)s::bigint, %(keep)s::interval) AS alive
+
+-- name: retire_named
+SELECT harness.named_cut_retire(%(table_id)s::integer, %(sequence)s::bigint) AS done

@@ -22,7 +22,8 @@ SELECT (SELECT count(*) FROM harness.versions WHERE table_id = %(table_id)s) AS 
        (SELECT count(*) FROM harness.moves WHERE table_id = %(table_id)s) AS moves,
        (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s) AS quarantined,
        (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers,
-       (SELECT count(*) FROM harness.cuts WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS cuts,
+       (SELECT count(*) FROM harness.cuts WHERE table_id = %(table_id)s AND until > clock_timestamp())
+       + (SELECT count(*) FROM harness.named_cuts WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS cuts,
        ARRAY(SELECT folder FROM harness.cut_folders WHERE table_id = %(table_id)s ORDER BY folder) AS fresh
 
 -- name: segments

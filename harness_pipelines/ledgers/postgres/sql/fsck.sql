@@ -66,8 +66,17 @@ SELECT sequence, number, snapshot_id, timestamp_ms, version, bounds, metadata, c
 FROM harness.cuts WHERE table_id = %(table_id)s ORDER BY sequence
 
 -- name: cut_files
-SELECT path, bool_or(retired_at IS NULL) AS served FROM harness.cuts, unnest(files) AS path
+SELECT path, bool_or(retired_at IS NULL) AS served FROM (
+    SELECT table_id, files, until, retired_at FROM harness.cuts
+    UNION ALL SELECT table_id, files, until, retired_at FROM harness.named_cuts
+) c, unnest(files) AS path
 WHERE table_id = %(table_id)s AND until > clock_timestamp() GROUP BY path
+
+-- name: named_cuts
+-- Those that servers give out.
+SELECT sequence, snapshot_id, version, bounds, metadata FROM harness.named_cuts
+WHERE table_id = %(table_id)s AND until > clock_timestamp() AND retired_at IS NULL AND history = harness.history()
+ORDER BY sequence
 
 -- name: buffered_bytes
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS bytes FROM harness.segments s

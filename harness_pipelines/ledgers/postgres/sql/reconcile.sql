@@ -13,6 +13,9 @@ ORDER BY born
 WITH ahead AS (
     UPDATE harness.cuts SET until = clock_timestamp()
     WHERE table_id = %(table_id)s AND until > clock_timestamp() + interval '24 hours 1 minute'
+), named_ahead AS (
+    UPDATE harness.named_cuts SET until = clock_timestamp()
+    WHERE table_id = %(table_id)s AND until > clock_timestamp() + interval '24 hours 1 minute'
 )
 DELETE FROM harness.leases
 WHERE table_id = %(table_id)s AND (until <= clock_timestamp() OR born <= clock_timestamp() - interval '24 hours'

@@ -7,6 +7,8 @@ WITH over AS (
 ), last AS (
     UPDATE harness.cuts SET files = '{}', chunks = '[]', parts = '{}' WHERE table_id = %(table_id)s AND until <= clock_timestamp()
     AND files <> '{}' AND sequence = (SELECT max(sequence) FROM harness.cuts WHERE table_id = %(table_id)s)
+), named AS (
+    DELETE FROM harness.named_cuts WHERE table_id = %(table_id)s AND until <= clock_timestamp()
 )
 DELETE FROM harness.leases WHERE table_id = %(table_id)s AND until <= clock_timestamp()
 

@@ -44,11 +44,43 @@ CREATE TABLE harness.cuts (
 -- The cut after a retired one may be of the same state, and an id says which rows a cut has.
 CREATE UNIQUE INDEX cuts_have_one_id ON harness.cuts (table_id, snapshot_id) WHERE retired_at IS NULL;
 
-GRANT SELECT ON harness.cuts, harness.cut_folders TO harness_reader, harness_definer;
+-- Cuts of named snapshots. Each is of the version and the bounds that a snapshot pins, so it never changes: it is made once and
+-- given out again. None follows on another one, and no cut of `harness.cuts` follows on one of these.
+CREATE TABLE harness.named_cuts (
+    table_id       integer NOT NULL REFERENCES harness.tables ON DELETE CASCADE,
+    sequence       bigint NOT NULL CHECK (sequence > 0),
+    snapshot_id    bigint NOT NULL CHECK (snapshot_id > 0),
+    timestamp_ms   bigint NOT NULL CHECK (timestamp_ms BETWEEN 0 AND 221845392000000),
+    version        bigint NOT NULL,
+    schema_version integer NOT NULL,
+    bounds         jsonb NOT NULL CHECK (jsonb_typeof(bounds) = 'object'),
+    metadata       text NOT NULL,
+    chunks         jsonb NOT NULL CHECK (jsonb_typeof(chunks) = 'array'),  -- with the sizes that they were written with
+    files          text[] NOT NULL,
+    history        text NOT NULL DEFAULT harness.history(),
+    made_by        name NOT NULL DEFAULT session_user,
+    looked_at      timestamptz NOT NULL,
+    published_at   timestamptz NOT NULL,
+    served_at      timestamptz NOT NULL,
+    until          timestamptz NOT NULL,
+    retired_at     timestamptz,
+    PRIMARY KEY (table_id, sequence),
+    CONSTRAINT named_cuts_last_a_day CHECK (until <= served_at + interval '24 hours'),
+    CONSTRAINT named_cuts_in_time CHECK (
+        served_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND until >= '1970-01-01Z'
+        AND looked_at BETWEEN '1970-01-01Z' AND '9000-01-01Z' AND published_at BETWEEN '1970-01-01Z' AND '9000-01-01Z'
+        AND coalesce(retired_at BETWEEN '1970-01-01Z' AND '9000-01-01Z', true)),
+    CONSTRAINT named_cuts_are_small CHECK ( -- as those above
+        cardinality(files) <= 1000 AND octet_length(array_to_string(files, '')) <= 262144
+        AND octet_length(bounds::text) <= 1048576 AND octet_length(chunks::text) <= 16777216)
+) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX named_cuts_have_one_id ON harness.named_cuts (table_id, snapshot_id);
+
+GRANT SELECT ON harness.cuts, harness.named_cuts, harness.cut_folders TO harness_reader, harness_definer;
 GRANT SELECT ON harness.log_ends TO harness_definer;
 GRANT INSERT ON harness.cut_folders TO harness_definer;
-GRANT INSERT, UPDATE, DELETE ON harness.cuts TO harness_definer;
-GRANT UPDATE, DELETE ON harness.cuts TO harness_worker;
+GRANT INSERT, UPDATE, DELETE ON harness.cuts, harness.named_cuts TO harness_definer;
+GRANT UPDATE, DELETE ON harness.cuts, harness.named_cuts TO harness_worker;
 
 -- The folder beside that of the view whose metadata file is given. Its name cannot be another table's, since that folder's
 -- name is only this one's.
@@ -59,15 +91,18 @@ LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
     FROM regexp_replace(its_metadata, '/metadata/[^/]*$', '') AS folder
 $$;
 
--- Note the folder that cuts of the newest version are put in, before any file is.
-CREATE FUNCTION harness.cut_prepare(of_table integer) RETURNS void
+-- Note the folder that cuts of a version are put in, before any file is; NULL: of the newest one.
+CREATE FUNCTION harness.cut_prepare(of_table integer, of_version bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1752330865, of_table); -- a drop that is under way ends first
     INSERT INTO harness.cut_folders (table_id, folder)
     SELECT t.table_id, harness.cut_folder(t.name, v.stream_metadata)
     FROM harness.tables t
-    CROSS JOIN LATERAL (SELECT * FROM harness.versions WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1) v
+    CROSS JOIN LATERAL (
+        SELECT * FROM harness.versions n WHERE n.table_id = of_table AND (of_version IS NULL OR n.version = of_version)
+        ORDER BY n.version DESC LIMIT 1
+    ) v
     WHERE t.table_id = of_table ON CONFLICT DO NOTHING;
 END;
 $$;
@@ -161,22 +196,16 @@ BEGIN
 END;
 $$;
 
--- Publish a cut whose files are written, as the one after the cut with the sequence *after*. A cut that is over or retired is
--- followed by one that was made after any larger number, since `cuts/newest` counts on from it by the clock. HP001: the lease of the
--- maker is over, or was taken more than two minutes ago: expire may take its files for orphans. HP016: another cut came
--- first, or the version is gone. HP017: a value that no server of the harness writes. HP018: too many cuts are alive.
--- HP022: the table was dropped.
-CREATE FUNCTION harness.cut_publish(
+-- When the state was looked at that a cut is of, which is to be published: the time of its maker's lease. What is asked of every
+-- cut, chained or named; the table's locks are held from here on. HP001, HP017, HP022: as for `cut_publish`.
+CREATE FUNCTION harness.cut_checked(
     of_table integer, its_sequence bigint, its_snapshot bigint, its_timestamp bigint, of_version bigint, of_schema integer,
-    its_bounds jsonb, its_metadata text, its_chunks jsonb, its_parts jsonb, its_files text[],
-    "after" bigint, of_lease uuid, lasts interval, OUT looked_at timestamptz, OUT served_at timestamptz, OUT until timestamptz
-) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    its_bounds jsonb, its_metadata text, its_chunks jsonb, its_parts jsonb, its_files text[], of_lease uuid, lasts interval
+) RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    last     harness.cuts;
-    is_alive boolean;
-    first    bigint;
-    wrong    text;
-    now_ms   bigint;
+    looked_at timestamptz;
+    wrong     text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'a cut is published in a transaction that is READ COMMITTED' USING ERRCODE = 'HP017';
@@ -202,15 +231,47 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'lease % of version % is over, or older than two minutes', of_lease, of_version USING ERRCODE = 'HP001';
     END IF;
-    PERFORM FROM harness.tables t JOIN harness.versions v USING (table_id)
-    WHERE t.table_id = of_table AND v.version = of_version AND v.version >= t.retained_from;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'version % is not retained any more', of_version USING ERRCODE = 'HP016';
-    END IF;
     PERFORM FROM harness.versions v
     WHERE v.table_id = of_table AND v.version = of_version AND v.schema_version = of_schema;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'version % has another schema than %', of_version, of_schema USING ERRCODE = 'HP017';
+    END IF;
+    IF NOT coalesce(its_metadata = ANY (its_files), false) THEN
+        RAISE EXCEPTION 'the metadata file % is not among the files', its_metadata USING ERRCODE = 'HP017';
+    END IF;
+    SELECT f INTO wrong FROM unnest(its_files) f WHERE f IS NULL OR NOT EXISTS (
+        SELECT FROM harness.cut_folders d WHERE d.table_id = of_table AND starts_with(f, d.folder || '/')
+        AND substr(f, length(d.folder) + 1) ~ '^/(data|metadata)/[A-Za-z0-9_=,-][A-Za-z0-9_=,.-]*$') LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '% lies in no folder for cuts of this table', coalesce(wrong, 'NULL') USING ERRCODE = 'HP017';
+    END IF;
+    RETURN looked_at;
+END;
+$$;
+
+-- Publish a cut whose files are written, as the one after the cut with the sequence *after*. A cut that is over or retired is
+-- followed by one that was made after any larger number, since `cuts/newest` counts on from it by the clock. HP001: the lease of the
+-- maker is over, or was taken more than two minutes ago: expire may take its files for orphans. HP016: another cut came
+-- first, or the version is gone. HP017: a value that no server of the harness writes. HP018: too many cuts are alive.
+-- HP022: the table was dropped.
+CREATE FUNCTION harness.cut_publish(
+    of_table integer, its_sequence bigint, its_snapshot bigint, its_timestamp bigint, of_version bigint, of_schema integer,
+    its_bounds jsonb, its_metadata text, its_chunks jsonb, its_parts jsonb, its_files text[],
+    "after" bigint, of_lease uuid, lasts interval, OUT looked_at timestamptz, OUT served_at timestamptz, OUT until timestamptz
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    last     harness.cuts;
+    is_alive boolean;
+    first    bigint;
+    wrong    text;
+    now_ms   bigint;
+BEGIN
+    looked_at := harness.cut_checked(of_table, its_sequence, its_snapshot, its_timestamp, of_version, of_schema, its_bounds,
+                                     its_metadata, its_chunks, its_parts, its_files, of_lease, lasts);
+    PERFORM FROM harness.tables t JOIN harness.versions v USING (table_id)
+    WHERE t.table_id = of_table AND v.version = of_version AND v.version >= t.retained_from;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'version % is not retained any more', of_version USING ERRCODE = 'HP016';
     END IF;
 
     SELECT * INTO last FROM harness.cuts c WHERE c.table_id = of_table ORDER BY c.sequence DESC LIMIT 1;
@@ -236,14 +297,6 @@ BEGIN
        OR its_timestamp <= last.timestamp_ms OR its_timestamp > now_ms + 60000 THEN
         RAISE EXCEPTION 'sequence % and timestamp % do not follow on % and %', its_sequence, its_timestamp,
             greatest(last.sequence, "after"), last.timestamp_ms USING ERRCODE = 'HP017';
-    ELSIF NOT coalesce(its_metadata = ANY (its_files), false) THEN
-        RAISE EXCEPTION 'the metadata file % is not among the files', its_metadata USING ERRCODE = 'HP017';
-    END IF;
-    SELECT f INTO wrong FROM unnest(its_files) f WHERE f IS NULL OR NOT EXISTS (
-        SELECT FROM harness.cut_folders d WHERE d.table_id = of_table AND starts_with(f, d.folder || '/')
-        AND substr(f, length(d.folder) + 1) ~ '^/(data|metadata)/[A-Za-z0-9_=,-][A-Za-z0-9_=,.-]*$') LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION '% lies in no folder for cuts of this table', coalesce(wrong, 'NULL') USING ERRCODE = 'HP017';
     END IF;
 
     SELECT c.number INTO first FROM harness.cuts c WHERE c.table_id = of_table ORDER BY c.sequence LIMIT 1;
@@ -306,6 +359,100 @@ BEGIN
     UPDATE harness.cuts c SET retired_at = clock_timestamp(), chunks = '[]', parts = '{}'
     WHERE c.table_id = of_table AND c.sequence = its_sequence AND c.retired_at IS NULL
       AND NOT EXISTS (SELECT FROM harness.cuts n WHERE n.table_id = of_table AND n.sequence > its_sequence);
+    RETURN true;
+END;
+$$;
+
+-- The bounds of a pin as a cut has them.
+CREATE FUNCTION harness.pin_cut(its_bounds jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(jsonb_object_agg(b.key, jsonb_build_array(
+        b.value -> 'start', b.value -> 'batch_hi', b.value -> 'stream_hi', b.value -> 'buffer_hi')), '{}')
+    FROM jsonb_each(its_bounds) b
+$$;
+
+-- Whether a named snapshot pins this state of a table.
+CREATE FUNCTION harness.is_pinned(of_table integer, of_version bigint, its_bounds jsonb) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+        SELECT FROM harness.snapshot_tables p WHERE p.table_id = of_table AND p.version = of_version
+        AND harness.pin_cut(p.bounds) = its_bounds AND p.digest = harness.pin_digest(p))
+$$;
+
+-- Publish the cut of a state that a named snapshot pins. HP016: no snapshot pins it, or there is such a cut already. Others: as
+-- `cut_publish`, but HP018: a thousand are alive.
+CREATE FUNCTION harness.named_cut_publish(
+    of_table integer, its_sequence bigint, its_snapshot bigint, its_timestamp bigint, of_version bigint, of_schema integer,
+    its_bounds jsonb, its_metadata text, its_chunks jsonb, its_files text[], of_lease uuid, lasts interval,
+    OUT looked_at timestamptz, OUT served_at timestamptz, OUT until timestamptz
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now_ms bigint;
+    last   bigint;
+BEGIN
+    looked_at := harness.cut_checked(of_table, its_sequence, its_snapshot, its_timestamp, of_version, of_schema, its_bounds,
+                                     its_metadata, its_chunks, '{}', its_files, of_lease, lasts);
+    IF NOT harness.is_pinned(of_table, of_version, its_bounds) THEN
+        RAISE EXCEPTION 'no named snapshot pins version % with these bounds', of_version USING ERRCODE = 'HP016';
+    END IF;
+    PERFORM FROM harness.named_cuts c
+    WHERE c.table_id = of_table AND c.version = of_version AND c.bounds = its_bounds AND c.until > clock_timestamp()
+      AND c.retired_at IS NULL AND c.history = harness.history();
+    IF FOUND THEN
+        RAISE EXCEPTION 'there is a cut of this state of version % already', of_version USING ERRCODE = 'HP016';
+    END IF;
+    now_ms := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    SELECT max(c.sequence) INTO last FROM harness.named_cuts c WHERE c.table_id = of_table;
+    IF EXISTS (SELECT FROM harness.named_cuts c WHERE c.table_id = of_table
+               AND (c.sequence = its_sequence OR c.snapshot_id = its_snapshot)) THEN
+        RAISE EXCEPTION 'there is another cut with sequence % or snapshot %', its_sequence, its_snapshot USING ERRCODE = 'HP016';
+    ELSIF its_sequence > greatest(last, now_ms) + 86400000 OR its_timestamp > now_ms + 60000 THEN
+        RAISE EXCEPTION 'sequence % and timestamp % are far ahead', its_sequence, its_timestamp USING ERRCODE = 'HP017';
+    END IF;
+    IF (SELECT count(*) FROM harness.named_cuts c WHERE c.table_id = of_table) >= 1000 THEN
+        DELETE FROM harness.named_cuts c WHERE c.table_id = of_table AND c.until <= clock_timestamp();
+        IF NOT FOUND THEN
+            RAISE EXCEPTION '1000 cuts of named snapshots are alive' USING ERRCODE = 'HP018';
+        END IF;
+    END IF;
+    served_at := clock_timestamp();
+    until := served_at + least(greatest(lasts, interval '0'), interval '24 hours');
+    INSERT INTO harness.named_cuts (table_id, sequence, snapshot_id, timestamp_ms, version, schema_version, bounds, metadata,
+                                    chunks, files, looked_at, published_at, served_at, until)
+    VALUES (of_table, its_sequence, its_snapshot, its_timestamp, of_version, of_schema, its_bounds, its_metadata, its_chunks,
+            its_files, looked_at, served_at, served_at, until);
+END;
+$$;
+
+-- As `cut_serve`. false, too: no snapshot pins its state any more; its files stay for as long as was promised before.
+CREATE FUNCTION harness.named_cut_serve(of_table integer, its_sequence bigint, lasts interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+BEGIN
+    UPDATE harness.named_cuts SET served_at = began, until = began + least(lasts, interval '24 hours')
+    WHERE table_id = of_table AND sequence = its_sequence AND until > clock_timestamp() AND retired_at IS NULL
+      AND history = harness.history() AND until < began + least(lasts, interval '24 hours') - interval '1 second'
+      AND harness.is_pinned(of_table, version, bounds);
+    RETURN FOUND OR EXISTS (
+        SELECT FROM harness.named_cuts WHERE table_id = of_table AND sequence = its_sequence AND until > clock_timestamp()
+        AND retired_at IS NULL AND history = harness.history() AND harness.is_pinned(of_table, version, bounds));
+END;
+$$;
+
+-- As `cut_retire`: the next load makes another cut of that state.
+CREATE FUNCTION harness.named_cut_retire(of_table integer, its_sequence bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1752330865, of_table);
+    PERFORM pg_advisory_xact_lock(1752330871, of_table);
+    PERFORM FROM harness.named_cuts c
+    WHERE c.table_id = of_table AND c.retired_at > clock_timestamp() - interval '1 minute' AND c.sequence <> its_sequence;
+    IF FOUND THEN
+        RETURN false;
+    END IF;
+    UPDATE harness.named_cuts c SET retired_at = clock_timestamp()
+    WHERE c.table_id = of_table AND c.sequence = its_sequence AND c.retired_at IS NULL;
     RETURN true;
 END;
 $$;
@@ -421,6 +568,9 @@ ALTER FUNCTION harness.cut_prepare OWNER TO harness_definer;
 ALTER FUNCTION harness.cut_publish OWNER TO harness_definer;
 ALTER FUNCTION harness.cut_serve OWNER TO harness_definer;
 ALTER FUNCTION harness.cut_retire OWNER TO harness_definer;
+ALTER FUNCTION harness.named_cut_publish OWNER TO harness_definer;
+ALTER FUNCTION harness.named_cut_serve OWNER TO harness_definer;
+ALTER FUNCTION harness.named_cut_retire OWNER TO harness_definer;
 ALTER FUNCTION harness.token_create OWNER TO harness_definer;
 ALTER FUNCTION harness.token_revoke OWNER TO harness_definer;
 ALTER FUNCTION harness.token_rotate OWNER TO harness_definer;
@@ -428,7 +578,12 @@ ALTER FUNCTION harness.cut_pin OWNER TO harness_definer;
 ALTER FUNCTION harness.token_check OWNER TO harness_definer;
 REVOKE CREATE ON SCHEMA harness FROM harness_definer;
 REVOKE ALL ON FUNCTION harness.cut_folder, harness.cut_bounds_wrong, harness.cut_parts_wrong, harness.cut_prepare,
-    harness.cut_publish, harness.cut_serve, harness.cut_retire, harness.token_create, harness.token_revoke, harness.token_check FROM PUBLIC;
+    harness.cut_publish, harness.cut_serve, harness.cut_retire, harness.token_create, harness.token_revoke, harness.token_check,
+    harness.cut_checked, harness.pin_cut, harness.is_pinned, harness.named_cut_publish, harness.named_cut_serve,
+    harness.named_cut_retire FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION harness.pin_cut TO harness_reader, harness_definer;
+GRANT EXECUTE ON FUNCTION harness.cut_checked, harness.is_pinned TO harness_definer;
+GRANT EXECUTE ON FUNCTION harness.named_cut_publish, harness.named_cut_serve, harness.named_cut_retire TO harness_reader;
 GRANT EXECUTE ON FUNCTION harness.cut_folder TO harness_reader, harness_definer;
 GRANT EXECUTE ON FUNCTION harness.cut_bounds_wrong, harness.cut_parts_wrong TO harness_definer;
 GRANT EXECUTE ON FUNCTION harness.cut_prepare, harness.cut_publish, harness.cut_serve, harness.cut_retire, harness.token_check
