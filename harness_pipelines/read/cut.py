@@ -297,7 +297,7 @@ class Cutter:
             looked.table, draft, previous=previous, lease_id=looked.plan.lease_id, keep=self._keep
         )
         self._unnamed, self._replaced = [], frozenset()
-        self._keyed.published(cut)
+        maker.published(cut)
         faults.point("serve.after_commit")
         log.info(
             "cut.published",

@@ -96,7 +96,6 @@ class KeyedCuts:
     def __init__(self, stores: Ports, *, keep: timedelta) -> None:
         self._stores, self._keep = stores, keep
         self._known: _Hot | None = None
-        self._made: _Hot | None = None
         self._over: tuple[object, float, CutOverLimits] | None = None  #: for which state, until when, and why
 
     def maker(
@@ -123,24 +122,13 @@ class KeyedCuts:
         begun = self._usable(bounds, newest, maker) or _Hot(maker=maker, low=low, high={}, stream_hi={}, files={})
         sequence = newest.sequence + 1 if newest else 0
         making = _Making(self._stores, looked, maker=maker, sequence=sequence, check=check)
-        return KeyedChunks(making, begun, bounds, recalled, done=self._done, over=partial(self._is_over, state))
-
-    def _done(self, made: _Hot) -> None:
-        self._made, self._over = made, None
+        return KeyedChunks(making, begun, bounds, recalled, known=self._knows, over=partial(self._is_over, state))
 
     def _is_over(self, state: object, over: CutOverLimits, took_s: float) -> None:
         self._over = (state, time.monotonic() + min(WAIT_PER_S * took_s, WAIT_S_MAX), over)
 
-    def published(self, cut: Cut) -> None:
-        """The ledger has *cut*, which was made of the last `chunks`: the next one may name its files again."""
-        made = self._made
-        if made is None:
-            return
-        named = {chunk.path: chunk for chunk in cut.chunks}
-        levels = tuple(
-            replace(level, chunk=_named(level.chunk, named), hides=_named(level.hides, named)) for level in made.levels
-        )
-        self._known, self._made = replace(made, levels=levels, cut=cut), None
+    def _knows(self, known: _Hot) -> None:
+        self._known, self._over = known, None
 
     def _usable(self, bounds: CutBounds, newest: Cut | None, maker: str) -> _Hot | None:
         """What is known, if it can be gone on from: no bound has fallen, and its files are there."""
@@ -179,11 +167,12 @@ class KeyedChunks:
         bounds: CutBounds,
         recalled: Iterable[Chunk],
         *,
-        done: Callable[[_Hot], None],
+        known: Callable[[_Hot], None],
         over: Callable[[CutOverLimits, float], None],
     ) -> None:
         self._making, self._begun, self._bounds, self._recalled = making, begun, bounds, recalled
-        self._done, self._over = done, over
+        self._known, self._over = known, over
+        self._made: _Hot | None = None
 
     def chunks(self) -> Iterator[Chunk]:
         """Raises: CutOverLimits, KeyInTwoPartitions, KeysMeet; as `ArrowReader.read`, `CutFiles` and `BatchKeys`."""
@@ -194,10 +183,20 @@ class KeyedChunks:
         except CutOverLimits as over:
             self._over(over, time.monotonic() - began)
             raise
-        self._done(made)
+        self._made = made
         yield from recalled
         for level in made.levels:
             yield from (file for file in (level.chunk, level.hides) if file is not None)
+
+    def published(self, cut: Cut) -> None:
+        """The ledger has *cut*, which was made of `chunks`: the next one may name its files again."""
+        assert self._made is not None, "a cut is made of all chunks"
+        named = {chunk.path: chunk for chunk in cut.chunks}
+        levels = tuple(
+            replace(level, chunk=_named(level.chunk, named), hides=_named(level.hides, named))
+            for level in self._made.levels
+        )
+        self._known(replace(self._made, levels=levels, cut=cut))
 
     @property
     def written(self) -> int:

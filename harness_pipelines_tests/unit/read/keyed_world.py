@@ -185,7 +185,7 @@ class World:
     def make(self) -> list[Chunk]:
         self.cuts._stores = self.stores
         recalled = self.recalled_chunk()
-        maker = self.cuts.maker(
+        self.maker = self.cuts.maker(
             self.looked(),
             self.bounds,
             self.newest,
@@ -193,7 +193,7 @@ class World:
             recalled=[recalled] if recalled else [],
             check=lambda: None,
         )
-        return list(maker.chunks())
+        return list(self.maker.chunks())
 
     def looked(self) -> Any:
         spec = SimpleNamespace(serve=ServeRules(hot_rows=self.hot_rows))
@@ -214,7 +214,7 @@ class World:
         known = {c.path: c for c in self.own.chunks} if self.own else {}
         named = tuple(known.get(c.path) or replace(c, sequence=self.sequence) for c in chunks)
         self.newest = self.own = cut_of(self.sequence, named)
-        self.cuts.published(self.own)
+        self.maker.published(self.own)
 
     def overtaken(self, *, gone: bool) -> None:
         """Another server publishes a cut with files of its own; *gone*: the row of ours is no more, and its files."""
