@@ -133,10 +133,14 @@ class CutBook(Protocol):
         """
         ...
 
-    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
-        """The cut that all servers give out in this window of *every_s* (1 to 300), if it is alive.
+    def pinned(
+        self, table: TableRow, *, every_s: int, mine: Cut | None = None, window: int | None = None
+    ) -> tuple[Cut | None, int]:
+        """The cut that all servers give out in *window*, or in a later one, if it is alive; and the number of *window*.
 
-        Of a window without one it is *mine* from now on, which was published. Windows are those of the ledger's clock.
+        By default it is the window of now. Windows are those of the ledger's clock, of *every_s* (1 to 300). Of one
+        without a cut it is *mine* from now on, which was published, and which a load gave that began in *window*: so no
+        load gets rows that are older than its window. No window gets an older cut than the one before.
         """
         ...
 

@@ -37,8 +37,9 @@ WHERE v.table_id = %(table_id)s AND v.version IN (
 SELECT DISTINCT path FROM harness.cuts, unnest(files) AS path WHERE table_id = %(table_id)s
 
 -- name: pinned
-SELECT c.*, true AS is_alive FROM harness.cut_pin(%(table_id)s::integer, %(seconds)s::integer, %(mine)s::bigint) AS pinned
-JOIN harness.cuts c ON c.table_id = %(table_id)s AND c.sequence = pinned
+SELECT c.*, c.sequence IS NOT NULL AS is_alive, found.slot
+FROM harness.cut_pin(%(table_id)s::integer, %(seconds)s::integer, %(mine)s::bigint, %(slot)s::bigint) AS found
+LEFT JOIN harness.cuts c ON c.table_id = %(table_id)s AND c.sequence = found.pinned
 
 -- name: known
 -- A cut by its id, if it is alive: what an engine reports of may be of another server.
