@@ -82,11 +82,11 @@ class Story:
         """A load of one of the servers, alone or with a move, a load of the other one or a death in the middle."""
         at, other = self.servers if self.chance.random() < 0.5 else self.servers[::-1]
         point = self.chance.choice([None, *POINTS])
-        happens = self.chance.choice([self.move, self.revert, other_load, _die])
 
         def other_load() -> None:
             other.load(self.world.row)
 
+        happens = self.chance.choice([self.move, self.revert, other_load, _die])
         before = self.truth()
         self.told[-1] += f" of {self.servers.index(at)}, {happens.__name__} at {point}"
         if point is not None:
