@@ -149,7 +149,7 @@ def test_a_look_shows_all_that_was_there_when_its_lease_was_born(table: TableRow
     took = "harness.lease_take(gen_random_uuid(), {of}, 1, '{{}}', 'look', '1 minute')"
     seen = "(SELECT buffer_hi FROM harness.ingest_positions WHERE table_id = {of})"
     with psycopg.connect(real.dsn) as reader:
-        reader.execute(f"DECLARE look CURSOR FOR SELECT {seen}, {took}".format(of=table.table_id))  # type: ignore[arg-type]
+        reader.execute(f"DECLARE look CURSOR FOR SELECT {seen}, {took}".format(of=table.table_id))
         real.ingest(table, {0: (9, 12)})
         [there] = real.ask("SELECT clock_timestamp() AS at")
         found = reader.execute("FETCH look").fetchone()
