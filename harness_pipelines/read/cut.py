@@ -105,7 +105,7 @@ class Cutter:
     def __init__(self, stores: Ports, *, holder: str, keep: timedelta, every: timedelta) -> None:
         self._stores, self._holder = stores, holder
         self._keep, self._every = keep, every
-        self._keyed = KeyedCuts(stores, keep=keep)
+        self._keyed = KeyedCuts(stores, keep=keep, check=self._check)
         #: Sequence of the newest cut, when the state was that of it, and how many offsets it left out.
         self._looked: tuple[int, float, int] | None = None
         self._checked: dict[int, float] = {}  #: when the files of a cut were there, by its sequence
@@ -206,7 +206,9 @@ class Cutter:
         return replace(served, behind=behind)
 
     def _made_or_overtaken(self, making: _Making) -> Served:
-        looked = making.looked
+        looked, newest = making.looked, making.newest
+        if newest is not None and not newest.is_over:
+            self._check(newest)  # what is made may name its files again
         try:
             cut = self._made(making)
         except CutOvertaken:
@@ -229,7 +231,7 @@ class Cutter:
         except BaseException:
             self._unnamed = []  # one of them may be to blame
             raise
-        self._checked[cut.sequence] = making.began
+        self._checked[cut.sequence] = min([making.began, *self._checked.values()])  # of files that it names again
         return Served(table=looked.table, cut=cut, made=True)
 
     def _again(self, table: TableRow, cut: Cut, clock: datetime) -> Served:

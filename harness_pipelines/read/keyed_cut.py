@@ -25,7 +25,7 @@ from harness_pipelines.ports.access import (
     HasLeases,
     HasTables,
 )
-from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.cuts import Chunk, CutBounds
@@ -91,10 +91,10 @@ class _Hot:
 
 
 class KeyedCuts:
-    """The levels of one table in this process; one thread at a time."""
+    """The levels of one table in this process; one thread at a time. *check* raises where files of a cut are lost."""
 
-    def __init__(self, stores: Ports, *, keep: timedelta) -> None:
-        self._stores, self._keep = stores, keep
+    def __init__(self, stores: Ports, *, keep: timedelta, check: Callable[[Cut], None]) -> None:
+        self._stores, self._keep, self._check = stores, keep, check
         self._known: _Hot | None = None
         self._over: tuple[object, float, CutOverLimits] | None = None  #: for which state, until when, and why
 
@@ -119,7 +119,9 @@ class KeyedCuts:
         state = (maker, tuple(sorted(low.items())), looked.table.spec.serve)
         if self._over is not None and self._over[0] == state and time.monotonic() < self._over[1]:
             raise self._over[2]
-        begun = self._usable(bounds, newest, maker) or _Hot(maker=maker, low=low, high={}, stream_hi={}, files={})
+        begun = self._usable(looked, bounds, newest, maker) or _Hot(
+            maker=maker, low=low, high={}, stream_hi={}, files={}
+        )
         sequence = newest.sequence + 1 if newest else 0
         making = _Making(self._stores, looked, maker=maker, sequence=sequence, check=check)
         return KeyedChunks(making, begun, bounds, recalled, known=self._knows, over=partial(self._is_over, state))
@@ -130,19 +132,29 @@ class KeyedCuts:
     def _knows(self, known: _Hot) -> None:
         self._known, self._over = known, None
 
-    def _usable(self, bounds: CutBounds, newest: Cut | None, maker: str) -> _Hot | None:
+    def _usable(self, looked: Looked, bounds: CutBounds, newest: Cut | None, maker: str) -> _Hot | None:
         """What is known, if it can be gone on from: no bound has fallen, and its files are there."""
         known = self._known
         if known is None or known.cut is None or newest is None or newest.is_over or known.maker != maker:
             return None
-        if _has_fallen(known, bounds):
+        if _has_fallen(known, bounds) or self._fell_meanwhile(looked, known.cut, bounds):
             return None
         if newest.sequence != known.cut.sequence:
             try:  # another server's cut names other files; ours stay while the row of ours does
                 self._stores.cuts.serve(known.cut, keep=self._keep)
-            except CutOvertaken:
+                self._check(known.cut)
+            except (CutOvertaken, CutDamaged):
                 return None
         return known
+
+    def _fell_meanwhile(self, looked: Looked, cut: Cut, bounds: CutBounds) -> bool:
+        """Whether a version after that of *cut* had more in the batch view than *bounds* have.
+
+        What it had more may have been corrected by a replay, and is hot again: levels from before lack that.
+        """
+        now = looked.plan.version
+        merged = self._stores.cuts.merged(looked.table, above=cut.version, below=now) if now > cut.version + 1 else {}
+        return any(p not in bounds or bounds[p][1] < batch_hi for p, batch_hi in merged.items())
 
 
 def _has_fallen(known: _Hot, bounds: CutBounds) -> bool:

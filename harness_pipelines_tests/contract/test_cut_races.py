@@ -13,6 +13,7 @@ import pytest
 from harness_pipelines import faults
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ports.serving.cuts import Cut
+from harness_pipelines.read import cut as cut_module
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.contract.cut_rig import CutWorld, Row, seen
 from harness_pipelines_tests.contract.keyed_cut_rig import KeyedWorld
@@ -56,6 +57,20 @@ def test_a_merged_state_is_no_state_of_the_levels_that_a_load_before_it_did_not_
     keyed.merge({0: 40, 1: 25})
     keyed.assert_exact(keyed.cut())
     keyed.ingest({0: 60, 1: 30})
+    keyed.assert_exact(keyed.cut())
+
+
+def test_a_server_names_no_lost_file_of_its_levels_again_after_a_cut_of_another_one(
+    keyed: KeyedWorld, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cut_module, "CHECKED_EVERY_S", 0.0)
+    keyed.ingest({0: 40, 1: 25})
+    mine = keyed.cut()
+    other = keyed.server()
+    keyed.ingest({0: 41})
+    assert not {chunk.path for chunk in mine.chunks} & {chunk.path for chunk in other.load(keyed.row).cut.chunks}
+    path(mine.chunks[0].path).unlink()
+    keyed.ingest({0: 42})
     keyed.assert_exact(keyed.cut())
 
 

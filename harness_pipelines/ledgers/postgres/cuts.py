@@ -27,6 +27,7 @@ from harness_pipelines.ports.serving.cuts import (
     CutRejected,
     CutsFull,
 )
+from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_json, chunk_json, too_large
 
 log = structlog.get_logger(__name__)
@@ -143,6 +144,11 @@ class Cuts:
             row = connection.execute(sql("cuts/pinned"), {**key, **given}).fetchone()
         assert row is not None, "the function returns one row"
         return (_cut(row) if row["is_alive"] else None), row["slot"]
+
+    def merged(self, table: TableRow, *, above: int, below: int) -> Vector:
+        """By partition the highest `batch_hi` of the versions between *above* and *below*, of neither of these two."""
+        found = self.database.rows("cuts/merged", {"table_id": table.table_id, "above": above, "below": below})
+        return {row["partition"]: row["batch_hi"] for row in found}
 
     def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
         """The cut of a snapshot, by whatever server, if it is alive."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.protocol.bounds import Vector
     from harness_pipelines.protocol.cut_checks import ListedCut
     from harness_pipelines.protocol.keyed_cuts import Hidden
     from harness_pipelines.protocol.reading.narrowing import Ranges
@@ -142,6 +143,10 @@ class CutBook(Protocol):
         without a cut it is *mine* from now on, which was published, and which a load gave that began in *window*: so no
         load gets rows that are older than its window. No window gets an older cut than the one before.
         """
+        ...
+
+    def merged(self, table: TableRow, *, above: int, below: int) -> Vector:
+        """By partition the highest `batch_hi` of the versions between *above* and *below*, of neither of these two."""
         ...
 
     def known(self, table: TableRow, snapshot_id: int) -> Cut | None:

@@ -207,6 +207,24 @@ def test_the_files_of_a_cut_are_looked_for_before_it_is_given_out_and_again_afte
     assert world.checked == [7, 7, 8]
 
 
+def test_what_a_cut_names_again_was_seen_when_the_one_before_was_looked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a lost chunk of a table that moves would be named by each of its cuts."""
+
+    def made(_: Cutter, making: Any) -> Cut:
+        world.newest = known(making.newest.sequence + 1)
+        return world.newest
+
+    monkeypatch.setattr(module, "shows", lambda *_: False)
+    monkeypatch.setattr(Cutter, "_made", made)
+    cutter = world.cutter(keep_s=100.0, every_s=0.1)
+    for _ in range(8):
+        cutter.load(TABLE)
+        world.now_s += 4.0
+    assert world.checked == [7, 10, 13], "every ten seconds, of those after 0, 12 and 24 s"
+
+
 def test_the_files_of_a_cut_that_another_load_chose_are_looked_for_as_well(world: World):
     cutter = world.cutter(keep_s=100.0, every_s=0.1)
     for _ in range(2):  # loads of two kinds take turns
