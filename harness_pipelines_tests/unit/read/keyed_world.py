@@ -338,6 +338,6 @@ class World:
 
 def cut_of(sequence: int, chunks: tuple[Chunk, ...], *, version: int) -> Cut:
     return Cut(
-        snapshot_id=sequence, sequence=sequence, timestamp_ms=0, version=version, schema_version=1, bounds={}, metadata="",
-        chunks=chunks, table_id=1, looked_at=AT, published_at=AT, served_at=AT, until=AT,
+        snapshot_id=sequence, sequence=sequence, timestamp_ms=0, version=version, schema_version=1, bounds={},
+        metadata="", chunks=chunks, table_id=1, looked_at=AT, published_at=AT, served_at=AT, until=AT,
     )  # fmt: skip
