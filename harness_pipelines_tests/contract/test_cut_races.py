@@ -74,6 +74,23 @@ def test_a_server_names_no_lost_file_of_its_levels_again_after_a_cut_of_another_
     keyed.assert_exact(keyed.cut())
 
 
+def test_the_ledger_knows_how_far_the_versions_in_between_were_merged(keyed: KeyedWorld):
+    keyed.ingest({0: 40, 1: 25})
+    keyed.tier({0: 30, 1: 25})
+    first = keyed.head.version
+    keyed.merge({0: 20, 1: 12}, files=2)
+    keyed.revert(first)
+    last = keyed.head.version
+    assert keyed.head.bounds[0].batch_hi == 0
+
+    def merged(above: int, below: int) -> Mapping[int, int]:
+        return keyed.stores.cuts.merged(keyed.row, above=above, below=below)
+
+    assert merged(first, last) == {0: 20, 1: 12}
+    assert merged(first, last - 1) == {0: 10, 1: 6}
+    assert merged(last - 1, last) == merged(last, last) == {}
+
+
 class Story:
     """Two servers of one table, and what moves it, step by step as *seed* has it.
 
