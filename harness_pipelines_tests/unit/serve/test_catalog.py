@@ -92,6 +92,7 @@ class Ledger:
         key = (table.table_id, every_s, window)
         return (self.pins.get(key) if mine is None else self.pins.setdefault(key, mine)), window
 
+    merged: Any = None
     newest: Any = None
     publish: Any = None
     retire: Any = None
