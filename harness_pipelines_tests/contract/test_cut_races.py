@@ -100,14 +100,14 @@ class Story:
 
     def __init__(self, world: CutWorld, seed: int) -> None:
         self.world, self.chance = world, Random(seed)
-        self.high, self.told = {0: 0, 1: 0}, list[str]()
+        self.high, self.steps = {0: 0, 1: 0}, list[str]()
         self.servers = [world.server(), world.server()]
         self.last: Cut | None = None
         self.lost = False  #: a file of a cut that is alive
 
     def step(self) -> None:
         what = self.chance.choice([*[self.load] * 6, self.move, self.move, self.revert, self.end, self.lose])
-        self.told.append(what.__name__)
+        self.steps.append(what.__name__)
         what()
 
     def load(self) -> None:
@@ -120,7 +120,7 @@ class Story:
 
         happens = self.chance.choice([self.move, self.revert, other_load, _die])
         before = self.truth()
-        self.told[-1] += f" of {self.servers.index(at)}, {happens.__name__} at {point}"
+        self.steps[-1] += f" of {self.servers.index(at)}, {happens.__name__} at {point}"
         if point is not None:
             faults.arm(point, happens)
         self.world.pause()
@@ -133,10 +133,10 @@ class Story:
         finally:
             faults.disarm()
         found = self.seen(served.cut)
-        assert found in (before, self.truth()), self.told
-        assert self.last is None or served.cut.sequence >= self.last.sequence, self.told
+        assert found in (before, self.truth()), self.steps
+        assert self.last is None or served.cut.sequence >= self.last.sequence, self.steps
         wrong = self.world.fsck()
-        assert wrong.keys() <= ({"F3"} if self.lost else set()), (wrong, self.told)
+        assert wrong.keys() <= ({"F3"} if self.lost else set()), (wrong, self.steps)
         self.last = served.cut
 
     def move(self) -> None:
