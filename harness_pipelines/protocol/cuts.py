@@ -254,9 +254,14 @@ def is_young(looked_at: datetime, until: datetime, *, now: datetime, every: time
 
     Or less than the part of the time that files stay by which the ledger is never full: the longest *keep* of all
     servers counts, since who serves a cut for longer than its maker promised has moved *until*. All times are by the
-    ledger's clock, so that several servers make no more cuts than one. Where it was set back, they look.
+    ledger's clock, so that several servers make no more cuts than one.
     """
-    return timedelta(0) <= now - looked_at < max(every, max(keep, until - looked_at) / CUTS_ALIVE_MAX)
+    return was_within(max(every, max(keep, until - looked_at) / CUTS_ALIVE_MAX), looked_at, now=now)
+
+
+def was_within(time: timedelta, moment: datetime, *, now: datetime) -> bool:
+    """True if *moment* was less than *time* ago. One that has not come is of a clock that was set back: it was not."""
+    return timedelta(0) <= now - moment < time
 
 
 def may_forget(until: datetime, *, now: datetime, grace: timedelta) -> bool:

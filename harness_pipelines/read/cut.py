@@ -40,6 +40,7 @@ from harness_pipelines.protocol.cuts import (
     shows_all_of,
     snapshot_id,
     too_large,
+    was_within,
 )
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read.cut_chunks import RECALLED, ChunkMaker, Chunks, recalled_maker
@@ -111,9 +112,10 @@ class Cutter:
     def __init__(self, stores: Ports, *, holder: str, keep: timedelta, every: timedelta) -> None:
         self._stores, self._holder = stores, holder
         self._keep, self._every = keep, every
-        self._keyed = KeyedCuts(stores, keep=keep)
-        self._looked: tuple[int, float] | None = None  #: sequence of the newest cut, and when the state was that of it
-        self._checked: tuple[int, float] | None = None  #: sequence of a cut, and when its files were there
+        self._keyed = KeyedCuts(stores, keep=keep, check=self._check)
+        #: Sequence of the newest cut, when the state was that of it, and how many offsets it left out.
+        self._looked: tuple[int, float, int] | None = None
+        self._checked: dict[int, float] = {}  #: when the files of a cut were there, by its sequence
         self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
         self._replaced: frozenset[str] = frozenset()  #: paths of chunks whose records the log has no more
         self._compared_at: float | None = None  #: when the log was found to be the one that the chunks are of
@@ -129,6 +131,12 @@ class Cutter:
                 return self._load(table)
         raise CutOvertaken(f"{table.name}: other servers published a newer cut {TRIES} times; load it again")
 
+    def again(self, table: TableRow, cut: Cut) -> Served:
+        """*cut*, which another load was given, if it is alive. Raises: CutDamaged, CutOvertaken."""
+        self._check(cut)
+        self._stores.cuts.serve(cut, keep=self._keep)
+        return Served(table=table, cut=cut, made=False)
+
     def _load(self, table: TableRow) -> Served:
         newest, clock = self._stores.cuts.newest(table)
         began = time.monotonic()
@@ -142,13 +150,13 @@ class Cutter:
             raise CutOvertaken(f"{table.name}: cut {newest.snapshot_id} is retired: {damage}") from damage
         except CutsFull:
             newest, clock = self._stores.cuts.newest(table)
-            if newest is None or newest.is_over or clock - newest.looked_at > FULL_MAX:
+            if newest is None or newest.is_over or not was_within(FULL_MAX, newest.looked_at, now=clock):
                 raise
             return self._again(table, newest, clock)
 
     def _loaded(self, table: TableRow, newest: Cut | None, *, clock: datetime, began: float) -> Served:
         if newest is not None and self._is_of_now(newest, clock, began):
-            return self._again(table, newest, clock)
+            return replace(self._again(table, newest, clock), behind=self._behind_of(newest))
         with self._looking(table) as found:
             looked = as_served(found)
             bounds, maker = cut_bounds(looked.plan), maker_of(looked)
@@ -168,8 +176,13 @@ class Cutter:
                 served = self._again_or_made(making)
             except CutOverLimits as over:
                 served = self._within_limits(making, over)
-        self._looked = (served.cut.sequence, began)
+        self._looked = (served.cut.sequence, began, served.behind)
         return served
+
+    def _behind_of(self, newest: Cut) -> int:
+        """How many offsets it left out when this server looked last."""
+        sequence, _, behind = self._looked or (0, 0.0, 0)
+        return behind if sequence == newest.sequence else 0
 
     def _again_or_made(self, making: Making) -> Served:
         newest, looked = making.newest, making.looked
@@ -200,7 +213,9 @@ class Cutter:
         return replace(served, behind=behind)
 
     def _made_or_overtaken(self, making: Making) -> Served:
-        looked = making.looked
+        looked, newest = making.looked, making.newest
+        if newest is not None and not newest.is_over:
+            self._check(newest)  # what is made may name its files again
         try:
             cut = self._made(making)
         except CutOvertaken:
@@ -223,18 +238,23 @@ class Cutter:
         except BaseException:
             self._unnamed = []  # one of them may be to blame
             raise
-        self._checked = (cut.sequence, making.began)
+        self._checked[cut.sequence] = min([making.began, *self._checked.values()])  # of files that it names again
         return Served(table=looked.table, cut=cut, made=True)
 
     def _again(self, table: TableRow, cut: Cut, clock: datetime) -> Served:
         """*cut*, with files that are there and stay. Raises: CutDamaged, CutOvertaken."""
-        now = time.monotonic()
-        if self._checked is None or self._checked[0] != cut.sequence or now - self._checked[1] >= CHECKED_EVERY_S:
-            self._stores.cut_files.check(cut)
-            self._checked = (cut.sequence, now)
+        self._check(cut)
         if cut.until < clock + self._keep - SERVED_EVERY:
             self._stores.cuts.serve(cut, keep=self._keep)
         return Served(table=table, cut=cut, made=False)
+
+    def _check(self, cut: Cut) -> None:
+        """Its files were there some seconds ago. Raises: CutDamaged."""
+        now = time.monotonic()
+        self._checked = {one: at for one, at in self._checked.items() if now - at < CHECKED_EVERY_S}
+        if cut.sequence not in self._checked:
+            self._stores.cut_files.check(cut)
+            self._checked[cut.sequence] = now
 
     def _is_of_now(self, newest: Cut, clock: datetime, now: float) -> bool:
         """Whether it is young, or this process has just seen that nothing is newer: an engine loads several times."""
@@ -304,7 +324,7 @@ class Cutter:
             looked.table, draft, previous=previous, lease_id=looked.plan.lease_id, keep=self._keep
         )
         self._unnamed, self._replaced = [], frozenset()
-        self._keyed.published(cut)
+        maker.published(cut)
         faults.point("serve.after_commit")
         log.info(
             "cut.published",

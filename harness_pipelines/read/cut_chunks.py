@@ -29,6 +29,7 @@ from harness_pipelines.ports.access import (
     HasSchemas,
     HasTables,
 )
+from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines.ports.source import check_epochs, check_topic
 from harness_pipelines.protocol.cuts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, Chunk, CutBounds, Writing, chunk_plan
 from harness_pipelines.protocol.reading.narrowing import Ranges
@@ -58,6 +59,7 @@ class ChunkMaker(Protocol):
     """Makes the chunks of one cut; all of them together are what the cut has beside the views."""
 
     def chunks(self) -> Iterator[Chunk]: ...
+    def published(self, cut: Cut) -> None: ...  #: of these chunks: what is kept for the next one belongs to it
     @property
     def written(self) -> int: ...  #: chunks that were not there
     @property
@@ -193,6 +195,9 @@ class Chunks:
     def chunks(self) -> Iterator[Chunk]:
         yield from self.recalled()
         yield from self._above()
+
+    def published(self, cut: Cut) -> None:
+        """Nothing is kept: the next cut begins with the chunks that the ledger has."""
 
     def recalled(self) -> Iterator[Chunk]:
         """Those of the rows of the batch view that lie in Postgres, as one generation of them.

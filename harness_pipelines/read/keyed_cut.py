@@ -25,7 +25,7 @@ from harness_pipelines.ports.access import (
     HasLeases,
     HasTables,
 )
-from harness_pipelines.ports.serving.cuts import Cut, CutImpossible, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.cuts import Chunk, CutBounds
@@ -91,12 +91,11 @@ class _Hot:
 
 
 class KeyedCuts:
-    """The levels of one table in this process; one thread at a time."""
+    """The levels of one table in this process; one thread at a time. *check* raises where files of a cut are lost."""
 
-    def __init__(self, stores: Ports, *, keep: timedelta) -> None:
-        self._stores, self._keep = stores, keep
+    def __init__(self, stores: Ports, *, keep: timedelta, check: Callable[[Cut], None]) -> None:
+        self._stores, self._keep, self._check = stores, keep, check
         self._known: _Hot | None = None
-        self._made: _Hot | None = None
         self._over: tuple[object, float, CutOverLimits] | None = None  #: for which state, until when, and why
 
     def maker(
@@ -117,41 +116,42 @@ class KeyedCuts:
         state = (maker, tuple(sorted(low.items())), looked.table.spec.serve)
         if self._over is not None and self._over[0] == state and time.monotonic() < self._over[1]:
             raise self._over[2]
-        begun = self._usable(bounds, newest, maker) or _Hot(maker=maker, low=low, high={}, stream_hi={}, files={})
+        begun = self._usable(looked, bounds, newest, maker) or _Hot(
+            maker=maker, low=low, high={}, stream_hi={}, files={}
+        )
         sequence = newest.sequence + 1 if newest else 0
         making = _Making(self._stores, looked, maker=maker, sequence=sequence, check=check)
-        return KeyedChunks(making, begun, bounds, recalled, done=self._done, over=partial(self._is_over, state))
-
-    def _done(self, made: _Hot) -> None:
-        self._made, self._over = made, None
+        return KeyedChunks(making, begun, bounds, recalled, known=self._knows, over=partial(self._is_over, state))
 
     def _is_over(self, state: object, over: CutOverLimits, took_s: float) -> None:
         self._over = (state, time.monotonic() + min(WAIT_PER_S * took_s, WAIT_S_MAX), over)
 
-    def published(self, cut: Cut) -> None:
-        """The ledger has *cut*, which was made of the last `chunks`: the next one may name its files again."""
-        made = self._made
-        if made is None:
-            return
-        named = {chunk.path: chunk for chunk in cut.chunks}
-        levels = tuple(
-            replace(level, chunk=_named(level.chunk, named), hides=_named(level.hides, named)) for level in made.levels
-        )
-        self._known, self._made = replace(made, levels=levels, cut=cut), None
+    def _knows(self, known: _Hot) -> None:
+        self._known, self._over = known, None
 
-    def _usable(self, bounds: CutBounds, newest: Cut | None, maker: str) -> _Hot | None:
+    def _usable(self, looked: Looked, bounds: CutBounds, newest: Cut | None, maker: str) -> _Hot | None:
         """What is known, if it can be gone on from: no bound has fallen, and its files are there."""
         known = self._known
         if known is None or known.cut is None or newest is None or newest.is_over or known.maker != maker:
             return None
-        if _has_fallen(known, bounds):
+        if _has_fallen(known, bounds) or self._fell_meanwhile(looked, known.cut, bounds):
             return None
         if newest.sequence != known.cut.sequence:
             try:  # another server's cut names other files; ours stay while the row of ours does
                 self._stores.cuts.serve(known.cut, keep=self._keep)
-            except CutOvertaken:
+                self._check(known.cut)
+            except (CutOvertaken, CutDamaged):
                 return None
         return known
+
+    def _fell_meanwhile(self, looked: Looked, cut: Cut, bounds: CutBounds) -> bool:
+        """Whether a version after that of *cut* had more in the batch view than *bounds* have.
+
+        What it had more may have been corrected by a replay, and is hot again: levels from before lack that.
+        """
+        now = looked.plan.version
+        merged = self._stores.cuts.merged(looked.table, above=cut.version, below=now) if now > cut.version + 1 else {}
+        return any(p not in bounds or bounds[p][1] < batch_hi for p, batch_hi in merged.items())
 
 
 def _has_fallen(known: _Hot, bounds: CutBounds) -> bool:
@@ -176,11 +176,12 @@ class KeyedChunks:
         bounds: CutBounds,
         recalled: Iterable[Chunk],
         *,
-        done: Callable[[_Hot], None],
+        known: Callable[[_Hot], None],
         over: Callable[[CutOverLimits, float], None],
     ) -> None:
         self._making, self._begun, self._bounds, self._recalled = making, begun, bounds, recalled
-        self._done, self._over = done, over
+        self._known, self._over = known, over
+        self._made: _Hot | None = None
 
     def chunks(self) -> Iterator[Chunk]:
         """Raises: CutOverLimits, KeyInTwoPartitions, KeysMeet; as `ArrowReader.read`, `CutFiles` and `BatchKeys`."""
@@ -191,10 +192,20 @@ class KeyedChunks:
         except CutOverLimits as over:
             self._over(over, time.monotonic() - began)
             raise
-        self._done(made)
+        self._made = made
         yield from recalled
         for level in made.levels:
             yield from (file for file in (level.chunk, level.hides) if file is not None)
+
+    def published(self, cut: Cut) -> None:
+        """The ledger has *cut*, which was made of `chunks`: the next one may name its files again."""
+        assert self._made is not None, "a cut is made of all chunks"
+        named = {chunk.path: chunk for chunk in cut.chunks}
+        levels = tuple(
+            replace(level, chunk=_named(level.chunk, named), hides=_named(level.hides, named))
+            for level in self._made.levels
+        )
+        self._known(replace(self._made, levels=levels, cut=cut))
 
     @property
     def written(self) -> int:

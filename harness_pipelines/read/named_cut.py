@@ -69,7 +69,7 @@ class NamedCutter:
         self._begun = self._nothing()
 
     def _nothing(self, state: tuple[object, ...] = ()) -> _Begun:
-        return _Begun(state=state, keyed=KeyedCuts(self._stores, keep=self._keep))
+        return _Begun(state=state, keyed=KeyedCuts(self._stores, keep=self._keep, check=self._stores.cut_files.check))
 
     def load(self, table: TableRow, name: str) -> Served:
         """The cut of the state that the snapshot *name* pins of *table*.

@@ -19,7 +19,7 @@ import orjson
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
-from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutDamaged, CutOvertaken
 from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanPlans, ScanTooLarge, ScanWanted
 from harness_pipelines.protocol.cuts import cut_folder
 from harness_pipelines.protocol.versions import ViewName
@@ -66,6 +66,10 @@ class Loads(Protocol):
     """Makes the cuts of one table; one thread at a time."""
 
     def load(self, table: TableRow) -> ServedCut: ...
+
+    def again(self, table: TableRow, cut: Cut) -> ServedCut:
+        """*cut*, which is alive. Raises: CutDamaged, CutOvertaken."""
+        ...
 
 
 class NamedLoads(Protocol):
@@ -182,17 +186,19 @@ class FreshCatalog:
 
     def _pinned(self, known: _Table, row: TableRow, every_s: int) -> tuple[Cut, bool]:
         """The cut of this window, which the first load in it chooses, by whatever server it comes."""
-        found = self._cuts.pinned(row, every_s=every_s, mine=None)
+        found, window = self._cuts.pinned(row, every_s=every_s)
         if found is not None:
-            with suppress(CutOvertaken):  # it is over just now
-                self._cuts.serve(found, keep=self._keep)
-                return found, False
+            try:
+                return known.loads.again(row, found).cut, False
+            except CutDamaged:  # the newest one is no older
+                return _load(known, row)
+            except CutOvertaken:  # it is over just now
+                pass
         mine, made = _load(known, row)
-        first = self._cuts.pinned(row, every_s=every_s, mine=mine)
+        first, _ = self._cuts.pinned(row, every_s=every_s, mine=mine, window=window)
         if first is None or first.sequence == mine.sequence:
             return mine, made
-        self._cuts.serve(first, keep=self._keep)
-        return first, False
+        return known.loads.again(row, first).cut, False
 
     def scan(self, name: str, warehouse: Warehouse, wanted: ScanWanted) -> Mapping[str, Any]:
         """The files of the cut that the engine has loaded, or of the one that it would get now."""

@@ -70,6 +70,18 @@ def test_a_resting_table_is_served_by_another_cut_once_a_file_of_the_newest_is_d
     assert world.server().load(world.table.row).cut.sequence == again.cut.sequence
 
 
+@pytest.mark.parametrize("kind", ["chunk", "deletes", "manifest"])
+def test_no_cut_of_a_table_that_moves_names_a_lost_file_again(world: CutWorld, kind: str):
+    cut = world.cut()
+    lose(file_of(cut, kind))
+    world.ingest({0: 41})
+
+    again = world.server().load(world.table.row)
+
+    assert again.made and not {*cut.files} & {*again.cut.files}
+    world.assert_exact(again.cut)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_fsck_reads_the_newest_cut_and_names_what_is_lost_of_it(world: CutWorld, kind: str):
     cut = world.cut()

@@ -144,6 +144,21 @@ def test_a_maker_whose_lease_is_over_or_old_does_not_publish(server: Server, rea
         server.look().publish(lease_id=str(uuid.uuid4()))
 
 
+def test_a_look_shows_all_that_was_there_when_its_lease_was_born(table: TableRow, real: RealRig):
+    """The rows of a statement are those of when it was bound, and it may be executed later."""
+    took = "harness.lease_take(gen_random_uuid(), {of}, 1, '{{}}', 'look', '1 minute')"
+    seen = "(SELECT buffer_hi FROM harness.ingest_positions WHERE table_id = {of})"
+    with psycopg.connect(real.dsn) as reader:
+        reader.execute(f"DECLARE look CURSOR FOR SELECT {seen}, {took}".format(of=table.table_id))
+        real.ingest(table, {0: (9, 12)})
+        [there] = real.ask("SELECT clock_timestamp() AS at")
+        found = reader.execute("FETCH look").fetchone()
+        assert found is not None and found[0] == 9
+        its_lease = "SELECT born, until FROM harness.leases WHERE table_id = %s AND holder = 'look'"
+        row = reader.execute(its_lease, [table.table_id]).fetchone()
+        assert row is not None and row[0] < there["at"] < row[1] - MINUTE, "it lasts as long as was asked for"
+
+
 def test_a_lease_on_another_version_or_table_is_none(server: Server, real: RealRig):
     server.look()
     real.move(server.table, {0: 5}, {0: 9})
@@ -234,6 +249,19 @@ def test_a_longer_promise_counts_though_another_server_has_just_served_the_cut(s
     assert served is not None and HOUR - MINUTE < served.until - now <= HOUR
     assert cut.looked_at < served.published_at == cut.published_at < served.served_at
     assert served.looked_at == cut.looked_at
+
+
+def test_a_clock_that_is_set_back_leaves_the_next_cut_its_numbers(server: Server, real: RealRig):
+    """Its time follows on that of the last cut, however far in the future that is, and by no more than a step."""
+    server.cut()
+    ahead = "UPDATE harness.cuts SET timestamp_ms = %s, looked_at = looked_at + %s WHERE table_id = %s"
+    [now] = real.ask("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS ms")
+    last = now["ms"] + 3_600_000
+    real.ask(ahead, [last, HOUR, server.table.table_id])
+    server.look()
+    with pytest.raises(CutRejected, match="do not follow"):
+        server.publish(server.draft(timestamp_ms=last + 2))
+    assert server.publish(server.draft(timestamp_ms=last + 1)).timestamp_ms == last + 1
 
 
 def test_a_cut_whose_time_has_ended_is_not_served_again(server: Server, real: RealRig):

@@ -106,6 +106,16 @@ def test_a_table_loses_no_more_than_one_cut_a_minute(server: Server, other: Serv
     assert server.cuts.newest(server.table)[0].is_over  # type: ignore[union-attr]
 
 
+def test_a_cut_that_was_retired_in_the_future_holds_none_up(server: Server, real: RealRig):
+    """By a clock that was set back."""
+    server.cuts.retire(server.cut())
+    real.ask("UPDATE harness.cuts SET retired_at = retired_at + %s WHERE table_id = %s", [HOUR, server.table.table_id])
+    cut = server.cut()
+    server.cuts.retire(cut)
+    newest, _ = server.cuts.newest(server.table)
+    assert newest is not None and newest.is_over and newest.sequence > cut.sequence
+
+
 def test_a_revert_below_a_retired_cut_is_not_shown(server: Server, real: RealRig):
     """Who read it may not be given less (S4)."""
     server.cuts.retire(server.cut())

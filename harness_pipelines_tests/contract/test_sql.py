@@ -26,8 +26,10 @@ from click.testing import CliRunner, Result
 from harness_pipelines.app.sql import Sql, TableNotFound
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
 from harness_pipelines.ports.errors import LakeFileMissing, QueryFailed
+from harness_pipelines.ports.ledger import LeaseEnded, ReadState
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import parse_type
@@ -102,6 +104,22 @@ def test_a_query_that_reads_a_table_twice_reads_one_cut_and_frees_it(world):
             assert [row["id"] for row in found.read_all().to_pylist()] == list(range(40))
         with sql.run(text) as found:
             assert found.read_all().num_rows == 60
+
+
+@pytest.mark.parametrize("text", ["SELECT count(*) FROM {t}", "FROM {t} LIMIT 1", "SELECT 1 WHERE EXISTS (FROM {t})"])
+def test_a_query_whose_lease_ends_fails_by_name_and_gives_no_row(world, text, monkeypatch):
+    world.ingest({0: 40})
+    world.tier({0: 20})
+    look = Leases.look
+
+    def ended(leases: Leases, *given: Any, **words: Any) -> ReadState:
+        state = look(leases, *given, **words)
+        leases.end(state.lease_id)
+        return state
+
+    monkeypatch.setattr(Leases, "look", ended)
+    with pytest.raises(LeaseEnded, match="nothing is returned"):
+        rows(world, text)
 
 
 def test_an_older_version_is_read_by_at_and_a_version_is_of_one_table(world):

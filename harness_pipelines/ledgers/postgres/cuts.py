@@ -28,6 +28,7 @@ from harness_pipelines.ports.serving.cuts import (
     CutRejected,
     CutsFull,
 )
+from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_json, chunk_json, too_large
 
 log = structlog.get_logger(__name__)
@@ -177,15 +178,25 @@ class Cuts:
                 "ago; it is not served, and none is made in its place yet"
             )
 
-    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
-        """The cut that all servers give out in this window of *every_s* by the ledger's clock, if it is alive.
+    def pinned(
+        self, table: TableRow, *, every_s: int, mine: Cut | None = None, window: int | None = None
+    ) -> tuple[Cut | None, int]:
+        """The cut that all servers give out in *window*, if it is alive, and the window, by default that of now.
 
-        Of a window without one it is *mine* from now on. A window begins at a whole multiple of its length.
+        Of a window without one it is *mine* from now on. A window of *every_s* begins at a whole multiple of its length
+        by the ledger's clock.
         """
-        given = {"table_id": table.table_id, "seconds": every_s, "mine": None if mine is None else mine.sequence}
+        given = {"mine": None if mine is None else mine.sequence, "slot": window}
         with self.database.transaction() as connection:
-            row = connection.execute(sql("cuts/pinned"), given).fetchone()
-        return None if row is None else _cut(row)
+            key = {"table_id": table.table_id, "seconds": every_s}
+            row = connection.execute(sql("cuts/pinned"), {**key, **given}).fetchone()
+        assert row is not None, "the function returns one row"
+        return (_cut(row) if row["is_alive"] else None), row["slot"]
+
+    def merged(self, table: TableRow, *, above: int, below: int) -> Vector:
+        """By partition the highest `batch_hi` of the versions between *above* and *below*, of neither of these two."""
+        found = self.database.rows("cuts/merged", {"table_id": table.table_id, "above": above, "below": below})
+        return {row["partition"]: row["batch_hi"] for row in found}
 
     def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
         """The cut of a snapshot, by whatever server, if it is alive."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.protocol.bounds import Vector
     from harness_pipelines.protocol.cut_checks import ListedCut
     from harness_pipelines.protocol.keyed_cuts import Hidden
     from harness_pipelines.protocol.reading.narrowing import Ranges
@@ -150,11 +151,19 @@ class CutBook(Protocol):
         """Record the cut of a state that a snapshot pins, if none is alive. Raises: as `publish`."""
         ...
 
-    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
-        """The cut that all servers give out in this window of *every_s* (1 to 300), if it is alive.
+    def pinned(
+        self, table: TableRow, *, every_s: int, mine: Cut | None = None, window: int | None = None
+    ) -> tuple[Cut | None, int]:
+        """The cut that all servers give out in *window*, or in a later one, if it is alive; and the number of *window*.
 
-        Of a window without one it is *mine* from now on, which was published. Windows are those of the ledger's clock.
+        By default it is the window of now. Windows are those of the ledger's clock, of *every_s* (1 to 300). Of one
+        without a cut it is *mine* from now on, which was published, and which a load gave that began in *window*: so no
+        load gets rows that are older than its window. No window gets an older cut than the one before.
         """
+        ...
+
+    def merged(self, table: TableRow, *, above: int, below: int) -> Vector:
+        """By partition the highest `batch_hi` of the versions between *above* and *below*, of neither of these two."""
         ...
 
     def known(self, table: TableRow, snapshot_id: int) -> Cut | None:

@@ -77,7 +77,7 @@ class World:
 
     def server(self) -> None:
         """Another process makes the cuts from now on."""
-        self.cuts: Any = KeyedCuts(self.stores, keep=timedelta(hours=1))
+        self.cuts: Any = KeyedCuts(self.stores, keep=timedelta(hours=1), check=lambda cut: None)
 
     @property
     def stores(self) -> Any:
@@ -150,6 +150,11 @@ class World:
     def revert(self, to: int) -> None:
         self._becomes(self.states[to % len(self.states)])
 
+    def begin_again(self) -> None:
+        """The batch view is empty, and is merged again from the stream view."""
+        nothing = dict.fromkeys(PARTITIONS, 0)
+        self._becomes(State(batch_hi=nothing, stream_hi=self.state.stream_hi))
+
     def evolve(self) -> None:
         self.schema += 1
         self._becomes(self.state)
@@ -180,12 +185,12 @@ class World:
     def plan(self) -> ReadPlan:
         plan = self.tiers.plan
         lake = [replace(p, metadata=f"view {self.version}") if p.view == "batch" else p for p in plan.lake]
-        return replace(plan, lake=tuple(lake), tail=None, schema_version=self.schema)
+        return replace(plan, lake=tuple(lake), tail=None, schema_version=self.schema, version=self.version)
 
     def make(self) -> list[Chunk]:
         self.cuts._stores = self.stores
         recalled = self.recalled_chunk()
-        maker = self.cuts.maker(
+        self.maker = self.cuts.maker(
             self.looked(),
             self.bounds,
             self.newest,
@@ -193,7 +198,7 @@ class World:
             recalled=[recalled] if recalled else [],
             check=lambda: None,
         )
-        return list(maker.chunks())
+        return list(self.maker.chunks())
 
     def looked(self) -> Any:
         spec = SimpleNamespace(serve=ServeRules(hot_rows=self.hot_rows))
@@ -213,13 +218,17 @@ class World:
         self.sequence += 1
         known = {c.path: c for c in self.own.chunks} if self.own else {}
         named = tuple(known.get(c.path) or replace(c, sequence=self.sequence) for c in chunks)
-        self.newest = self.own = cut_of(self.sequence, named)
-        self.cuts.published(self.own)
+        self.newest = self.own = cut_of(self.sequence, named, version=self.version)
+        self.maker.published(self.own)
+
+    def merged(self, table: object, *, above: int, below: int) -> dict[int, int]:
+        between = self.states[above : below - 1]  # the first state is that of version 1
+        return {p: max(s.batch_hi[p] for s in between) for p in PARTITIONS} if between else {}
 
     def overtaken(self, *, gone: bool) -> None:
         """Another server publishes a cut with files of its own; *gone*: the row of ours is no more, and its files."""
         self.sequence += 1
-        self.newest = cut_of(self.sequence, ())
+        self.newest = cut_of(self.sequence, (), version=self.version)
         if gone and self.own:
             self.gone.add(self.own.sequence)
             self.chunks.clear()
@@ -327,8 +336,8 @@ class World:
         return Chunk(path=path, ranges={}, rows=rows, bytes=100 * rows, sequence=0, maker=maker, entry="")
 
 
-def cut_of(sequence: int, chunks: tuple[Chunk, ...]) -> Cut:
+def cut_of(sequence: int, chunks: tuple[Chunk, ...], *, version: int) -> Cut:
     return Cut(
-        snapshot_id=sequence, sequence=sequence, timestamp_ms=0, version=1, schema_version=1, bounds={}, metadata="",
-        chunks=chunks, table_id=1, looked_at=AT, published_at=AT, served_at=AT, until=AT,
+        snapshot_id=sequence, sequence=sequence, timestamp_ms=0, version=version, schema_version=1, bounds={},
+        metadata="", chunks=chunks, table_id=1, looked_at=AT, published_at=AT, served_at=AT, until=AT,
     )  # fmt: skip

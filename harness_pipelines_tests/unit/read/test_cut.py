@@ -158,12 +158,16 @@ def test_a_merged_state_that_shows_less_or_nothing_is_not_served(
         [] if last is None else [replace(known(7, over=last < 0), bounds={0: (0, abs(last), abs(last), abs(last))})]
     )
     world.stores.cuts.newest = lambda table: (before[0] if before else None, AT)
-    cutter = world.cutter(keep_s=900.0, every_s=0.0)
+    cutter = world.cutter(keep_s=900.0, every_s=0.5)
     if given == "refused":
         with pytest.raises(MergedBehind, match=r"shop\.customers"):
             cutter.load(table)
-    else:
-        assert cutter.load(table).cut.sequence == (8 if given == "made" else 7)
+        return
+    found = cutter.load(table)
+    assert found.cut.sequence == (8 if given == "made" else 7)
+    before[:] = [found.cut]
+    behind = 0 if given == "made" else 20 - abs(last or 0)
+    assert (found.behind, cutter.load(table).behind) == (behind, behind), "the second one without a look"
 
 
 def test_a_long_keep_makes_fewer_cuts_so_that_the_ledger_takes_them(world: World):
@@ -203,6 +207,38 @@ def test_the_files_of_a_cut_are_looked_for_before_it_is_given_out_and_again_afte
     assert world.checked == [7, 7, 8]
 
 
+def test_what_a_cut_names_again_was_seen_when_the_one_before_was_looked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a lost chunk of a table that moves would be named by each of its cuts."""
+
+    def made(_: Cutter, making: Any) -> Cut:
+        world.newest = known(making.newest.sequence + 1)
+        return world.newest
+
+    monkeypatch.setattr(module, "shows", lambda *_: False)
+    monkeypatch.setattr(Cutter, "_made", made)
+    cutter = world.cutter(keep_s=100.0, every_s=0.1)
+    for _ in range(8):
+        cutter.load(TABLE)
+        world.now_s += 4.0
+    assert world.checked == [7, 10, 13], "every ten seconds, of those after 0, 12 and 24 s"
+
+
+def test_the_files_of_a_cut_that_another_load_chose_are_looked_for_as_well(world: World):
+    cutter = world.cutter(keep_s=100.0, every_s=0.1)
+    for _ in range(2):  # loads of two kinds take turns
+        cutter.again(TABLE, known(3))
+        world.now_s += 0.2
+        cutter.load(TABLE)
+    assert (world.checked, world.served) == ([3, 7], [3, 3])
+    world.now_s += 10.0
+    world.damaged = {3}
+    with pytest.raises(CutDamaged):
+        cutter.again(TABLE, known(3))
+    assert (world.served, world.retired) == ([3, 3], [])
+
+
 def test_a_damaged_cut_is_retired_and_another_one_is_made_in_its_place(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Cutter, "_made", lambda *_, **__: known(9))
     world.damaged = {7}
@@ -237,7 +273,7 @@ def test_what_the_last_cut_left_behind_and_cannot_be_read_retires_it(world: Worl
     assert world.retired == [7]
 
 
-@pytest.mark.parametrize(("age_s", "serves"), [(59.0, True), (61.0, False)])
+@pytest.mark.parametrize(("age_s", "serves"), [(59.0, True), (61.0, False), (-1.0, False)])
 def test_a_table_with_as_many_cuts_as_there_may_be_is_served_by_a_young_one(
     world: World, monkeypatch: pytest.MonkeyPatch, age_s: float, serves: bool
 ):

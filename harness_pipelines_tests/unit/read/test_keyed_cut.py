@@ -31,6 +31,7 @@ STEPS = st.one_of(
     st.tuples(st.just("rewrite"), st.sets(st.integers(0, 3), min_size=1)),
     st.tuples(st.just("recall"), KEYS),
     st.tuples(st.just("revert"), st.integers(0, 50)),
+    st.tuples(st.just("begin_again")),
     st.tuples(st.just("evolve")),
     st.tuples(st.just("server")),
     st.tuples(st.just("overtaken"), st.booleans()),
@@ -140,6 +141,24 @@ def test_a_key_in_two_partitions_is_named_and_the_next_cut_is_made_without_it(wh
     with pytest.raises(KeyInTwoPartitions, match="key a=2, b='2' is in partition"):
         world.make()
     world.log = good
+    world.cut()
+
+
+def test_what_a_replay_put_back_is_shown_though_no_bound_is_lower_than_it_was():
+    """The batch view passed the record, it was put back, and the batch view was begun again: it is hot once more."""
+    world = World()
+    for _ in range(4):
+        world.produce(2, 1)
+    world.skip(0)
+    world.produce(2, None)
+    world.tier(0, 6)
+    world.merge(0, 3)
+    world.cut()
+    world.merge(0, 3)
+    a, b = key_of(4)
+    world.log.append(Record(a, b, 7, 0, 4))
+    world.begin_again()
+    world.merge(0, 3)
     world.cut()
 
 

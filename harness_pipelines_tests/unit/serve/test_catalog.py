@@ -17,7 +17,7 @@ from harness_pipelines.drivers.object_stores.roles import RoleRefused
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
-from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutOvertaken
 from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanTooLarge, ScanWanted
 from harness_pipelines.protocol.cuts import Chunk, cut_folder
 from harness_pipelines.serve import catalog as module
@@ -88,13 +88,18 @@ class Ledger:
     def known(self, table: TableRow, snapshot_id: int) -> Cut | None:
         return self.alive.get(snapshot_id)
 
-    def pinned(self, table: TableRow, *, every_s: int, mine: Cut | None) -> Cut | None:
-        key = (table.table_id, every_s, self.window)
-        return self.pins.get(key) if mine is None else self.pins.setdefault(key, mine)
+    def pinned(
+        self, table: TableRow, *, every_s: int, mine: Cut | None = None, window: int | None = None
+    ) -> tuple[Cut | None, int]:
+        assert (mine is None) == (window is None), "a load chooses for the window that it began in"
+        window = self.window if window is None else window
+        key = (table.table_id, every_s, window)
+        return (self.pins.get(key) if mine is None else self.pins.setdefault(key, mine)), window
 
     def tables_of(self, name: str) -> Sequence[str]:
         return self.snapshots.get(name, ())
 
+    merged: Any = None
     newest: Any = None
     named: Any = None
     publish: Any = None
@@ -111,6 +116,8 @@ class Loads:
         self.go_on.set()
         self.at_once = self.most = 0
         self.made, self.behind = False, 0
+        self.given_again = list[int]()
+        self.lost = dict[int, HarnessError]()  #: by snapshot, why it is not given again
 
     def load(self, table: TableRow) -> Made:
         self.at_once += 1
@@ -121,6 +128,12 @@ class Loads:
         if isinstance(self.newest, HarnessError):
             raise self.newest
         return Made(self.newest, self.made, self.behind)
+
+    def again(self, table: TableRow, cut: Cut) -> Made:
+        if (why := self.lost.get(cut.snapshot_id)) is not None:
+            raise why
+        self.given_again.append(cut.snapshot_id)
+        return Made(cut)
 
 
 class Named:
@@ -227,11 +240,33 @@ def test_all_loads_of_a_window_give_the_cut_of_its_first_load_by_any_server():
     assert of.catalog.cut("shop.orders", Warehouse.parse("pin:9s")).snapshot_id == 4, "and each length of a window"
 
 
+def test_a_load_chooses_for_the_window_that_it_began_in():
+    of, pin = rig(), Warehouse.parse("pin:5s")
+    load = of.loads.load
+
+    def slow(table: TableRow) -> Made:
+        of.ledger.window += 3
+        return load(table)
+
+    of.loads.load = slow  # type: ignore[method-assign]
+    assert of.catalog.cut("shop.orders", pin).snapshot_id == 1
+    assert [window for *_, window in of.ledger.pins] == [0]
+
+
 def test_a_window_whose_cut_is_over_has_another_one():
     of, pin = rig(), Warehouse.parse("pin:5s")
     of.catalog.cut("shop.orders", pin)
-    of.loads.newest, of.ledger.overtaken = cut(2), True
+    of.loads.newest, of.loads.lost[1] = cut(2), CutOvertaken("its time has ended")
     of.ledger.pins = {key: cut(2) for key in of.ledger.pins}
+    assert of.catalog.cut("shop.orders", pin).snapshot_id == 2
+    of.catalog.cut("shop.orders", pin)
+    assert of.loads.given_again == [2, 2], "its files are looked for, and stay"
+
+
+def test_a_window_whose_cut_is_damaged_gets_the_newest_one():
+    of, pin = rig(), Warehouse.parse("pin:5s")
+    of.catalog.cut("shop.orders", pin)
+    of.loads.newest, of.loads.lost[1] = cut(2), CutDamaged("a chunk is gone")
     assert of.catalog.cut("shop.orders", pin).snapshot_id == 2
 
 

@@ -40,8 +40,14 @@ SELECT path FROM harness.cuts, unnest(files) AS path WHERE table_id = %(table_id
 UNION SELECT path FROM harness.named_cuts, unnest(files) AS path WHERE table_id = %(table_id)s
 
 -- name: pinned
-SELECT c.*, true AS is_alive FROM harness.cut_pin(%(table_id)s::integer, %(seconds)s::integer, %(mine)s::bigint) AS pinned
-JOIN harness.cuts c ON c.table_id = %(table_id)s AND c.sequence = pinned
+SELECT c.*, c.sequence IS NOT NULL AS is_alive, found.slot
+FROM harness.cut_pin(%(table_id)s::integer, %(seconds)s::integer, %(mine)s::bigint, %(slot)s::bigint) AS found
+LEFT JOIN harness.cuts c ON c.table_id = %(table_id)s AND c.sequence = found.pinned
+
+-- name: merged
+SELECT b.key::integer AS partition, max((b.value ->> 'batch_hi')::bigint) AS batch_hi
+FROM harness.versions v CROSS JOIN LATERAL jsonb_each(v.bounds) b
+WHERE v.table_id = %(table_id)s AND v.version > %(above)s AND v.version < %(below)s GROUP BY b.key
 
 -- name: known
 -- A cut by its id, if it is alive: what an engine reports of may be of another server.

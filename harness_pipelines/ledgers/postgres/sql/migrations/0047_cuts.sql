@@ -181,14 +181,15 @@ BEGIN
 END;
 $$;
 
--- As it was, but that a lease is born when its statement came in, so that the statement sees all that was there by then.
+-- As it was, but that a lease is born when its transaction began: so whatever was there by then its statement sees. The time of
+-- the statement does not do, since its snapshot is taken when it is bound, and that time is from when it is executed.
 CREATE OR REPLACE FUNCTION harness.lease_take(
     its_id uuid, of_table integer, of_version bigint, its_bounds jsonb, its_holder text, lasts interval
 ) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    began timestamptz := statement_timestamp();
-    ends timestamptz := began + least(lasts, interval '24 hours');
+    began timestamptz := transaction_timestamp();
+    ends timestamptz := least(clock_timestamp() + lasts, began + interval '24 hours');
 BEGIN
     INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born, taken_by)
     VALUES (its_id, of_table, of_version, its_bounds, its_holder, ends, began, session_user);
@@ -291,10 +292,10 @@ BEGIN
         RAISE EXCEPTION '%', wrong USING ERRCODE = 'HP016';
     END IF;
 
-    -- A number near the end would leave none for the cuts after it.
+    -- A number near the end would leave none for the cuts after it. A clock that was set back leaves the next one.
     now_ms := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
     IF its_sequence <= greatest(last.sequence, "after") OR its_sequence > greatest(last.sequence, now_ms) + 86400000
-       OR its_timestamp <= last.timestamp_ms OR its_timestamp > now_ms + 60000 THEN
+       OR its_timestamp <= last.timestamp_ms OR its_timestamp > greatest(last.timestamp_ms + 1, now_ms + 60000) THEN
         RAISE EXCEPTION 'sequence % and timestamp % do not follow on % and %', its_sequence, its_timestamp,
             greatest(last.sequence, "after"), last.timestamp_ms USING ERRCODE = 'HP017';
     END IF;
@@ -352,7 +353,8 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(1752330865, of_table);
     PERFORM pg_advisory_xact_lock(1752330871, of_table); -- what is being published after it, is or is not
     PERFORM FROM harness.cuts c
-    WHERE c.table_id = of_table AND c.retired_at > clock_timestamp() - interval '1 minute' AND c.sequence <> its_sequence;
+    WHERE c.table_id = of_table AND c.sequence <> its_sequence
+      AND c.retired_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp();
     IF FOUND THEN
         RETURN false;
     END IF;
@@ -535,32 +537,44 @@ $$;
 CREATE TABLE harness.cut_pins (
     table_id integer NOT NULL REFERENCES harness.tables ON DELETE CASCADE,
     seconds  integer NOT NULL CHECK (seconds BETWEEN 1 AND 300), -- how long a window is
-    slot     bigint NOT NULL,                  -- number of the last window that a load came in
+    slot     bigint NOT NULL,                  -- number of the last window that a load began in
     sequence bigint NOT NULL,                  -- of the first cut that was given out in it
     PRIMARY KEY (table_id, seconds)
 );
 GRANT SELECT ON harness.cut_pins TO harness_reader;
 GRANT SELECT, INSERT, UPDATE ON harness.cut_pins TO harness_definer;
 
--- The sequence of the cut of this window, if it is alive. Where there is none, that of *mine*, for all loads after this one.
-CREATE FUNCTION harness.cut_pin(of_table integer, its_seconds integer, mine bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- The sequence of the cut of the window *slot*, or of a later one, if it is alive; and that window, which is the one of now where
+-- none is given. Where there is no such cut, *mine* is it, for all loads after this one; but never one that is older than that of
+-- the window before. A load asks for the window that it began in: what it has found is no older than that, but the window may be
+-- over by now. A window that has not come is of a clock that was set back.
+CREATE FUNCTION harness.cut_pin(
+    of_table integer, its_seconds integer, mine bigint, INOUT slot bigint, OUT pinned bigint
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
 DECLARE
     now_slot bigint := floor(extract(epoch FROM clock_timestamp()) / its_seconds);
-    found    bigint;
+    of_load  bigint := least(cut_pin.slot, now_slot); -- the least one that is not NULL
 BEGIN
     IF EXISTS (SELECT FROM harness.cuts c WHERE c.table_id = of_table AND c.sequence = mine AND c.retired_at IS NULL) THEN
-        INSERT INTO harness.cut_pins AS p (table_id, seconds, slot, sequence) VALUES (of_table, its_seconds, now_slot, mine)
-        ON CONFLICT (table_id, seconds) DO UPDATE SET slot = excluded.slot, sequence = excluded.sequence
-        WHERE p.slot <> excluded.slot OR NOT EXISTS (
-            SELECT FROM harness.cuts c WHERE c.table_id = of_table AND c.sequence = p.sequence
-            AND c.until > clock_timestamp() AND c.history = harness.history() AND c.retired_at IS NULL);
+        INSERT INTO harness.cut_pins AS p (table_id, seconds, slot, sequence) VALUES (of_table, its_seconds, of_load, mine)
+        ON CONFLICT (table_id, seconds) DO UPDATE SET slot = excluded.slot, sequence = CASE
+            WHEN harness.cut_is_alive(of_table, p.sequence) THEN greatest(p.sequence, excluded.sequence)
+            ELSE excluded.sequence END
+        WHERE p.slot < excluded.slot OR p.slot > now_slot OR NOT harness.cut_is_alive(of_table, p.sequence);
     END IF;
-    SELECT p.sequence INTO found FROM harness.cut_pins p JOIN harness.cuts c USING (table_id, sequence)
-    WHERE p.table_id = of_table AND p.seconds = its_seconds AND p.slot = now_slot AND c.until > clock_timestamp()
-      AND c.history = harness.history() AND c.retired_at IS NULL;
-    RETURN found;
+    cut_pin.slot := of_load;
+    cut_pin.pinned := (
+        SELECT p.sequence FROM harness.cut_pins p
+        WHERE p.table_id = of_table AND p.seconds = its_seconds AND p.slot BETWEEN of_load AND now_slot
+          AND harness.cut_is_alive(of_table, p.sequence));
 END;
+$$;
+
+CREATE FUNCTION harness.cut_is_alive(of_table integer, its_sequence bigint) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM harness.cuts c WHERE c.table_id = of_table AND c.sequence = its_sequence
+                   AND c.until > clock_timestamp() AND c.history = harness.history() AND c.retired_at IS NULL)
 $$;
 
 GRANT CREATE ON SCHEMA harness TO harness_definer; -- a function is given only to who could have made it there
@@ -589,6 +603,7 @@ GRANT EXECUTE ON FUNCTION harness.cut_bounds_wrong, harness.cut_parts_wrong TO h
 GRANT EXECUTE ON FUNCTION harness.cut_prepare, harness.cut_publish, harness.cut_serve, harness.cut_retire, harness.token_check
     TO harness_reader;
 GRANT EXECUTE ON FUNCTION harness.token_create, harness.token_revoke TO harness_worker;
-REVOKE ALL ON FUNCTION harness.token_rotate, harness.cut_pin FROM PUBLIC;
+REVOKE ALL ON FUNCTION harness.token_rotate, harness.cut_pin, harness.cut_is_alive FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION harness.token_rotate TO harness_worker;
 GRANT EXECUTE ON FUNCTION harness.cut_pin TO harness_reader;
+GRANT EXECUTE ON FUNCTION harness.cut_is_alive TO harness_definer;
