@@ -27,6 +27,8 @@ BATCH_ROWS = 65_536
 MAIN = "main"  #: the schema that every database has
 #: DuckDB takes these for schemas and databases that it has itself.
 NAMESPACES_TAKEN = frozenset({"information_schema", "memory", "pg_catalog", "system", "temp"})
+#: A bit string and a big number come as DuckDB's own bytes, the largest integers with another sign, times without zone.
+TYPES_REFUSED = frozenset({"bignum", "bit", "time with time zone", "uhugeint", "union", "variant"})
 EXPLAINED = pa.schema([("explain_key", pa.string()), ("explain_value", pa.string())])  #: what EXPLAIN returns
 
 
@@ -109,7 +111,9 @@ class Session:
         """
 
         def begun() -> pa.RecordBatchReader:
-            return self._database.execute(statement.text, parameters or None).to_arrow_reader(BATCH_ROWS)
+            found = self._database.execute(statement.text, parameters or None)
+            _check_types(found.description)
+            return found.to_arrow_reader(BATCH_ROWS)
 
         with self._in_time(), Aside(self._database.interrupt) as aside:
             with self._explained():
@@ -122,6 +126,7 @@ class Session:
             return EXPLAINED
         with self._in_time(), self._explained():
             found = self._database.execute(f"FROM ({statement.bare}\n) LIMIT 0", parameters or None)
+            _check_types(found.description)
             schema: pa.Schema = found.to_arrow_reader(1).schema
             names = self._names(statement, parameters)
             if names:  # of two that are equal a subquery renames one
@@ -200,6 +205,18 @@ def _check_namespaces(tables: Iterable[str]) -> None:
                 f"{name} cannot be read by DuckDB, which has a {namespace!r} itself: read it by `harness sql --engine "
                 "spark`, `harness read` or Python"
             )
+
+
+def _check_types(columns: Iterable[tuple[Any, ...]]) -> None:
+    """Raises: QueryFailed for types of which Arrow would get other values, or bytes that only DuckDB can read."""
+    for name, kind, *_ in columns:
+        left = [kind]
+        while left:
+            one = left.pop()
+            if str(one.id) in TYPES_REFUSED:
+                raise QueryFailed(f"the column {name} has values of the type {one}: cast them to VARCHAR")
+            if str(one.id) in ("array", "list", "map", "struct"):
+                left += [part for _, part in one.children if hasattr(part, "id")]
 
 
 def _database(limits: Limits, spill: str) -> Any:
