@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, time
 from decimal import Decimal
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, BinaryIO
 from uuid import UUID
 
@@ -125,7 +125,7 @@ def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if pa.types.is_floating(kind):
         return _json_floats(column)
     if pa.types.is_map(kind):
-        return [None if pairs is None else {str(key): value for key, value in pairs} for pairs in _lists(column)]
+        return _maps(column)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _lists(column)
     if pa.types.is_struct(kind):
@@ -156,12 +156,18 @@ def _moments(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _lists(column: Any) -> list[Any]:
-    """The values of lists; those of a map are pairs."""
-    entries = (
-        pa.ListArray.flatten(column) if pa.types.is_map(column.type) else column.flatten()
-    )  # of lists that are there
-    values = iter(_rows_of(entries) if pa.types.is_map(column.type) else json_values(entries))
+    values = iter(json_values(column.flatten()))  # of those lists that are there
     return [None if size is None else list(islice(values, size)) for size in column.value_lengths().to_pylist()]
+
+
+def _maps(column: Any) -> list[Any]:
+    offsets = column.offsets.to_pylist()  # into the keys and values of the array that this one may be a part of
+    low, high = offsets[0], offsets[-1]
+    keys, values = (json_values(part[low:high]) for part in (column.keys, column.items))
+    pairs = [(str(key), value) for key, value in zip(keys, values, strict=True)]
+    is_there = column.is_valid().to_pylist()
+    ranges = zip(is_there, pairwise(offsets), strict=True)
+    return [dict(pairs[begin - low : end - low]) if one else None for one, (begin, end) in ranges]
 
 
 def _rows_of(column: Any) -> list[tuple[Any, ...] | None]:

@@ -1,4 +1,4 @@
-"""What a hostile statement cannot do: hide what it reads, run while it is only looked at, or end as no error of ours."""
+"""What a hostile statement cannot do: hide what it reads, run while it is looked at, or end as no error of ours."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from harness_pipelines.engines.duckdb.session import NAMESPACES_TAKEN, Limits, QueryTooSlow, Session
 from harness_pipelines.engines.duckdb.statements import TEXT_BYTES_MAX, StatementRefused, ends
 from harness_pipelines.engines.duckdb.tables import TableDataset
+from harness_pipelines.ports.errors import QueryFailed
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection
 from harness_pipelines.spec.types import Primitive
 
@@ -151,6 +152,19 @@ def test_columns_of_any_name_are_read_and_asked_for(session, name):
     assert ask(session, "shop.orders", f"SELECT {quoted} FROM shop.orders WHERE {quoted} >= 0") == [
         {name: NAMES.index(name)}
     ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["'101'::BIT", "'1'::UHUGEINT", "TIMETZ '12:00:00+02'", "'1'::BIGNUM", "union_value(a := 1)", "[{'a': '1'::BIT}]"],
+)
+def test_values_that_arrow_would_change_are_refused_by_their_type(session, value):
+    for one in (f"SELECT {value} AS x", f"SELECT map(['a'], [{value}]) AS x"):
+        statement = session.read(one)
+        with pytest.raises(QueryFailed, match=r"x has values of the type .*VARCHAR"), session.run(statement) as found:
+            found.read_all()
+        with pytest.raises(QueryFailed, match="VARCHAR"):
+            session.schema(statement)
 
 
 def test_what_is_no_text_has_no_end():
