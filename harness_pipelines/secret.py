@@ -37,8 +37,9 @@ _PEM = re.compile(
     r"(?=-----(?:BEGIN|END) [A-Z ]{0,20}PRIVATE KEY-----|\Z)",
     re.DOTALL,
 )
-_BARE = re.compile(  # by what it begins with: AWS, JWT, GitHub, GitLab, Slack, Vault, OpenAI and its like, Google
-    r"(?P<kept>)\b(?:(?:AKIA|ASIA)[A-Z0-9]{16}\b|eyJ[\w-]{6,4000}\.[\w-]{6,4000}(?:\.[\w-]{0,4000})?|"
+_BARE = re.compile(  # by what it begins with: ours, AWS, JWT, GitHub, GitLab, Slack, Vault, OpenAI and its like, Google
+    r"(?P<kept>)\b(?:harness_[\w-]{43}(?![\w-])|"
+    r"(?:AKIA|ASIA)[A-Z0-9]{16}\b|eyJ[\w-]{6,4000}\.[\w-]{6,4000}(?:\.[\w-]{0,4000})?|"
     r"gh[pousr]_\w{16,255}|github_pat_\w{16,255}|glpat-[\w-]{8,255}|xox[abeprs]-[\w-]{8,255}|hvs\.[\w-]{16,255}|"
     r"sk-[\w-]{16,255}|AIza[\w-]{30,60})"
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from uuid import UUID
 
 import click
@@ -30,22 +33,57 @@ def json_option(function: Function) -> Function:
     )(function)
 
 
-def emit(result: Mapping[str, Any], json_target: str | None, human: Callable[[], None] | None = None) -> None:
-    """Print *result* as JSON if `json_option` asks for it, else call *human* (also beside a FILE)."""
+def emit(
+    result: Mapping[str, Any],
+    json_target: str | None,
+    human: Callable[[], None] | None = None,
+    *,
+    is_private: bool = False,
+) -> None:
+    """Print *result* as JSON if `json_option` asks for it, else call *human* (also beside a FILE).
+
+    Only its owner can read a file that is private: it holds a secret.
+    """
     if json_target == STANDARD_OUTPUT:
         click.echo(to_json(result))
         return
     if json_target is not None:
         path = Path(json_target)
-        draft = path.with_name(f".{path.name}.new")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(to_json(result) + "\n")
-            draft.replace(path)
+            with replacing(path, is_private=is_private) as sink:
+                sink.write(f"{to_json(result)}\n".encode())
         except OSError as error:
             raise click.FileError(json_target, hint=error.strerror or str(error)) from error
     if human is not None:
         human()
+
+
+@contextmanager
+def replacing(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
+    """What is written becomes the file *path* once the block has ended without an error; until then nothing changes.
+
+    A file that was there keeps its permissions, and a link goes on leading to it. A device or a pipe, such as
+    ``/dev/stdout``, gets the bytes as they come: a file in its place would break it for all programs.
+    Raises: OSError.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as sink:
+            yield sink
+        return
+    target = path.resolve()
+    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+    draft.unlink(missing_ok=True)
+    was = None if is_private or not target.exists() else stat.S_IMODE(target.stat().st_mode)
+    mode = 0o666 if was is None and not is_private else 0o600
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as sink:
+            if was is not None:
+                os.fchmod(sink.fileno(), was)
+            yield sink
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def printable(text: str) -> str:

@@ -6,20 +6,26 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, time
 from decimal import Decimal
+from itertools import islice, pairwise
 from typing import Any, BinaryIO
 from uuid import UUID
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import json_float, printable
 
 CELL_CHARS_MAX = 60
 UUID_BYTES = 16
+#: What PyArrow's CSV is written from as it is.
+_CSV_TYPES = (
+    pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_date,
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary,
+)  # fmt: skip
 
 
 def write(reader: pa.RecordBatchReader, form: str, sink: BinaryIO) -> int:
@@ -29,7 +35,11 @@ def write(reader: pa.RecordBatchReader, form: str, sink: BinaryIO) -> int:
 
 def _write_parquet(reader: pa.RecordBatchReader, sink: BinaryIO) -> int:
     count = 0
-    with pa.parquet.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
+    try:
+        made = pa.parquet.ParquetWriter(sink, reader.schema, compression="zstd")
+    except pa.ArrowNotImplementedError as error:
+        raise UsageError(f"Parquet has no form for a column of the result: {error}; cast it to VARCHAR") from error
+    with made as writer:
         for batch in reader:
             writer.write_batch(batch)
             count += batch.num_rows
@@ -104,17 +114,26 @@ def json_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column as JSON has them. Those inside of others are converted as columns of their own."""
     kind = column.type
+    if isinstance(column, pa.ChunkedArray) and pa.types.is_nested(kind):
+        return [value for chunk in column.chunks for value in json_values(chunk)]
     if pa.types.is_decimal(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
         return _text(column).to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_timestamp(kind):
         return [None if value is None else value.isoformat() for value in _moments(column)]
     if pa.types.is_floating(kind):
         return _json_floats(column)
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return [_json_value(value, kind) for value in values]
-    return values
+    if pa.types.is_map(kind):
+        return _maps(column)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _lists(column)
+    if pa.types.is_struct(kind):
+        names = kind.names
+        rows = _rows_of(column)
+        is_object = len(set(names)) == len(names)  # DuckDB has structs without names, and JSON no such objects
+        return [None if row is None else dict(zip(names, row, strict=True)) if is_object else list(row) for row in rows]
+    return [_json_value(value, kind) for value in column.to_pylist()]
 
 
 def _json_floats(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -136,20 +155,36 @@ def _moments(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return kafka_times_us(whole).to_pylist()  # type: ignore[no-any-return]
 
 
+def _lists(column: Any) -> list[Any]:
+    values = iter(json_values(column.flatten()))  # of those lists that are there
+    return [None if size is None else list(islice(values, size)) for size in column.value_lengths().to_pylist()]
+
+
+def _maps(column: Any) -> list[Any]:
+    offsets = column.offsets.to_pylist()  # into the keys and values of the array that this one may be a part of
+    low, high = offsets[0], offsets[-1]
+    keys, values = (json_values(part[low:high]) for part in (column.keys, column.items))
+    pairs = [(str(key), value) for key, value in zip(keys, values, strict=True)]
+    is_there = column.is_valid().to_pylist()
+    ranges = zip(is_there, pairwise(offsets), strict=True)
+    return [dict(pairs[begin - low : end - low]) if one else None for one, (begin, end) in ranges]
+
+
+def _rows_of(column: Any) -> list[tuple[Any, ...] | None]:
+    """The values of structs, by the order of their fields."""
+    fields = [json_values(field) for field in column.flatten()]
+    rows = list(zip(*fields, strict=True)) if fields else [()] * len(column)
+    return [row if is_there else None for row, is_there in zip(rows, column.is_valid().to_pylist(), strict=True)]
+
+
 def _json_value(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, float):
-        return json_float(float(str(np.float32(value))) if pa.types.is_float32(kind) else value)
     if value is None or isinstance(value, bool | int | str):
         return value
-    if pa.types.is_map(kind):
-        return {str(_json_value(k, kind.key_type)): _json_value(v, kind.item_type) for k, v in value}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_json_value(item, kind.value_type) for item in value]
-    if pa.types.is_struct(kind):
-        return {field.name: _json_value(value[field.name], field.type) for field in kind}
     if isinstance(value, bytes):
         is_uuid = pa.types.is_fixed_size_binary(kind) and kind.byte_width == UUID_BYTES
         return str(UUID(bytes=value)) if is_uuid else value.hex()
+    if isinstance(value, pa.MonthDayNano):
+        return f"P{value.months}M{value.days}DT{Decimal(value.nanoseconds) / 10**9:f}S"
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
@@ -164,16 +199,14 @@ def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _flat_column(column: pa.Array) -> pa.Array:
     kind = column.type
-    if pa.types.is_nested(kind):
-        values = [None if v is None else orjson.dumps(v, default=str).decode() for v in json_values(column)]
-        return pa.array(values, pa.string())
-    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.array(json_values(column), pa.string())
-    if pa.types.is_timestamp(kind):
-        return pa.array(json_values(column), pa.string())
     if pa.types.is_decimal(kind) or pa.types.is_time(kind):
         return _text(column)
-    return column
+    if any(is_one(kind) for is_one in _CSV_TYPES):
+        return column
+    values = json_values(column)
+    if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        values = [None if v is None else orjson.dumps(v, default=str).decode() for v in values]
+    return pa.array([None if v is None else str(v) for v in values], pa.string())
 
 
 def table_lines(rows: pa.Table) -> list[str]:

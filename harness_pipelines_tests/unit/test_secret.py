@@ -92,6 +92,12 @@ def test_a_secret_is_hidden(text):
     assert CANARY not in repr(UsageError(said))
 
 
+def test_a_token_of_the_server_is_hidden_wherever_it_stands():
+    token = f"harness_{'aB3-_' * 8}abc"
+    assert redact(f"'{token}' names no token; SELECT '{token}'") == "'***' names no token; SELECT '***'"
+    assert redact(f"harness_orders, {token}x and {token[:-1]}") == f"harness_orders, {token}x and {token[:-1]}"
+
+
 def test_what_is_no_secret_stays_readable():
     assert (
         redact("postgresql://me:pass@db/x?sslpassword=abc&sslmode=require")

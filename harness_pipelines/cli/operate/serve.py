@@ -273,7 +273,7 @@ def _show(started: dict[str, Any], json_target: str | None) -> None:
             lines = "\n".join(f"  {line}" if line else "" for line in block.splitlines())
             click.echo(f"{engine}:\n\n{lines}\n")
 
-    emit(started, json_target, human)
+    emit(started, json_target, human, is_private=True)
 
 
 class Stop:

@@ -60,7 +60,7 @@ def create(
         note(f"harness: {_described(made.token)}; its secret is shown only now")
         click.echo(made.secret)
 
-    emit({**made.token.to_json(), "secret": made.secret}, json_target, human)
+    emit({**made.token.to_json(), "secret": made.secret}, json_target, human, is_private=True)
 
 
 @token.command()
@@ -95,7 +95,7 @@ def rotate(
         note(f"harness: {_described(made.token)}; its secret is shown only now")
         click.echo(made.secret)
 
-    emit({**made.token.to_json(), "secret": made.secret}, json_target, human)
+    emit({**made.token.to_json(), "secret": made.secret}, json_target, human, is_private=True)
 
 
 @token.command("list")

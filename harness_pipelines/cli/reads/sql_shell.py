@@ -140,7 +140,7 @@ class Shell:
             raise UsageError("name a file: .read report.sql")
         try:
             text = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # a name with NUL, or bytes that are no UTF-8
             raise UsageError(f"{file} cannot be read: {error}") from error
         self.execute(text)
 

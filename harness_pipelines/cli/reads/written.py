@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.show.output import note
+from harness_pipelines.show.output import note, replacing
 from harness_pipelines.spec.wording import quantity
 
 if TYPE_CHECKING:
@@ -44,18 +44,11 @@ def write_rows(batches: AbstractContextManager[pa.RecordBatchReader], form: str,
             write(reader, form, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         return
-    draft = output.with_name(f".{output.name}.new")
-    try:
-        with batches as reader, _created(draft) as sink:
-            count = write(reader, form, sink)
-        draft.replace(output)
-    finally:
-        draft.unlink(missing_ok=True)
+    with ExitStack() as held:
+        reader = held.enter_context(batches)
+        try:
+            sink = held.enter_context(replacing(output))
+        except OSError as error:
+            raise click.FileError(str(output), hint=error.strerror or str(error)) from error
+        count = write(reader, form, sink)
     note(f"{quantity(count, 'row')} in {output}")
-
-
-def _created(path: Path) -> BinaryIO:
-    try:
-        return path.open("wb")
-    except OSError as error:
-        raise click.FileError(str(path), hint=error.strerror or str(error)) from error

@@ -7,8 +7,8 @@ that only this session has. All settings are locked before the first query.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness_pipelines.engines.duckdb.aside import Aside
-from harness_pipelines.engines.duckdb.statements import Statement, read_statement, said, split
+from harness_pipelines.engines.duckdb.statements import Statement, StatementRefused, read_statement, said, split
 from harness_pipelines.engines.duckdb.tables import TableDataset, quoted
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import QueryFailed
@@ -24,6 +24,12 @@ from harness_pipelines.ports.errors import QueryFailed
 MEMORY_BYTES = 1 << 30
 SPILL_MAX = "32GiB"
 BATCH_ROWS = 65_536
+MAIN = "main"  #: the schema that every database has
+#: DuckDB takes these for schemas and databases that it has itself.
+NAMESPACES_TAKEN = frozenset({"information_schema", "memory", "pg_catalog", "system", "temp"})
+#: A bit string and a big number come as DuckDB's own bytes, the largest integers with another sign, times without zone.
+TYPES_REFUSED = frozenset({"bignum", "bit", "time with time zone", "uhugeint", "union", "variant"})
+EXPLAINED = pa.schema([("explain_key", pa.string()), ("explain_value", pa.string())])  #: what EXPLAIN returns
 
 
 class QueryTooLarge(HarnessError):
@@ -77,24 +83,22 @@ class Session:
 
     @contextmanager
     def tables(self, tables: Mapping[str, TableDataset]) -> Iterator[None]:
-        """Let queries read *tables* (``namespace.name``) while the block lasts."""
+        """Let queries read *tables* (``namespace.name``) while the block lasts. Raises: StatementRefused."""
+        _check_namespaces(tables)
         self._tables = dict(tables)
-        made = {name.partition(".")[0] for name in tables}
-        try:
-            for schema in made:
+        with ExitStack() as held:
+            for schema in {name.partition(".")[0] for name in tables} - {MAIN}:
                 self._database.execute(f"CREATE SCHEMA {quoted(schema)}")
+                held.callback(self._database.execute, f"DROP SCHEMA {quoted(schema)}")
             for number, (name, table) in enumerate(tables.items()):
                 schema, _, short = name.partition(".")
+                view = f"{quoted(schema)}.{quoted(short)}"
                 self._database.register(f"harness_{number}", table)
-                source = f"SELECT {table.select_list} FROM temp.harness_{number}"
-                self._database.execute(f"CREATE VIEW {quoted(schema)}.{quoted(short)} AS {source}")
+                held.callback(self._database.unregister, f"harness_{number}")
+                self._database.execute(f"CREATE VIEW {view} AS SELECT {table.select_list} FROM temp.harness_{number}")
+                held.callback(self._database.execute, f"DROP VIEW {view}")
+            held.callback(self._tables.clear)
             yield
-        finally:
-            self._tables = {}
-            for schema in made:
-                self._database.execute(f"DROP SCHEMA IF EXISTS {quoted(schema)} CASCADE")
-            for number in range(len(tables)):
-                self._database.unregister(f"harness_{number}")
 
     @contextmanager
     def run(
@@ -107,7 +111,9 @@ class Session:
         """
 
         def begun() -> pa.RecordBatchReader:
-            return self._database.execute(statement.text, parameters or None).to_arrow_reader(BATCH_ROWS)
+            found = self._database.execute(statement.text, parameters or None)
+            _check_types(found.description)
+            return found.to_arrow_reader(BATCH_ROWS)
 
         with self._in_time(), Aside(self._database.interrupt) as aside:
             with self._explained():
@@ -115,16 +121,27 @@ class Session:
             yield pa.RecordBatchReader.from_batches(found.schema, self._rows(found, aside))
 
     def schema(self, statement: Statement, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Schema:
-        """The columns of the result, without a row. Raises: QueryFailed."""
+        """The columns of the result. Nothing is run for it. Raises: QueryFailed, QueryTooLarge, QueryTooSlow."""
+        if statement.is_explain:
+            return EXPLAINED
+        with self._in_time(), self._explained():
+            found = self._database.execute(f"FROM ({statement.bare}\n) LIMIT 0", parameters or None)
+            _check_types(found.description)
+            schema: pa.Schema = found.to_arrow_reader(1).schema
+            names = self._names(statement, parameters)
+            if names:  # of two that are equal a subquery renames one
+                schema = pa.schema([field.with_name(name) for name, field in zip(names, schema, strict=True)])
+        return schema
+
+    def _names(self, statement: Statement, parameters: Sequence[Any] | Mapping[str, Any]) -> list[str]:
+        """The names of the columns; none for a statement whose columns are always the same ones."""
         import duckdb
 
-        with self._explained():
-            try:
-                found = self._database.execute(f"FROM ({statement.bare}\n) LIMIT 0", parameters or None)
-            except duckdb.ParserException:  # EXPLAIN is none that a query can read from
-                found = self._database.execute(statement.text, parameters or None)
-            schema: pa.Schema = found.to_arrow_reader(1).schema
-        return schema
+        try:
+            found = self._database.execute(f"DESCRIBE {statement.bare}", parameters or None).fetchall()
+        except duckdb.ParserException:  # it is DESCRIBE or SUMMARIZE itself
+            return []
+        return [str(name) for name, *_ in found]
 
     def end(self, why: HarnessError) -> None:
         """End the running query; another thread calls it. The rows that are taken next raise *why*."""
@@ -178,6 +195,28 @@ class Session:
                 f"the query needs more than {self._limits.memory_bytes >> 20} MiB of memory, and cannot do with less"
             )
         return QueryFailed(said(error))
+
+
+def _check_namespaces(tables: Iterable[str]) -> None:
+    """Raises: StatementRefused."""
+    for name in tables:
+        if (namespace := name.partition(".")[0]) in NAMESPACES_TAKEN:
+            raise StatementRefused(
+                f"{name} cannot be read by DuckDB, which has a {namespace!r} itself: read it by `harness sql --engine "
+                "spark`, `harness read` or Python"
+            )
+
+
+def _check_types(columns: Iterable[tuple[Any, ...]]) -> None:
+    """Raises: QueryFailed for types of which Arrow would get other values, or bytes that only DuckDB can read."""
+    for name, kind, *_ in columns:
+        left = [kind]
+        while left:
+            one = left.pop()
+            if str(one.id) in TYPES_REFUSED:
+                raise QueryFailed(f"the column {name} has values of the type {one}: cast them to VARCHAR")
+            if str(one.id) in ("array", "list", "map", "struct"):
+                left += [part for _, part in one.children if hasattr(part, "id")]
 
 
 def _database(limits: Limits, spill: str) -> Any:

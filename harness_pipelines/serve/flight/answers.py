@@ -166,9 +166,24 @@ def types(number: int | None) -> pa.Table:
 
 
 def like(name: str, pattern: str | None) -> bool:
-    """SQL's LIKE with backslash as quote; without a pattern every name."""
+    """SQL's LIKE with backslash as quote; without a pattern every name.
+
+    A `%` that has matched once takes what is left of a pattern that fails later: the time is the product of both
+    lengths at most, whatever a client writes. An expression of Python would try every division of the name.
+    """
     if pattern is None:
         return True
     parts = re.findall(r"\\.|.", pattern, re.DOTALL)
-    regex = "".join({"%": ".*", "_": "."}.get(part) or re.escape(part[-1]) for part in parts)
-    return re.fullmatch(regex, name, re.DOTALL) is not None
+    at = part = 0
+    any_part, any_at = -1, 0  # the last `%`, and up to where it reaches
+    while at < len(name):
+        if part < len(parts) and parts[part] == "%":
+            any_part, any_at, part = part, at, part + 1
+        elif part < len(parts) and (parts[part] == "_" or parts[part][-1] == name[at]):
+            at, part = at + 1, part + 1
+        elif any_part >= 0:
+            any_at += 1
+            at, part = any_at, any_part + 1
+        else:
+            return False
+    return all(left == "%" for left in parts[part:])

@@ -90,6 +90,14 @@ def unpacked(data: bytes) -> tuple[str, Any]:
         raise NotFlightSql(f"it is no message of Flight SQL: {error}") from error
 
 
+def expected(name: str, data: bytes) -> Any:
+    """The message *name*, and no other one. Raises: NotFlightSql."""
+    found, message = unpacked(data)
+    if found != name:
+        raise NotFlightSql(f"{found} came where {name} is expected")
+    return message
+
+
 def cancel_request(data: bytes) -> bytes:
     """The info of a query in the body of ``CancelFlightInfo``, which has no envelope. Raises: NotFlightSql."""
     try:

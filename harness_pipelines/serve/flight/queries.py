@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import uuid
 import weakref
@@ -19,8 +20,13 @@ from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.serve.auth import Principal
 
 log = structlog.get_logger(__name__)
+Interrupt = Callable[[HarnessError], None]
+#: Begins a query: it puts what has to end with it on the stack, and says how it is interrupted before anything runs.
+Open = Callable[[ExitStack, Callable[[Interrupt], None]], pa.RecordBatchReader]
 WAIT_S = 10.0  #: for the end of another query
 PREPARED_MAX = 1000  #: of each login; the oldest unused one goes
+AGAIN_S = 0.05
+GIVEN_UP_S = 10.0  #: a query that has not begun by then ends as soon as it has
 MESSAGE_BYTES = 4 << 20  #: clients take messages of 16 MiB and more
 
 
@@ -84,18 +90,38 @@ class PreparedStatements:
 
 
 class Rows:
-    """The batches of one running query, for Flight to take. It ends with the last one, by `end`, or when it is dropped.
+    """The batches of one query, for Flight to take. It ends with the last one, by `end`, or when it is dropped.
 
-    A client that takes nothing holds the query no longer than its time.
+    A client that takes nothing holds the query no longer than its time. *held* is closed at the end.
     """
 
-    def __init__(
-        self, reader: pa.RecordBatchReader, held: ExitStack, interrupt: Callable[[HarnessError], None]
-    ) -> None:
-        self.schema = reader.schema
-        self._batches, self._held, self._interrupt = _pieces(reader), held, interrupt
-        self._lock, self.rows = threading.Lock(), 0
+    def __init__(self, held: ExitStack) -> None:
+        self._held, self._lock, self.rows = held, threading.Lock(), 0
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._interrupt: Interrupt | None = None
+        self._is_open = threading.Event()
         self._why: HarnessError | None = None
+        self.schema = pa.schema([])
+
+    def open(self, open_: Open) -> None:
+        """Begin it. It may take all of its time before there is a row. Raises: as *open_*, and what ended it."""
+        try:
+            reader = open_(self._held, self._interrupted_by)
+            self.schema, self._batches = reader.schema, _pieces(reader)
+            if self._why is not None:
+                raise self._why
+        except BaseException:
+            self._is_open.set()
+            with self._lock:
+                self._held.close()
+            raise
+        self._is_open.set()
+
+    def _interrupted_by(self, interrupt: Interrupt) -> None:
+        """What ends the query from now on, while it begins, too."""
+        self._interrupt = interrupt
+        if self._why is not None:
+            raise self._why
 
     def __iter__(self) -> Rows:
         return self
@@ -114,10 +140,14 @@ class Rows:
 
     def end(self, why: HarnessError) -> None:
         """End it from another thread: what runs is interrupted, and all that it holds is given back."""
-        self._interrupt(why)
-        with self._lock:
-            self._why = self._why or why
-            self._held.close()
+        self._why = self._why or why
+        for _ in range(int(GIVEN_UP_S / AGAIN_S)):  # an interrupt that comes before a call of DuckDB is forgotten
+            if self._interrupt is not None:
+                self._interrupt(why)
+            if self._is_open.wait(AGAIN_S):
+                with self._lock:
+                    self._held.close()
+                return
 
     def end_after(self, time_s: float, why: HarnessError) -> None:
         """End it when its time is over, also while its client takes nothing."""
@@ -151,8 +181,9 @@ class Running:
     slots: threading.BoundedSemaphore
     wait_s: float = WAIT_S
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    #: Weakly: a stream that its client dropped ends, as Flight lets go of it.
-    _rows: WeakValueDictionary[tuple[str, str], Rows] = field(default_factory=WeakValueDictionary)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    #: Weakly: a stream that its client dropped ends, as Flight lets go of it. A ticket may be used twice at once.
+    _rows: WeakValueDictionary[tuple[str, str, int], Rows] = field(default_factory=WeakValueDictionary)
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -164,36 +195,24 @@ class Running:
         finally:
             self.slots.release()
 
-    def begin(
-        self,
-        principal: Principal,
-        number: str,
-        open_: Callable[[ExitStack], tuple[pa.RecordBatchReader, Callable[[HarnessError], None]]],
-        *,
-        place: AbstractContextManager[None],
-    ) -> Rows:
-        """Run a query; *open_* begins it and puts what has to end with it on the stack."""
+    def begin(self, principal: Principal, number: str, open_: Open, *, place: AbstractContextManager[None]) -> Rows:
+        """Run a query. Raises: as *open_*."""
         held = ExitStack()
-        try:
-            held.enter_context(place)
-            held.callback(self._forget, (principal.name, number))
-            reader, interrupt = open_(held)
-        except BaseException:
-            held.close()
-            raise
-        made = Rows(reader, held, interrupt)
+        made = Rows(held)
         with self._lock:
-            self._rows[principal.name, number] = made
+            key = (principal.name, number, next(self._numbers))
+            self._rows[key] = made
+        held.callback(self._forget, key)
+        made.open(lambda stack, interrupted_by: _placed(place, open_, stack, interrupted_by))
         return made
 
     def cancel(self, principal: Principal, number: str) -> bool:
         """Whether there was such a query of the same login."""
         with self._lock:
-            found = self._rows.get((principal.name, number))
-        if found is None:
-            return False
-        found.end(QueryCancelled("the query was cancelled by its client"))
-        return True
+            found = [rows for (name, own, _), rows in self._rows.items() if (name, own) == (principal.name, number)]
+        for rows in found:
+            rows.end(QueryCancelled("the query was cancelled by its client"))
+        return bool(found)
 
     def end_all(self, why: HarnessError) -> None:
         """End all that run."""
@@ -202,6 +221,13 @@ class Running:
         for rows in found:
             rows.end(why)
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _forget(self, key: tuple[str, str, int]) -> None:
         with self._lock:
             self._rows.pop(key, None)
+
+
+def _placed(
+    place: AbstractContextManager[None], open_: Open, held: ExitStack, interrupted_by: Callable[[Interrupt], None]
+) -> pa.RecordBatchReader:
+    held.enter_context(place)
+    return open_(held, interrupted_by)

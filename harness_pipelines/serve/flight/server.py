@@ -6,8 +6,8 @@ that prepared them. Rows go out as DuckDB makes them: a client that does not rea
 
 from __future__ import annotations
 
-import base64
 import json
+import secrets
 import threading
 import time
 import uuid
@@ -21,18 +21,19 @@ import structlog
 
 from harness_pipelines.engines.duckdb.session import Limits, QueryTooSlow
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
-from harness_pipelines.serve.auth import KnownTokens, Principal, basic, bearer
+from harness_pipelines.serve.auth import KnownTokens, Principal
 from harness_pipelines.serve.flight import answers, messages
-from harness_pipelines.serve.flight.queries import PreparedStatements, QueryCancelled, Rows, Running
-from harness_pipelines.serve.logins import LOOK_EVERY_S, LoginsFull
+from harness_pipelines.serve.flight.logins import AUTH, FlightLogins, NoHandshake, principal_of
+from harness_pipelines.serve.flight.queries import Interrupt, PreparedStatements, QueryCancelled, Rows, Running
 
 log = structlog.get_logger(__name__)
+ID_MAX = 64  #: characters of the number of a query
+VALUES_BYTES_MAX = 1 << 20  #: of the parameters of a prepared statement, which it holds
 SQL_SHOWN_MAX = 500  #: characters of a query in the log
-STRANGERS_MAX = 20  #: logins that wait for the look-up of a token that was never good
 CANCELLED, NOT_CANCELLABLE = 1, 3
 PREPARE, CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
+TICKET = "TicketStatementQuery"
 CANCEL, CANCEL_OLD = "CancelFlightInfo", "CancelQuery"
-_AUTH = "auth"
 
 
 class SqlOf(Protocol):
@@ -52,65 +53,6 @@ class SqlOf(Protocol):
     def tables(self) -> Any: ...
 
 
-class _Login(fl.ServerMiddleware):  # type: ignore[misc]  # PyArrow has no types
-    """Who calls. A client that logs in by name and password gets its token back, to send with later calls."""
-
-    def __init__(self, principal: Principal, secret: str) -> None:
-        self.principal, self._secret = principal, secret
-
-    def sending_headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self._secret}"}
-
-
-class _Logins(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets calls with a token in: as bearer, or as the password of any name."""
-
-    def __init__(self, tokens: KnownTokens) -> None:
-        self._tokens = tokens
-        self._turn, self._next = threading.Lock(), 0.0
-        self._places = threading.BoundedSemaphore(STRANGERS_MAX)
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Login:
-        said = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), None)
-        named = basic(said)
-        secret = bearer(said) or (named[1] if named else None)
-        try:
-            principal = self._principal(secret) if secret else None
-        except TryAgain as error:
-            raise fl.FlightUnavailableError(str(error)) from error
-        if principal is None or secret is None:
-            log.info("serve.unknown", table=None, why="flight", method=str(info.method))
-            raise fl.FlightUnauthenticatedError("a token is needed that is known, not expired and not revoked")
-        return _Login(principal, secret)
-
-    def _principal(self, secret: str) -> Principal | None:
-        """Raises: LoginsFull; TryAgain while the ledger is away."""
-        is_known, found = self._tokens.known(secret)
-        if is_known:
-            return found
-        if self._tokens.was_good(secret):  # of these there are as many as the ledger has tokens
-            return self._tokens.check([secret])[0]
-        if not self._places.acquire(blocking=False):
-            raise LoginsFull(f"{STRANGERS_MAX} tokens wait for their look-up already; try again")
-        try:
-            with self._turn:  # whatever strangers send, the ledger gets one question at a time, and few a second
-                time.sleep(max(self._next - time.monotonic(), 0.0))
-                self._next = time.monotonic() + LOOK_EVERY_S
-                return self._tokens.check([secret])[0]
-        finally:
-            self._places.release()
-
-
-class _NoHandshake(fl.ServerAuthHandler):  # type: ignore[misc]
-    """The older login of Flight, which clients call to get the header of `_Login`."""
-
-    def authenticate(self, outgoing: Any, incoming: Any) -> None:
-        pass
-
-    def is_valid(self, token: bytes) -> str:
-        return ""
-
-
 class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
     """Answers Flight SQL. *open_sql* gives the queries of a login, for one query each."""
 
@@ -127,10 +69,11 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
         self._open, self._limits = open_sql, limits
         self._prepared = PreparedStatements()
         self._running = Running(threading.BoundedSemaphore(queries_max))
+        self._looks = Running(threading.BoundedSemaphore(queries_max))  # they wait for no client that takes its rows
         super().__init__(
             location,
-            auth_handler=_NoHandshake(),
-            middleware={_AUTH: _Logins(tokens)},
+            auth_handler=NoHandshake(),
+            middleware={AUTH: FlightLogins(tokens)},
             tls_certificates=[tls] if tls else None,
         )
 
@@ -142,66 +85,73 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
     # -- what a client asks -------------------------------------------------------------------------------------------
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        principal = _principal(context)
+        principal = principal_of(context)
         with _as_flight():
             name, command = messages.unpacked(descriptor.command or b"")
             if name == "CommandStatementQuery":
-                with self._open(principal) as sql:
+                with self._looks.slot(), self._open(principal) as sql:
                     schema = sql.schema(command.query)
                 handle = {"id": uuid.uuid4().hex, "sql": command.query}
             elif name == "CommandPreparedStatementQuery":
                 found = self._prepared.get(principal, command.prepared_statement_handle)
-                with self._open(principal) as sql:
+                with self._looks.slot(), self._open(principal) as sql:
                     schema = sql.schema(found.sql, found.values)
-                number = base64.b64encode(command.prepared_statement_handle).decode()
+                number = command.prepared_statement_handle.decode()  # it is known, so it is one of hexadecimal digits
                 handle = {"id": uuid.uuid4().hex, "prepared": number}
             else:
                 schema = self._metadata(principal, name, command).schema
                 return fl.FlightInfo(schema, descriptor, [fl.FlightEndpoint(descriptor.command, [])], -1, -1)
-            ticket = messages.packed("TicketStatementQuery", statement_handle=json.dumps(handle).encode())
+            ticket = messages.packed(TICKET, statement_handle=json.dumps(handle).encode())
             return fl.FlightInfo(schema, descriptor, [fl.FlightEndpoint(ticket, [])], -1, -1)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         return fl.SchemaResult(self.get_flight_info(context, descriptor).schema)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        principal = _principal(context)
+        principal = principal_of(context)
         with _as_flight():
             name, command = messages.unpacked(ticket.ticket)
-            if name != "TicketStatementQuery":
+            if name != TICKET:
                 return fl.RecordBatchStream(self._metadata(principal, name, command))
-            handle = json.loads(command.statement_handle)
+            handle = _handle(command.statement_handle)
             text, values = self._of(principal, handle)
             rows = self._begin(principal, handle["id"], text, values, address=context.peer())
             return fl.GeneratorStream(rows.schema, _told(rows))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Bind the parameters of a prepared statement: one row."""
-        principal = _principal(context)
+        principal = principal_of(context)
         with _as_flight():
             name, command = messages.unpacked(descriptor.command or b"")
             if name != "CommandPreparedStatementQuery":
                 raise UsageError("this server only reads: statements that change tables are refused")
-            rows = reader.read_all()
-            if rows.num_rows != 1:
-                raise UsageError(f"parameters are bound as one row, and there are {rows.num_rows}")
             found = self._prepared.get(principal, command.prepared_statement_handle)
-            found.values = [column[0].as_py() for column in rows.columns]
+            found.values = _one_row(reader)
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
-        principal = _principal(context)
+        principal = principal_of(context)
         with _as_flight():
             body = action.body.to_pybytes()
             if action.type == PREPARE:
-                return iter([fl.Result(self._prepare(principal, messages.unpacked(body)[1].query))])
+                return iter(
+                    [
+                        fl.Result(
+                            self._prepare(
+                                principal, messages.expected("ActionCreatePreparedStatementRequest", body).query
+                            )
+                        )
+                    ]
+                )
             if action.type == CLOSE:
-                self._prepared.close(principal, messages.unpacked(body)[1].prepared_statement_handle)
+                self._prepared.close(
+                    principal, messages.expected("ActionClosePreparedStatementRequest", body).prepared_statement_handle
+                )
                 return iter([])
             if action.type == CANCEL:
                 status = self._cancel(principal, messages.cancel_request(body))
                 return iter([fl.Result(messages.cancel_result(status))])
             if action.type == CANCEL_OLD:
-                status = self._cancel(principal, messages.unpacked(body)[1].info)
+                status = self._cancel(principal, messages.expected("ActionCancelQueryRequest", body).info)
                 result = 1 if status == CANCELLED else 3
                 return iter([fl.Result(messages.packed("ActionCancelQueryResult", result=result))])
             raise UsageError(f"there is no action {action.type!r} here: this server only reads, without transactions")
@@ -218,16 +168,17 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def _of(self, principal: Principal, handle: dict[str, str]) -> tuple[str, Sequence[Any]]:
         if "prepared" in handle:
-            found = self._prepared.get(principal, base64.b64decode(handle["prepared"]))
+            found = self._prepared.get(principal, handle["prepared"].encode(errors="replace"))
             return found.sql, found.values
         return handle["sql"], ()
 
     def _begin(self, principal: Principal, number: str, text: str, values: Sequence[Any], *, address: str) -> Rows:
         began = time.monotonic()
 
-        def open_(held: ExitStack) -> tuple[pa.RecordBatchReader, Callable[[HarnessError], None]]:
+        def open_(held: ExitStack, interrupted_by: Callable[[Interrupt], None]) -> pa.RecordBatchReader:
             sql = held.enter_context(self._open(principal))
-            return held.enter_context(sql.run(text, values)), sql.session.end
+            interrupted_by(sql.session.end)
+            return held.enter_context(sql.run(text, values))
 
         said = {"reader": principal.name, "address": address, "sql": text[:SQL_SHOWN_MAX]}
         try:
@@ -242,7 +193,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
         return rows
 
     def _prepare(self, principal: Principal, text: str) -> bytes:
-        with self._open(principal) as sql:
+        with self._looks.slot(), self._open(principal) as sql:
             statement = sql.session.read(text)
             parameters = statement.parameters
             schema = sql.schema(text, [None] * len(parameters))
@@ -254,11 +205,13 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
         )
 
     def _cancel(self, principal: Principal, info: bytes) -> int:
-        for endpoint in fl.FlightInfo.deserialize(info).endpoints:
+        try:
+            asked = fl.FlightInfo.deserialize(info)
+        except (pa.ArrowException, ValueError) as error:
+            raise messages.NotFlightSql("what is to be cancelled is no query of this server") from error
+        for endpoint in asked.endpoints:
             name, command = messages.unpacked(endpoint.ticket.ticket)
-            if name == "TicketStatementQuery" and self._running.cancel(
-                principal, json.loads(command.statement_handle)["id"]
-            ):
+            if name == TICKET and self._running.cancel(principal, _handle(command.statement_handle)["id"]):
                 return CANCELLED
         return NOT_CANCELLABLE
 
@@ -274,7 +227,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
                 return pa.Table.from_pylist([{"table_type": answers.TABLE}], schema=answers.TABLE_TYPES)
             case "CommandGetExportedKeys" | "CommandGetImportedKeys" | "CommandGetCrossReference":
                 return answers.FOREIGN_KEYS.empty_table()
-        with self._open(principal) as sql:
+        with self._looks.slot(), self._open(principal) as sql:
             found = sql.tables()
         match name:
             case "CommandGetDbSchemas":
@@ -287,10 +240,20 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
         raise UsageError(f"{name} is not answered: this server only reads")
 
 
-def _principal(context: Any) -> Principal:
-    login = context.get_middleware(_AUTH)
-    assert isinstance(login, _Login)
-    return login.principal
+def _one_row(reader: Any) -> list[Any]:
+    """The values of the one row that a client sends; of more, no more is read. Raises: UsageError."""
+    rows: list[pa.RecordBatch] = []
+    for chunk in reader:
+        if chunk.data is not None and chunk.data.num_rows:
+            rows.append(chunk.data)
+        if sum(batch.num_rows for batch in rows) > 1:
+            break
+    count = sum(batch.num_rows for batch in rows)
+    if count != 1:
+        raise UsageError(f"parameters are bound as one row, and there are {count or 'none'}{' or more' * (count > 1)}")
+    if rows[0].nbytes > VALUES_BYTES_MAX:
+        raise UsageError(f"the values of parameters have {VALUES_BYTES_MAX:,} bytes at most")
+    return [column[0].as_py() for column in rows[0].columns]
 
 
 def _told(rows: Rows) -> Iterator[pa.RecordBatch]:
@@ -298,16 +261,36 @@ def _told(rows: Rows) -> Iterator[pa.RecordBatch]:
         yield from rows
 
 
+def _handle(data: bytes) -> dict[str, str]:
+    """What a ticket of a query holds. Raises: NotFlightSql for one that no server of ours made."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise messages.NotFlightSql("the ticket is none of this server") from error
+    is_ours = isinstance(found, dict) and set(found) in ({"id", "sql"}, {"id", "prepared"})
+    if not is_ours or not all(isinstance(value, str) for value in found.values()) or len(found["id"]) > ID_MAX:
+        raise messages.NotFlightSql("the ticket is none of this server")
+    return dict(found)
+
+
 @contextmanager
 def _as_flight() -> Iterator[None]:
-    """Errors with the status that clients know."""
+    """Errors with the status that clients know.
+
+    Those of PyArrow's Flight alone are passed on by their message. Of all others it sends the trace along, with those
+    of their causes: files of this machine, and what drivers say of other servers.
+    """
     try:
         yield
+    except fl.FlightError:
+        raise
     except TryAgain as error:
         raise fl.FlightUnavailableError(str(error)) from error
     except QueryTooSlow as error:
         raise fl.FlightTimedOutError(str(error)) from error
-    except (UsageError, messages.NotFlightSql, json.JSONDecodeError, KeyError) as error:
-        raise pa.ArrowInvalid(str(error)) from error
-    except HarnessError as error:
+    except (HarnessError, messages.NotFlightSql) as error:
         raise fl.FlightServerError(str(error)) from error
+    except Exception as error:
+        number = secrets.token_hex(8)
+        log.exception("serve.broken", table=None, id=number, route="flight")
+        raise fl.FlightServerError(f"an unexpected error; the server's log has more under the id {number}") from error

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import to_json
-from harness_pipelines.show.rows import json_rows, table_lines, text_lines, write
+from harness_pipelines.show.rows import json_rows, json_values, table_lines, text_lines, write
 
 ID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
 SCHEMA = pa.schema(
@@ -145,3 +146,51 @@ def test_a_short_float_has_its_own_digits_not_those_of_a_double():
     rows = pa.table({"f": pa.array([3.14], pa.float32()), "l": pa.array([[0.1]], pa.list_(pa.float32()))})
 
     assert list(json_rows(rows)) == [{"f": 3.14, "l": [0.1]}]
+
+
+NESTED = pa.map_(pa.string(), pa.list_(pa.struct([("day", pa.date32()), ("by", pa.map_(pa.int32(), pa.float32()))])))
+FAR = 200_000_000  #: days: no year that Python has
+
+
+def test_values_inside_of_others_are_those_of_a_column_whatever_part_of_it_is_asked_for():
+    values = [
+        [("a", [{"day": FAR, "by": [(1, 0.1), (2, math.nan)]}, None, {"day": None, "by": None}])],
+        None,
+        [],
+        [("b", None), ("c", [])],
+        [("d", [{"day": 0, "by": [(7, None)]}])],
+    ]
+    column = pa.array(values, NESTED)
+    found = json_values(column)
+    assert found[0]["a"][0]["by"] == {"1": 0.1, "2": "NaN"}
+    assert found[0]["a"][1:] == [None, {"day": None, "by": None}]
+    assert found[1:] == [None, {}, {"b": None, "c": []}, {"d": [{"day": "1970-01-01", "by": {"7": None}}]}]
+    for low in range(len(values)):
+        for size in range(len(values) - low + 1):
+            assert json_values(column.slice(low, size)) == found[low : low + size]
+    assert json_values(pa.chunked_array([column, column.slice(3)])) == [*found, *found[3:]]
+
+
+def test_what_only_other_engines_make_is_written_in_every_form_or_refused_by_name():
+    rows = pa.table(
+        {
+            "took": pa.array([pa.MonthDayNano([1, 2, 3_500_000_000]), None]),
+            "none": pa.nulls(2),
+            "two": pa.array([[1, 2], None], pa.list_(pa.int32(), 2)),
+        }
+    )
+    assert [row["took"] for row in json_rows(rows)] == ["P1M2DT3.5S", None]
+    assert "P1M2DT3.5S" in table_lines(rows)[2]
+    for form, said in (("csv", b'"P1M2DT3.5S",,"[1,2]"'), ("json", b'"took":"P1M2DT3.5S"')):
+        sink = io.BytesIO()
+        write(rows.to_reader(), form, sink)
+        assert said in sink.getvalue()
+    with pytest.raises(UsageError, match="VARCHAR"):
+        write(rows.to_reader(), "parquet", io.BytesIO())
+
+
+def test_a_struct_whose_fields_have_one_name_is_a_list():
+    kind = pa.struct([pa.field("", pa.int64()), pa.field("", pa.int64())])
+    one = pa.array([1], pa.int64())
+    column = pa.StructArray.from_arrays([one, one], fields=list(kind))
+    assert json_values(column) == [[1, 1]]

@@ -12,15 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
+from structlog.testing import capture_logs
 
 from harness_pipelines.engines.duckdb.session import Limits, Session
 from harness_pipelines.engines.duckdb.tables import TableDataset
+from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection
 from harness_pipelines.serve.auth import KnownTokens, Principal
 from harness_pipelines.serve.flight import messages
-from harness_pipelines.serve.flight.server import STRANGERS_MAX, FlightSqlServer, _Logins
+from harness_pipelines.serve.flight.answers import like
+from harness_pipelines.serve.flight.logins import STRANGERS_MAX, FlightLogins
+from harness_pipelines.serve.flight.server import FlightSqlServer
 from harness_pipelines.serve.logins import LoginsFull
+from harness_pipelines.serve.strangers import Strangers
 from harness_pipelines.spec.arrow import to_arrow
 from harness_pipelines.spec.predicate import TRUE
 from harness_pipelines_tests.producer import wait_until
@@ -193,7 +198,7 @@ def test_strangers_wait_for_each_other_and_hold_up_nobody_whose_token_was_good()
             return super().check(secrets)
 
     slow = Slow()
-    logins = _Logins(KnownTokens(slow, known_s=0.0))  # no answer is good for the next call
+    logins = FlightLogins(KnownTokens(slow, known_s=0.0))  # no answer is good for the next call
     assert logins._principal("all") is not None
     with ThreadPoolExecutor(2 * STRANGERS_MAX) as pool:
         waiting = [pool.submit(logins._principal, f"wrong-{n}") for n in range(2 * STRANGERS_MAX)]
@@ -217,7 +222,7 @@ def test_a_login_sees_its_tables_alone(serve):
     names = client.ask("CommandGetTables").column("db_schema_name").to_pylist()
     assert names == ["shop", "shop"]
     assert client.ask("CommandGetDbSchemas").column("db_schema_name").to_pylist() == ["shop"]
-    with pytest.raises(pa.ArrowInvalid):
+    with pytest.raises(fl.FlightServerError):
         client.ask("CommandStatementQuery", query="SELECT * FROM hr.orders")
 
 
@@ -253,7 +258,7 @@ def test_a_prepared_statement_takes_parameters_and_belongs_to_its_login(serve):
         client.bind(handle, pa.table({"1": ["'; DROP"], "2": [number]}))
         found = client.ask("CommandPreparedStatementQuery", prepared_statement_handle=handle)
         assert found.to_pydict() == {"id": [number], "word": ["'; DROP"]}
-    with pytest.raises(pa.ArrowInvalid, match="one row"):
+    with pytest.raises(fl.FlightServerError, match="one row"):
         client.bind(handle, pa.table({"1": ["a", "b"], "2": [1, 2]}))
     with pytest.raises(fl.FlightServerError, match="not known"):
         Client(port, "shop").ask("CommandPreparedStatementQuery", prepared_statement_handle=handle)
@@ -268,14 +273,14 @@ def test_a_prepared_statement_takes_parameters_and_belongs_to_its_login(serve):
 @pytest.mark.parametrize(
     "sql", ["SELECT nme FROM shop.orders", "DROP TABLE x", "SELECT * FROM read_csv('/etc/passwd')", "SELEC"]
 )
-def test_wrong_and_hostile_sql_is_an_invalid_argument(serve, sql):
+def test_wrong_and_hostile_sql_is_refused(serve, sql):
     client = Client(serve())
-    with pytest.raises(pa.ArrowInvalid):
+    with pytest.raises(fl.FlightServerError):
         client.info("CommandStatementQuery", query=sql)
-    with pytest.raises(pa.ArrowInvalid):
+    with pytest.raises(fl.FlightServerError):
         client.prepare(sql)
     ticket = messages.packed("TicketStatementQuery", statement_handle=b'{"id": "1", "sql": "%s"}' % sql.encode())
-    with pytest.raises(pa.ArrowInvalid):
+    with pytest.raises(fl.FlightServerError):
         client.flight.do_get(fl.Ticket(ticket), client.options).read_all()
 
 
@@ -287,7 +292,7 @@ def test_what_writes_and_what_is_no_flight_sql_is_refused(serve):
         lambda: client.flight.get_flight_info(fl.FlightDescriptor.for_command(b"\xff"), client.options),
         lambda: client.flight.do_get(fl.Ticket(b"nothing"), client.options).read_all(),
     ):
-        with pytest.raises(pa.ArrowInvalid):
+        with pytest.raises(fl.FlightServerError):
             call()
 
 
@@ -305,6 +310,174 @@ def test_a_query_is_cancelled_by_its_login_alone_and_gives_its_place_back(serve)
             stream.read_chunk()
     assert client.act("CancelFlightInfo", body) == [b"\x08\x03"]
     assert client.ask("CommandStatementQuery", query="SELECT 1 AS a").num_rows == 1
+
+
+def test_a_query_that_has_no_row_yet_is_cancelled_and_ends_with_the_server(serve):
+    port = serve(queries_max=1)
+    client = Client(port)
+    info = client.info("CommandStatementQuery", query="SELECT sum(i) FROM range(1000000000000) t(i)")
+    body = b"\x0a" + _varint(len(info.serialize())) + info.serialize()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: Client(port).open(info).read_all())
+        wait_until(lambda: client.act("CancelFlightInfo", body) == [b"\x08\x01"], "it runs, and is cancelled")
+        with pytest.raises(fl.FlightError, match="cancelled"):
+            asked.result(60)
+    assert client.ask("CommandStatementQuery", query="SELECT 1 AS a").num_rows == 1
+
+
+def test_a_ticket_that_is_used_twice_at_once_is_two_queries_that_are_both_cancelled(serve):
+    client = Client(serve(queries_max=2))
+    info = client.info("CommandStatementQuery", query=LONG)
+    streams = [client.open(info), client.open(info)]
+    for stream in streams:
+        stream.read_chunk()
+    body = b"\x0a" + _varint(len(info.serialize())) + info.serialize()
+    assert client.act("CancelFlightInfo", body) == [b"\x08\x01"]
+    for stream in streams:
+        with pytest.raises(fl.FlightError, match="cancelled"):
+            while True:
+                stream.read_chunk()
+
+
+def test_looking_for_the_columns_of_a_query_waits_for_no_running_one_and_runs_nothing(serve):
+    client = Client(serve(queries_max=1, wait_s=0.2))
+    stream = client.open(client.info("CommandStatementQuery", query=LONG))
+    stream.read_chunk()
+    for sql in (f"EXPLAIN ANALYZE {LONG}", f"SELECT sum(i) FROM ({LONG});;"):
+        assert client.info("CommandStatementQuery", query=sql).schema.names
+        assert client.prepare(sql).prepared_statement_handle
+    stream.cancel()
+
+
+FORGED = (
+    b"", b"[]", b"1", b"null", b"\xff", b"[" * 10_000,
+    b'{"id": "a"}', b'{"sql": "SELECT 1"}', b'{"id": [], "sql": "SELECT 1"}', b'{"id": "a", "sql": null}',
+    b'{"id": "a", "prepared": 3}', b'{"id": "a", "prepared": "\xc3\xa9!"}', b'{"id": "a", "prepared": "\\ud800"}',
+    b'{"id": "a", "sql": "\\ud800"}', b'{"id": "a", "sql": "SELECT 1", "more": "b"}',
+    b'{"id": "%s", "sql": "SELECT 1"}' % (b"x" * 1000),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("handle", FORGED, ids=range(len(FORGED)))
+def test_a_forged_ticket_is_refused_and_no_error_shows_what_runs_here(serve, handle):
+    client = Client(serve())
+    ticket = fl.Ticket(messages.packed("TicketStatementQuery", statement_handle=handle))
+    with pytest.raises(fl.FlightServerError) as wrong:
+        client.flight.do_get(ticket, client.options).read_all()
+    assert not [word for word in ("Traceback", "File ", "unexpected") if word in str(wrong.value)]
+
+
+def test_no_error_of_a_call_shows_a_trace(serve, monkeypatch):
+    client = Client(serve())
+    handle = client.prepare("SELECT ?").prepared_statement_handle
+    command = messages.packed("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+    calls = [
+        lambda: client.info("CommandStatementQuery", query="SELEC"),
+        lambda: client.prepare("SELECT $a"),
+        lambda: client.act("CreatePreparedStatement", messages.packed("CommandGetCatalogs")),
+        lambda: client.act("ClosePreparedStatement", messages.packed("CommandGetCatalogs")),
+        lambda: client.act("CancelQuery", messages.packed("ActionCancelQueryRequest", info=b"x")),
+        lambda: client.act("CancelFlightInfo", b"\x0a\x01x"),
+        lambda: client.act("Other", b""),
+        lambda: client.bind(handle, pa.table({"a": [1, 2]})),
+        lambda: client.bind(handle, pa.table({"a": ["x" * (2 << 20)]})),
+        lambda: client.flight.get_flight_info(fl.FlightDescriptor.for_path("a"), client.options),
+        lambda: client.flight.get_flight_info(fl.FlightDescriptor.for_command(command), client.options),
+    ]
+    for call in calls:
+        with pytest.raises(fl.FlightServerError) as wrong:
+            call()
+        assert "Traceback" not in str(wrong.value)
+        assert "unexpected" not in str(wrong.value)
+
+    def broken(*_: object) -> None:
+        raise ValueError("postgresql://reader@10.9.8.7")
+
+    monkeypatch.setattr(FakeSql, "schema", broken)
+    with capture_logs() as logs, pytest.raises(fl.FlightServerError, match="unexpected error") as unknown:
+        client.info("CommandStatementQuery", query="SELECT 1")
+    assert "10.9.8.7" not in str(unknown.value)
+    [line] = [line for line in logs if line["event"] == "serve.broken"]
+    assert str(line["id"]) in str(unknown.value)
+
+
+class Away(Tokens):
+    """The ledger cannot be asked, and says where it is."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def check(self, secrets: Sequence[str]) -> list[Principal | None]:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TryAgain("10.9.8.7:5432 does not answer harness_reader"), fl.FlightUnavailableError),
+        (HarnessError("10.9.8.7:5432 has no role harness_reader"), fl.FlightInternalError),
+    ],
+)
+def test_a_stranger_learns_nothing_of_what_is_behind_the_server(error, kind):
+    logins = FlightLogins(KnownTokens(Away(error)))
+    with pytest.raises(kind) as told:
+        logins.start_call(_Call(), {"authorization": ["Bearer x"]})
+    assert "10.9.8.7" not in str(told.value)
+    assert "harness_reader" not in str(told.value)
+    assert told.value.__cause__ is None
+
+
+def test_a_flood_of_strangers_makes_a_line_at_once_and_one_a_minute():
+    later: list[Callable[[], None]] = []
+    strangers = Strangers(later=lambda seconds, call: later.append(call))
+    logins = FlightLogins(KnownTokens(Tokens()), strangers)
+
+    def flood(count: int) -> None:
+        for _ in range(count):
+            with pytest.raises(fl.FlightUnauthenticatedError):
+                logins.start_call(_Call(), {"user-agent": ["a\nb"]})
+
+    with capture_logs() as logs:
+        flood(500)
+        later.pop()()
+        flood(500)
+        later.pop()()
+        later.pop()()
+        flood(1)
+    assert [line["event"] for line in logs] == [
+        "serve.unknown", "serve.unknown_more", "serve.unknown_more", "serve.unknown"
+    ]  # fmt: skip
+    assert [line["requests"] for line in logs[1:3]] == [499, 500]
+    assert logs[0]["agent"] == "a\\nb"
+
+
+class _Call:
+    method = "DO_GET"
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "is_like"),
+    [
+        ("orders", None, True),
+        ("orders", "%", True),
+        ("orders", "or%s", True),
+        ("orders", "%d_r%", True),
+        ("orders", "o%x", False),
+        ("orders", "order", False),
+        ("orders", "orders_", False),
+        ("a_b", "a\\_b", True),
+        ("axb", "a\\_b", False),
+        ("a%", "a\\%", True),
+        ("a\\", "a\\\\", True),
+        ("", "", True),
+        ("", "%%", True),
+        ("a.b", "a_b", True),
+        ("a" * 255, "%a" * 200 + "b", False),
+        ("a" * 255, "%_" * 200 + "a%", True),
+    ],
+)
+def test_a_pattern_is_that_of_sql_and_takes_no_time(name, pattern, is_like):
+    assert like(name, pattern) is is_like
 
 
 def test_only_so_many_queries_run_at_once(serve):

@@ -97,6 +97,30 @@ def test_what_is_no_request_gets_no_trace_and_harms_no_other(catalog: MemoryCata
         assert ask(url).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET x[y HTTP/1.1\r\nhost: localhost",
+        b"GET /v1/config HTTP/1.1\r\nhost: ::1]",
+        b"GET /v1/config HTTP/1.1\r\nhost: [::1]]",
+        b"GET ?a HTTP/1.1\r\nhost: localhost",
+        b"OPTIONS * HTTP/1.1\r\nhost: localhost",
+        b"GET http://[ HTTP/1.1\r\nhost: localhost",
+        b"GET /v1/config HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer \xff\xfe",
+        b"GET /v1/config HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic %%%",
+    ],
+)
+def test_what_makes_no_address_is_a_stranger_as_all_others(catalog: MemoryCatalog, head: bytes):
+    with served(catalog) as (url, _), capture_logs() as logs:
+        for _ in range(3):
+            with connected(url) as client:
+                client.sendall(head + b"\r\nconnection: close\r\n\r\n")
+                said = b"".join(iter(lambda: client.recv(65536), b""))
+            assert said.startswith((b"HTTP/1.1 401", b"HTTP/1.1 403")), said
+    assert [line["event"] for line in logs if line["event"] != "serve.unknown"] == []
+    assert len(logs) <= 1, "a flood of them makes no more lines"
+
+
 def test_a_head_of_a_request_without_an_end_is_refused(catalog: MemoryCatalog):
     with served(catalog) as (url, _), connected(url) as client:
         client.sendall(b"GET /" + b"x" * 80_000)
