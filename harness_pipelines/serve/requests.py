@@ -55,7 +55,7 @@ class Asked:
 
 def parts_of(request: Request) -> list[str]:
     """The parts of the path, each decoded alone, so that a name may have a slash. Raises: Refused."""
-    path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    path: bytes = request.scope.get("raw_path") or request.url.path.encode()
     parts = path.strip(b"/").split(b"/")
     try:
         return [unquote_to_bytes(part).decode() for part in parts]

@@ -43,8 +43,7 @@ class Strangers:
 
     def came(self, request: Request, *, why: str) -> None:
         """One came without a token, with a wrong one, or while tokens could not be looked up. *why* is a constant."""
-        # `request.url` cannot be read where a stranger sent a host or a path that makes no address.
-        self.came_from(place_of(request), why=why, path=shown(request.scope["path"]))
+        self.came_from(place_of(request), why=why, path=shown(request.url.path))
 
     def came_from(self, place: Mapping[str, str], *, why: str, **said: str) -> None:
         """The same for a call that is no request of HTTP; *said* is what the line of the first one has besides."""

@@ -182,7 +182,7 @@ def test_a_flood_makes_one_line_at_once_and_one_a_minute():
         strangers.came(request(), why="no token")
         assert len(logged) == 2, "the next minute has begun"
         await until(lambda: len(logged) == 3)
-        await until(lambda: strangers._timer is None)  # a quiet minute is over
+        await until(lambda: not strangers._is_summing)  # a quiet minute is over
         strangers.came(request(), why="no token")
 
     with capture_logs() as logged:
