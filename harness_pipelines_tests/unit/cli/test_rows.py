@@ -8,6 +8,7 @@ import math
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -153,7 +154,7 @@ FAR = 200_000_000  #: days: no year that Python has
 
 
 def test_values_inside_of_others_are_those_of_a_column_whatever_part_of_it_is_asked_for():
-    values = [
+    values: list[Any] = [
         [("a", [{"day": FAR, "by": [(1, 0.1), (2, math.nan)]}, None, {"day": None, "by": None}])],
         None,
         [],
