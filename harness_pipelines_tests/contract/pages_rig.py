@@ -14,6 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import duckdb
+import duckdb_extension_avro  # type: ignore[import-untyped]  # only shared libraries
+import duckdb_extension_httpfs  # type: ignore[import-untyped]
+import duckdb_extension_iceberg  # type: ignore[import-untyped]
+
 import harness_pipelines as hp
 from harness_pipelines.chaos.processes import environment
 from harness_pipelines_tests.contract.cut_rig import CutWorld
@@ -24,7 +29,7 @@ from harness_pipelines_tests.page_code import ENGINES, ROOT, blocks
 
 ORDERS, LAKE, NEWEST = 1237, 411, 733  #: rows of an append table, those in the lake, the last offset of a keyed one
 RUN_S = 300.0
-_SHIM = '#!/usr/bin/env bash\nPYTHONPATH="{root}" exec "{python}" -m {module} "$@"\n'
+_HARNESS = '#!/usr/bin/env bash\nPYTHONPATH="{root}" exec "{python}" -m harness_pipelines.cli.main "$@"\n'
 
 
 @dataclass
@@ -47,7 +52,7 @@ class Shop:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HARNESS_")}
         inherited = environment(self.served.settings, **self.variables)
         ours = {name: value for name, value in inherited.items() if name.startswith("HARNESS_")}
-        return {**kept, **ours, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        return {**kept, **ours, "HOME": str(self.folder), "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
 
     def ran(self, *command: str, text: str | None = None, **more: str) -> str:
         """Both outputs of *command*. Raises: AssertionError if it fails."""
@@ -87,13 +92,28 @@ def shop_of(rig: RealRig, folder: Path) -> Iterator[Shop]:
             "HARNESS_TOKEN": served.token,
             "HARNESS_FLIGHT": served.flight.partition("://")[2],
         }
-        shop = Shop(served, folder, variables)
-        for name, module in {"harness": "harness_pipelines.cli.main", "python": "runpy"}.items():
-            if name == "harness":
-                shim = folder / "bin" / name
-                shim.parent.mkdir(exist_ok=True)
-                shim.write_text(_SHIM.format(root=ROOT, python=sys.executable, module=module))
-                shim.chmod(0o755)
-        yield shop
+        _make_home(folder)
+        yield Shop(served, folder, variables)
     orders.stores.close()
     customers.stores.close()
+
+
+def _make_home(folder: Path) -> None:
+    """What a reader has installed: `harness`, and the extensions of DuckDB, which `INSTALL` finds there."""
+    program = folder / "bin" / "harness"
+    program.parent.mkdir()
+    program.write_text(_HARNESS.format(root=ROOT, python=sys.executable))
+    program.chmod(0o755)
+    (folder / ".duckdb" / "extensions").mkdir(parents=True)
+    for extension in (duckdb_extension_httpfs, duckdb_extension_avro, duckdb_extension_iceberg):
+        [library] = Path(extension.__file__).parent.rglob("*.duckdb_extension")
+        version = folder / ".duckdb" / "extensions" / library.parent.name / _platform()
+        version.mkdir(parents=True, exist_ok=True)
+        (version / library.name).symlink_to(library)
+
+
+def _platform() -> str:
+    with duckdb.connect() as connection:
+        found = connection.execute("PRAGMA platform").fetchone()
+    assert found is not None
+    return str(found[0])
