@@ -42,7 +42,7 @@ class Flink:
         self._process, self._log = process, log
 
     def query(self, sql: str) -> pa.Table:
-        """The rows of *sql*: whole numbers and truth values as such, all others as Java's text. Raises: FlinkRefused."""
+        """The rows of *sql*: whole numbers and truth values as such, others as text of Java. Raises: FlinkRefused."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b64encode(sql.encode()).decode() + "\n")

@@ -6,7 +6,6 @@ Python, text that its reader replaces in other languages.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -40,6 +39,11 @@ class Shop:
     folder: Path  #: where programs of pages run
     variables: Mapping[str, str] = field(default_factory=dict)  #: those that pages name
 
+    @property
+    def extensions(self) -> Path:
+        """The folder of DuckDB's extensions."""
+        return self.folder / ".duckdb" / "extensions"
+
     def filled(self, text: str) -> str:
         """*text* with the values of the variables in place of their names."""
         for name, value in self.variables.items():
@@ -48,11 +52,9 @@ class Shop:
         return text
 
     def environment(self) -> dict[str, str]:
-        """What a reader of a page has, and nothing of this process's."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HARNESS_")}
-        inherited = environment(self.served.settings, **self.variables)
-        ours = {name: value for name, value in inherited.items() if name.startswith("HARNESS_")}
-        return {**kept, **ours, "HOME": str(self.folder), "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        """What a reader of a page has."""
+        found = environment(self.served.settings, **self.variables)
+        return {**found, "HOME": str(self.folder), "PATH": f"{self.folder / 'bin'}:{found['PATH']}"}
 
     def ran(self, *command: str, text: str | None = None, **more: str) -> str:
         """Both outputs of *command*. Raises: AssertionError if it fails."""
@@ -65,11 +67,11 @@ class Shop:
 
     def in_python(self, page: str) -> str:
         """What the Python of a page says, as one program."""
-        return self.ran(sys.executable, "-c", "\n".join(blocks(ENGINES / page, "python")))
+        return self.ran(sys.executable, "-c", "\n".join(blocks(ENGINES / f"{page}.md", "python")))
 
     def in_shell(self, page: str) -> str:
         """What the commands of a page say, as one script."""
-        return self.ran("bash", "-euo", "pipefail", "-c", "\n".join(blocks(ENGINES / page, "sh")))
+        return self.ran("bash", "-euo", "pipefail", "-c", "\n".join(blocks(ENGINES / f"{page}.md", "sh")))
 
 
 @contextmanager

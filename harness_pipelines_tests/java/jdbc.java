@@ -28,14 +28,16 @@ public final class jdbc {
         }
     }
 
-    private static void print(ResultSet rows) throws SQLException {
-        int columns = rows.getMetaData().getColumnCount();
-        while (rows.next()) {
-            StringBuilder line = new StringBuilder();
-            for (int i = 1; i <= columns; i++) {
-                line.append(i == 1 ? "" : "\t").append(rows.getString(i));
+    private static void print(ResultSet found) throws SQLException {
+        try (ResultSet rows = found) { // the driver's connection fails to close while one is open
+            int columns = rows.getMetaData().getColumnCount();
+            while (rows.next()) {
+                StringBuilder line = new StringBuilder();
+                for (int i = 1; i <= columns; i++) {
+                    line.append(i == 1 ? "" : "\t").append(rows.getString(i));
+                }
+                System.out.println(line);
             }
-            System.out.println(line);
         }
     }
 }
