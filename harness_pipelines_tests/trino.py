@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from harness_pipelines.services.state import LOOPBACK, free_ports
+from harness_pipelines_tests.maven import unpacked
 from harness_pipelines_tests.newer_java import newer_java
 from harness_pipelines_tests.producer import wait_until
 
 VERSION = "476"
 ARTIFACT = f"io.trino:trino-server:{VERSION}:tar.gz"
-MAVEN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack"
 OLDEST_JAVA = 24
 START_S, QUERY_S = 300.0, 120.0
 CONFIG = """\
@@ -115,7 +115,7 @@ def program(jars: Path) -> Path:
     kept = jars.parent / "trino"
     folder = kept / f"trino-server-{VERSION}"
     if not folder.exists():
-        subprocess.run(["mvn", "-B", "-q", MAVEN, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={kept}"], check=True)
+        unpacked(ARTIFACT, kept)
     return folder
 
 

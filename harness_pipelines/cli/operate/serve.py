@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from harness_pipelines.cli.common import duration, opened
 from harness_pipelines.cli.operate.serve_flight import FlightOptions, flight_options, flight_serving
+from harness_pipelines.cli.operate.serve_sources import sources
 from harness_pipelines.cli.operate.serve_token import token
 from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import emit, json_option, note
@@ -116,6 +117,7 @@ def serve(ctx: click.Context, /, log_file: Path | None, json_target: str | None,
       harness serve --host 0.0.0.0 --behind-proxy --keep 2h
       harness serve --flight 31337
       harness serve token create trino --tables 'shop.*' --expires 90d
+      harness serve sources > models/sources.yml
     """
     if ctx.invoked_subcommand is not None:
         _check_no_options(ctx)
@@ -147,6 +149,7 @@ def serve(ctx: click.Context, /, log_file: Path | None, json_target: str | None,
         raise KeyboardInterrupt
 
 
+serve.add_command(sources)
 serve.add_command(token)
 
 
