@@ -1,9 +1,9 @@
 """From produced to visible in a SELECT of an engine, beside the table of a peer that commits each second.
 
-An engine selects the rows above the last offsets that it has seen, and again as soon as it has the answer. How old the
-state of an answer is does not depend on how long the engine takes: for each SELECT it is the time from the
-acknowledgement of the first record that its answer lacks to the moment when it was sent. That and the time of the SELECT
-itself is what a user waits who sends one at some moment.
+An engine selects the rows above the last offsets that it has seen, and again as soon as it has the answer. The wait of
+a SELECT is the time from the acknowledgement of the first record that its answer lacks to the moment when it was sent,
+plus the time that it took: how old a record is at most when a SELECT that is sent at any moment returns it. So the wait
+does not grow with the pause between two SELECTs, as the age of a record does that came while another one ran.
 """
 
 from __future__ import annotations

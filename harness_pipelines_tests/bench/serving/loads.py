@@ -1,4 +1,4 @@
-"""How long a load of a table takes over HTTP: unchanged, with new rows, cold, and of keyed tables; and loads a second."""
+"""Seconds of a load of a table over HTTP: unchanged, with new rows, cold, and of keyed tables; and loads a second."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from harness_pipelines.drivers.object_stores.clients import spark_options
 from harness_pipelines.engines.spark.session import catalog_options
 from harness_pipelines_tests.bench.base import Run
-from harness_pipelines_tests.bench.peer import CATALOG, NAMESPACE, PeerTable
+from harness_pipelines_tests.bench.peer import CATALOG, PeerTable
 from harness_pipelines_tests.bench.serving.client import server
 from harness_pipelines_tests.engines import duckdb_with_iceberg
 from harness_pipelines_tests.integration.serve.server import Served

@@ -134,7 +134,7 @@ class Filled:
             self._commit(ids[part], rounds[part])
 
     def _commit(self, ids: Ids, rounds: Ids, *, is_loaded: bool = False) -> None:
-        """Rows of one commit; of those that are loaded to the lake only the offsets, as of records that are filtered."""
+        """Rows of one commit; of those that the lake has only the offsets, as of records that a filter leaves out."""
         taken = []
         for p, mine in self._of_partitions(ids):
             rows = self._rows(ids[mine], rounds[mine], partition=p)
