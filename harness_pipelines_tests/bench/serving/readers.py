@@ -137,16 +137,16 @@ def _rest(served: Served, warehouse: str) -> dict[str, str]:
 def _jdbc(run: Run) -> dict[str, str]:
     """The catalog that peers commit to."""
     stores = run.harness.stores
-    told = catalog_options(stores.dsn, warehouse=f"{stores.warehouse}/bench_peer")
+    options = catalog_options(stores.dsn, warehouse=f"{stores.warehouse}/bench_peer")
     return {
         "iceberg.catalog.type": "jdbc",
         "iceberg.jdbc-catalog.driver-class": "org.postgresql.Driver",
-        "iceberg.jdbc-catalog.connection-url": f"{told['uri']}&options={quote(told['jdbc.options'], safe='')}",
-        "iceberg.jdbc-catalog.connection-user": told["jdbc.user"],
-        "iceberg.jdbc-catalog.connection-password": told["jdbc.password"],
+        "iceberg.jdbc-catalog.connection-url": f"{options['uri']}&options={quote(options['jdbc.options'], safe='')}",
+        "iceberg.jdbc-catalog.connection-user": options["jdbc.user"],
+        "iceberg.jdbc-catalog.connection-password": options["jdbc.password"],
         "iceberg.jdbc-catalog.catalog-name": CATALOG,
-        "iceberg.jdbc-catalog.schema-version": told["jdbc.schema-version"],
-        "iceberg.jdbc-catalog.default-warehouse-dir": told["warehouse"],
+        "iceberg.jdbc-catalog.schema-version": options["jdbc.schema-version"],
+        "iceberg.jdbc-catalog.default-warehouse-dir": options["warehouse"],
     }
 
 
