@@ -22,7 +22,7 @@ from harness_pipelines_tests.bench import engines
 from harness_pipelines_tests.bench.base import Run
 from harness_pipelines_tests.bench.freshness import Seen
 from harness_pipelines_tests.bench.records import value
-from harness_pipelines_tests.bench.serving import freshness, loads, queries
+from harness_pipelines_tests.bench.serving import freshness, loads, queries, readers
 from harness_pipelines_tests.bench.serving.client import repeated
 from harness_pipelines_tests.bench.serving.freshness import Select, Watched
 from harness_pipelines_tests.bench.serving.readers import Reader
@@ -145,7 +145,10 @@ def test_a_table_that_is_filled_without_kafka_has_its_rows_in_all_tiers(run: Run
 
 @pytest.mark.long
 @pytest.mark.filterwarnings(PARQUET)
-def test_the_bench_measures_what_needs_neither_kafka_nor_spark(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_the_bench_measures_what_needs_neither_kafka_nor_spark(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(readers, "JARS", tmp_path / "jars")  # where no Trino is
     for module, name, size in (
         (loads, "QUICK_BUFFERED", 500), (loads, "QUICK_KEYS", 4_000), (loads, "QUICK_HOT", 2_000), (loads, "COLD", 1),
         (queries, "QUICK_ROWS", 4_000),
@@ -153,7 +156,7 @@ def test_the_bench_measures_what_needs_neither_kafka_nor_spark(run: Run, monkeyp
         monkeypatch.setattr(module, name, size)
     figures = [
         figure
-        for group in ("loads", "keyed", "hot", "bytes", "flight", "queries", "freshness_spark")
+        for group in ("loads", "keyed", "hot", "bytes", "flight", "queries", "freshness_spark", "freshness_trino")
         for figure in engines.FIGURES[group](run)
     ]
     found = {one.figure: one for one in figures}
