@@ -13,7 +13,7 @@ from harness_pipelines_tests.bench.serving.client import server
 from harness_pipelines_tests.bench.serving.queries import append_tables
 from harness_pipelines_tests.integration.serve.server import Served
 
-TIMES = 5
+TIMES = 3
 
 
 def measure(run: Run) -> Sequence[Figure]:

@@ -18,8 +18,8 @@ ROWS, QUICK_ROWS, FILES = 4_000_000, 40_000, 16
 HOT = 0.01  #: of the rows are above the batch view
 TIMES = 11
 SQL = (
-    "SELECT status, count(*) AS n, sum(amount) AS amount, min(customer) AS low, max(at) AS latest "
-    "FROM {} GROUP BY status ORDER BY status"
+    "SELECT status, count(*) AS n, sum(amount) AS amount, min(customer) AS low, max(t.at) AS latest "
+    "FROM {} t GROUP BY status ORDER BY status"
 )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from harness_pipelines.drivers.object_stores.clients import spark_options
 from harness_pipelines.engines.spark.session import catalog_options
+from harness_pipelines.spec.locations import local_path
 from harness_pipelines_tests.bench.base import Run
 from harness_pipelines_tests.bench.peer import CATALOG, PeerTable
 from harness_pipelines_tests.bench.serving.client import server
@@ -76,7 +77,7 @@ def duckdb(run: Run, served: Served) -> Iterator[Reader]:
             query=lambda sql: connection.execute(sql).to_arrow_table(),
             fresh=lambda table: f"fresh.{table}",
             lake=lambda table: f"lake.{table}",
-            peer=lambda peer: f"iceberg_scan('{peer.pointer()}')",
+            peer=lambda peer: f"iceberg_scan('{_plain(peer.pointer())}')",
         )
 
 
@@ -87,7 +88,7 @@ def spark(run: Run, served: Served) -> Iterator[Reader]:
     for warehouse, name in names.items():
         options = {
             "": "org.apache.iceberg.spark.SparkCatalog", "type": "rest", "uri": served.url, "token": served.token,
-            "warehouse": warehouse, "cache-enabled": "false",
+            "cache-enabled": "false", **({"warehouse": warehouse} if warehouse else {}),
             **spark_options(run.harness.stores.warehouse, run.harness.settings.s3),
         }  # fmt: skip
         for word, value in options.items():
@@ -134,10 +135,14 @@ def _rest(served: Served, warehouse: str) -> dict[str, str]:
     }
 
 
+def _plain(metadata: str) -> str:
+    return local_path(metadata) or metadata
+
+
 def _jdbc(run: Run) -> dict[str, str]:
-    """The catalog that peers commit to."""
+    """The catalog that peers commit to; its sessions are not ended for being idle, which Trino would not expect."""
     stores = run.harness.stores
-    options = catalog_options(stores.dsn, warehouse=f"{stores.warehouse}/bench_peer")
+    options = catalog_options(stores.dsn, warehouse=f"{stores.warehouse}/bench_peer", idle_s=0)
     return {
         "iceberg.catalog.type": "jdbc",
         "iceberg.jdbc-catalog.driver-class": "org.postgresql.Driver",
