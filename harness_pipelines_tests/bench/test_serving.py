@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -88,6 +88,31 @@ def test_an_answer_without_rows_has_columns_of_whole_numbers():
     seen = Seen({0: 5, 1: 7})
     seen.take(found, at=1.0)
     assert seen.next == {0: 5, 1: 7}
+
+
+class Finished:
+    """A producer that has ended."""
+
+    running = False
+
+    def stop(self) -> dict[int, Produced]:
+        return {0: produced([1, 2, 3]), 1: produced([1])}
+
+
+def test_an_engine_is_asked_from_where_its_last_answer_ended_until_all_came_back():
+    asked = list[dict[int, int]]()
+    answers = iter([[(0, 0), (0, 1)], [], [(0, 2), (1, 0)]])
+
+    def newest(above: Mapping[int, int]) -> pa.Table:
+        asked.append(dict(above))
+        rows = next(answers)
+        return pa.table({name: pa.array([row[i] for row in rows], pa.int64()) for i, name in enumerate("po")})
+
+    watched, log = freshness._watch(newest, Finished(), {0: 0, 1: 0})  # type: ignore[arg-type]
+    assert asked == [{0: 0, 1: 0}, {0: 2, 1: 0}, {0: 2, 1: 0}]
+    assert [select.lacks for select in watched.selects] == [{0: 2, 1: 0}, {0: 2, 1: 0}, {0: 3, 1: 1}]
+    assert all(select.sent <= select.answered for select in watched.selects)
+    assert len(log[0].offsets) == 3
 
 
 def test_what_is_repeated_and_fails_is_raised_at_the_end():
