@@ -61,7 +61,7 @@ class Watched:
         for select in self.selects:
             if began <= select.sent < ended:
                 lacking = (acked[p][at - first[p] :][:1] for p, at in select.lacks.items())
-                old_s = max(0.0, *(select.sent - float(at[0]) for at in lacking if len(at)))
+                old_s = max([0.0, *(select.sent - float(at[0]) for at in lacking if len(at))])
                 waits.append(old_s + select.answered - select.sent)
         return np.array(waits)
 
