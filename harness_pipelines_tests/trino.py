@@ -112,11 +112,15 @@ def trino(catalogs: Mapping[str, str], folder: Path, *, jars: Path) -> Iterator[
 
 def program(jars: Path) -> Path:
     """Its folder, kept beside *jars*; taken from Maven the first time."""
-    kept = jars.parent / "trino"
-    folder = kept / f"trino-server-{VERSION}"
+    folder = kept_at(jars)
     if not folder.exists():
-        unpacked(ARTIFACT, kept)
+        unpacked(ARTIFACT, folder)
     return folder
+
+
+def kept_at(jars: Path) -> Path:
+    """Where its folder is once it was taken."""
+    return jars.parent / "trino" / f"trino-server-{VERSION}"
 
 
 def _answers(server: Trino) -> bool:

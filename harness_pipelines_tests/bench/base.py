@@ -9,10 +9,10 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import harness_pipelines as hp
 from harness_pipelines.ledgers.postgres.acts.drop import TableInUse, purge
@@ -24,6 +24,7 @@ from harness_pipelines_tests.rig import ALL
 
 DROP_WAIT_S = 40.0  #: longer than the lease of a worker that was killed
 NAMESPACE = "bench"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ class Run:
     shared: dict[str, Any] = field(default_factory=dict)  #: what a later group may reuse of an earlier one
     _tables: list[hp.Table] = field(default_factory=list)
     _kafka: KafkaRig | None = None
+    _kept: ExitStack = field(default_factory=ExitStack)
 
     @property
     def kafka(self) -> KafkaRig:
@@ -105,8 +107,12 @@ class Run:
         name = f"{NAMESPACE}.t_{uuid.uuid4().hex[:10]}"
         wanted = {"table": name, "topic": topic, "columns": COLUMNS, **spec}
         table = self.harness.apply(hp.TableSpec.model_validate(wanted))
-        self._tables.append(table)
+        self.drops(table)
         return table
+
+    def drops(self, table: hp.Table) -> None:
+        """Drop *table* at the end."""
+        self._tables.append(table)
 
     def work(self, table: hp.Table, stages: frozenset[Any] = ALL) -> float:
         """Run a worker in this process until nothing is left to move; returns its seconds."""
@@ -124,8 +130,13 @@ class Run:
         for component, seconds in cpu_seconds(self.harness).items():
             self.note(f"{name}.cpu.{component}", (seconds - before.get(component, 0.0)) / rows * 1e6, "s/M rows")
 
+    def keep(self, context: AbstractContextManager[T]) -> T:
+        """Enter *context*, which is left at the end, before the tables are dropped."""
+        return self._kept.enter_context(context)
+
     def close(self) -> None:
-        """Drop the tables with their files, and delete the topics."""
+        """End what was kept, drop the tables with their files, and delete the topics."""
+        self._kept.close()
         for table in self._tables:
             self._drop(table)
         if self._kafka is not None:
@@ -134,8 +145,8 @@ class Run:
     def _drop(self, table: hp.Table) -> None:
         stores = self.harness.stores
         identifier = (table.spec.namespace, table.row.tiered_view)
-        metadata = stores.ledger.drop_table(table.row, dry_run=True).metadata
-        locations = [stores.catalog.at(identifier, place).location() for place in metadata]
+        seen = stores.ledger.drop_table(table.row, dry_run=True)
+        locations = [stores.catalog.at(identifier, place).location() for place in seen.metadata] + [*seen.fresh]
         deadline = time.monotonic() + DROP_WAIT_S
         while True:
             try:

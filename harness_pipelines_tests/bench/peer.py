@@ -84,6 +84,10 @@ class PeerTable(ABC):
         """Until the peer looks for records."""
         self._await(self._looks, "the peer looks for records")
 
+    def await_first_row(self) -> None:
+        """Until there is something to read."""
+        self._await(lambda: self._rows() > 0, "the peer's table holds rows")
+
     def await_rows(self, count: int) -> None:
         """Until the table that its readers see holds *count* rows."""
         self._await(lambda: self._rows() >= count, f"the peer's table holds {count} rows")

@@ -19,7 +19,7 @@ from harness_pipelines.spec.settings import Settings
 
 PACKAGE = "harness_pipelines_tests"
 BENCHES = f"{PACKAGE}.bench"
-NAMES = "main, proof, layout, keyed, streams, stores, formats, dagster, wheel, mutants"
+NAMES = "main, proof, layout, keyed, streams, engines, stores, formats, dagster, wheel, mutants"
 
 
 class NotMeasured(HarnessError):
@@ -38,10 +38,11 @@ def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bo
     """Measure the figures of bench NAME and compare them with their goals; needs a checkout.
 
     NAME is main (from Kafka to readers), proof (models, recovery, fsck, audit), layout (the batch view's clustering),
-    keyed (tables with a key), streams (all history, then live), stores (requests and dollars of a lake on an object
-    store, and how late a foreign catalog is), formats (the cost of decoding and validating records), dagster (sensors,
-    runs, hand-overs), wheel (the disk space of an installation) or mutants (breaks each lock, fence, comparison and
-    order of the ledger's SQL in turn and checks that a test fails).
+    keyed (tables with a key), streams (all history, then live), engines (loads, freshness and queries of
+    `harness serve`), stores (requests and dollars of a lake on an object store, and how late a foreign catalog is),
+    formats (the cost of decoding and validating records), dagster (sensors, runs, hand-overs), wheel (the disk space of
+    an installation) or mutants (breaks each lock, fence, comparison and order of the ledger's SQL in turn and checks
+    that a test fails).
 
     Starts the embedded services if they do not run. Creates its own topics and tables and removes them. Exit code 1
     if a figure could not be measured; a missed goal is shown but is not an error.
@@ -51,6 +52,7 @@ def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bo
       harness bench main --json bench.json
       harness bench main --only freshness,reads --quick
       harness bench layout --only clustering
+      harness bench engines --only loads,keyed
       harness bench mutants --only upkeep,ledger/lock_table
     """
     groups = _groups(name, only)

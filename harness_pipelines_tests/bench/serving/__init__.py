@@ -1,0 +1,1 @@
+"""The bench of `harness serve`: loads, freshness, queries, bytes and Flight SQL."""
