@@ -114,7 +114,7 @@ def json_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of a column as JSON has them. Those inside of others are converted as columns of their own."""
+    """The values of a column as JSON has them. Those inside of others are converted as those of a column."""
     kind = column.type
     if isinstance(column, pa.ChunkedArray) and pa.types.is_nested(kind):
         return [value for chunk in column.chunks for value in json_values(chunk)]

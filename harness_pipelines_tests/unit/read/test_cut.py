@@ -71,7 +71,7 @@ class World:
 
     def _look(self, *_: object, **__: object) -> Any:
         self.looks += 1
-        plan = SimpleNamespace(key=(), overlay=None, tail=None, lease_id="x", version=1)
+        plan = SimpleNamespace(key=(), overlay=None, tail=None, lease_id="x", version=1, lake=())
         return SimpleNamespace(table=TABLE, plan=plan, state=SimpleNamespace(version=1))
 
     def cutter(self, *, keep_s: float, every_s: float) -> Cutter:
