@@ -14,6 +14,7 @@ from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.cuts import UNNAMED_MAX, Chunk
+from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read import cut as module
 from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow, MergedBehind
 
@@ -71,7 +72,10 @@ class World:
 
     def _look(self, *_: object, **__: object) -> Any:
         self.looks += 1
-        plan = SimpleNamespace(key=(), overlay=None, tail=None, lease_id="x", version=1, lake=())
+        plan = ReadPlan(
+            table=TABLE.name, table_id=1, version=1, schema_version=1, fields=(), bounds={}, lake=(), buffer=None,
+            tail=None, lease_id="x", lease_until=AT,
+        )  # fmt: skip
         return SimpleNamespace(table=TABLE, plan=plan, state=SimpleNamespace(version=1))
 
     def cutter(self, *, keep_s: float, every_s: float) -> Cutter:
