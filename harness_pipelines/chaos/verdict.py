@@ -10,7 +10,7 @@ import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.chaos.content import COORDINATES, LATER, MAIN
 from harness_pipelines.chaos.promotion import promotions_of
-from harness_pipelines.chaos.reader import ENGINES, Cut
+from harness_pipelines.chaos.reader import ENGINES, LEASES, Cut
 from harness_pipelines.chaos.result import Result
 from harness_pipelines.chaos.truth import Truth
 from harness_pipelines.chaos.world import World
@@ -54,7 +54,7 @@ class _Judge:
 
     def _read(self, engine: str) -> pa.Table:
         result, truth = self._result, self._truth
-        plan = self._table.plan()
+        plan = self._table.plan(lease=LEASES.get(engine))
         try:
             rows = ENGINES[engine](self._table, plan)
         finally:
