@@ -299,7 +299,7 @@ class Chunks:
                 at_once = max(1, _span(window) // 8)
                 continue
             yield from runs_of(rows, window)
-            left = deque((p, run) for p, (_, high) in left if (run := (window.get(p, (0, 0))[1], high))[0] < high)
+            left = deque(_after(window, left))
             at_once = min(at_once * 4, most) if rows.nbytes < WINDOW_BYTES_MAX // 8 else at_once
 
     def _window(self, ranges: Ranges, *, may_be_large: bool) -> pa.Table | None:
@@ -361,6 +361,13 @@ def first_of(left: Iterable[tuple[int, tuple[int, int]]], offsets: int) -> dict[
         end = min(high, low + offsets)
         found[p], offsets = (low, end), offsets - (end - low)
     return found
+
+
+def _after(window: Ranges, left: Iterable[tuple[int, tuple[int, int]]]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """What the runs *left* have besides *window*, which begins where they begin; a run may lie outside of it."""
+    for p, (low, high) in left:
+        if (begins := window[p][1] if p in window else low) < high:
+            yield p, (begins, high)
 
 
 def within(rows: pa.Table, ranges: Ranges) -> pa.Table:

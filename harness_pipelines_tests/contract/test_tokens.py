@@ -22,6 +22,7 @@ from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 
 @pytest.fixture
 def tokens(real: RealRig) -> Iterator[Tokens]:
+    real.ask("DELETE FROM harness.tokens")  # of other tests
     yield Tokens(lambda: real.readers, lambda: real.database)
     real.ask("DELETE FROM harness.tokens")
 

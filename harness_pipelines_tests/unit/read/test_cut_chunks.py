@@ -82,6 +82,7 @@ class World:
     """A buffer with all offsets below *high*, and a server that makes chunks of it."""
 
     high: dict[int, int]
+    low: dict[int, int] = field(default_factory=dict)  #: where the lake ends
     buffer: Buffer = field(default_factory=Buffer)
     files: Files = field(default_factory=Files)
     recalled: bool = False
@@ -96,7 +97,7 @@ class World:
         looked: Any = SimpleNamespace(table=table, plan=plan, state=SimpleNamespace(version=1))
         high = {} if self.recalled else self.high
         chunks = Chunks(
-            stores, looked, {p: (0, 0, 0, end) for p, end in high.items()}, Known(chunks=tuple(self.kept)),
+            stores, looked, {p: (0, 0, self.low.get(p, 0), end) for p, end in high.items()}, Known(chunks=tuple(self.kept)),
             maker="schema 1", sequence=1, check=self._look, wrote=self.unnamed.append,
         ).chunks()  # fmt: skip
         found = []
@@ -129,6 +130,13 @@ def test_each_row_of_the_buffer_is_read_once_and_through_the_index(high: dict[in
     sizes = [sum(b - a for a, b in asked.values()) for asked in world.buffer.asked]
     assert max(sizes) <= cut_chunks.WINDOW_OFFSETS_MAX
     assert len(sizes) <= 2 + sum(high.values()) / cut_chunks.WINDOW_OFFSETS_MAX + 2
+
+
+def test_a_partition_that_is_in_a_later_window_begins_where_the_lake_ends():
+    low, high = {0: 1_000, 1: 900, 2: 800}, {0: 6_000, 1: 5_000, 2: 4_800}
+    world = World(high=high, low=low)
+    world.made()
+    assert world.buffer.given == Counter((p, o) for p, at in low.items() for o in range(at, high[p]))
 
 
 def test_wide_rows_are_held_in_memory_only_as_far_as_a_chunk_and_a_window_go(monkeypatch: pytest.MonkeyPatch):
