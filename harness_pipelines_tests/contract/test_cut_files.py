@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 import time
@@ -281,8 +280,7 @@ def statements(monkeypatch: pytest.MonkeyPatch, table: TableRow) -> list[str]:
 
         return noted
 
-    gc.collect()  # what other tests left behind may ask too: generators in this thread, as they are collected
-    mine = threading.get_ident()
+    mine = threading.get_ident()  # what other tests left behind may ask too
     for word in ("rows", "streamed"):
         monkeypatch.setattr(Database, word, noting(getattr(Database, word)))
     return seen

@@ -96,8 +96,9 @@ class World:
         table = SimpleNamespace(name="shop.orders", intake=SimpleNamespace(buffered=True))
         looked: Any = SimpleNamespace(table=table, plan=plan, state=SimpleNamespace(version=1))
         high = {} if self.recalled else self.high
+        bounds = {p: (0, 0, self.low.get(p, 0), end) for p, end in high.items()}
         chunks = Chunks(
-            stores, looked, {p: (0, 0, self.low.get(p, 0), end) for p, end in high.items()}, Known(chunks=tuple(self.kept)),
+            stores, looked, bounds, Known(chunks=tuple(self.kept)),
             maker="schema 1", sequence=1, check=self._look, wrote=self.unnamed.append,
         ).chunks()  # fmt: skip
         found = []
