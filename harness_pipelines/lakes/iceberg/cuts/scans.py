@@ -15,7 +15,7 @@ from pyiceberg.catalog.rest.scan_planning import PlanTableScanRequest
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask, StaticTable
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import BooleanType, IcebergType, IntegerType, LongType, StringType
@@ -48,7 +48,7 @@ class IcebergScans:
             tasks: list[FileScanTask] = []
             if head is not None:
                 _check_size(head, metadata)
-                table = StaticTable(("cut", "scan"), told, metadata, io, NoopCatalog("cut"))
+                table = Table(("cut", "scan"), told, metadata, io, NoopCatalog("cut"))
                 scan = table.scan(
                     row_filter=_left_out_by(told, head, wanted),
                     case_sensitive=wanted.case_sensitive,
