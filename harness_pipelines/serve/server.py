@@ -156,12 +156,15 @@ def serving(
     )  # fmt: skip
     config.load()
     config.ssl = tls.context if tls else None
-    served = Serving(Server(config), listener)
+    served, wait_s = Serving(Server(config), listener), grace_s + 2.0
     try:
         served.start()
         yield served
+    except KeyboardInterrupt:  # a second Ctrl-C that came before the wait for running loads began
+        wait_s = 0.0
+        raise
     finally:
-        served.stop(grace_s)
+        served.stop(wait_s)
 
 
 class Serving:
@@ -186,10 +189,10 @@ class Serving:
         if not self._thread.is_alive():
             raise ServerEnded(f"the server of port {self.port} ended unexpectedly; the log may say why")
 
-    def stop(self, grace_s: float) -> None:
+    def stop(self, wait_s: float) -> None:
         """End it. It does not raise where a load hangs: its thread ends with the process."""
         self._server.should_exit = True
-        until = time.monotonic() + grace_s + 2
+        until = time.monotonic() + wait_s
         while self._thread.is_alive() and time.monotonic() < until:
             # In steps: the system may give Ctrl-C to another thread, which does not wake this one for its handler.
             self._thread.join(STEP_S)
