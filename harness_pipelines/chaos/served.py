@@ -75,8 +75,8 @@ class ServedReader(Reader):
             return self._visitor.load(name)
         except ConnectionError as away:
             raise CatalogAway(str(away)) from away
-        except Exception as error:  # whatever the server answered, it is a finding
-            raise CatalogFailed(f"{name}: {type(error).__name__}: {error}") from error
+        except LookupError as refused:
+            raise CatalogFailed(str(refused)) from refused
 
     def _again(self, table: hp.Table, one: Watched, *, head: int) -> str | None:
         """Read one of the last cuts once more; and note what the next one must show at least."""

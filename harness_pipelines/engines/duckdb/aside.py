@@ -1,7 +1,7 @@
 """Calls that take long, made on another thread than the one that waits for them, so that Ctrl-C always ends them.
 
-Python handles a signal on its main thread, and only between two of its own steps. A call of DuckDB that makes no row
-comes to no such step, and what a handler raises inside of a scan goes through C++, where it can be lost.
+Python runs a signal handler on the main thread, between two bytecode instructions. A DuckDB call that returns no row
+reaches none. An exception that the handler raises inside a scan passes through C++ and can be lost there.
 """
 
 from __future__ import annotations

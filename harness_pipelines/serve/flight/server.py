@@ -290,7 +290,7 @@ def _as_flight() -> Iterator[None]:
         raise fl.FlightTimedOutError(str(error)) from error
     except (HarnessError, messages.NotFlightSql) as error:
         raise fl.FlightServerError(str(error)) from error
-    except Exception as error:
+    except Exception as error:  # a fault of the server: what it says may name files, so only the log has it
         number = secrets.token_hex(8)
         log.exception("serve.broken", table=None, id=number, route="flight")
         raise fl.FlightServerError(f"an unexpected error; the server's log has more under the id {number}") from error

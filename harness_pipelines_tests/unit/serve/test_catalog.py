@@ -435,9 +435,9 @@ class Vended:
         return Storage(prefix="s3://lake/", config={"of": table.name})
 
 
-def test_each_load_hands_out_what_reaches_its_table():
-    of, vended = rig(), Vended()
-    catalog = FreshCatalog(
+def vending(of: Rig, vended: Vended) -> FreshCatalog:
+    """A catalog of the tables `shop.*`."""
+    return FreshCatalog(
         of.ledger,
         of.ledger,
         lambda: Makers(of.loads, of.named),
@@ -447,6 +447,11 @@ def test_each_load_hands_out_what_reaches_its_table():
         globs=("shop.*",),
         vending=vended,
     )
+
+
+def test_each_load_hands_out_what_reaches_its_table():
+    of, vended = rig(), Vended()
+    catalog = vending(of, vended)
     for warehouse in (FRESH, Warehouse.parse("pin:5s"), Warehouse.parse("lake")):
         assert catalog.cut("shop.orders", warehouse).storage.config == {"of": "shop.orders"}
     assert catalog.storage("shop.orders").config == {"of": "shop.orders"}
@@ -457,15 +462,7 @@ def test_each_load_hands_out_what_reaches_its_table():
 
 def test_no_cut_is_made_for_a_table_whose_keys_are_refused():
     of, vended = rig(), Vended()
-    catalog = FreshCatalog(
-        of.ledger,
-        of.ledger,
-        lambda: Makers(of.loads, of.named),
-        refused=(),
-        files=LakeFiles(str.encode, of.scans),
-        keep=KEEP,
-        vending=vended,
-    )
+    catalog = vending(of, vended)
     vended.trouble = RoleRefused("the role is gone")
     with pytest.raises(RoleRefused):
         catalog.cut("shop.orders", FRESH)

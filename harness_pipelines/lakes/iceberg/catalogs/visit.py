@@ -7,13 +7,21 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import requests
-from pyiceberg.exceptions import ServiceUnavailableError, TooManyRequestsError
+from pyiceberg.exceptions import (
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
 from pyiceberg.table import Table
 
 from harness_pipelines.lakes.iceberg.private.rest import RestClient
 
 WAIT_S = (5.0, 60.0)  #: to connect, and between two packets: the server may wait for another load of the table
 _AWAY = (requests.RequestException, ServiceUnavailableError, TooManyRequestsError)
+#: Answers that are no table; what is not of the protocol's form is a ValueError.
+_REFUSED = (RESTError, NoSuchTableError, NoSuchNamespaceError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +50,12 @@ class Visitor:
         self._client: RestClient | None = None  #: once the catalog has answered what it offers
 
     def load(self, name: str) -> LoadedTable:
-        """Raises: ConnectionError where the catalog is away or asks to come again; what PyIceberg calls a refusal."""
+        """Raises: ConnectionError where the catalog is away or asks to come again; LookupError for another answer."""
         try:
             if self._client is None:
                 self._client = RestClient("visited", wait_s=WAIT_S, uri=self._url, token=self._token)
             return LoadedTable(self._client.load_table(name))
         except _AWAY as error:
             raise ConnectionError(f"{self._url}: {error}") from error
+        except _REFUSED as error:
+            raise LookupError(f"{self._url}: {name}: {type(error).__name__}: {error}") from error
