@@ -107,15 +107,7 @@ def _administration(bucket: str, s3: S3Settings) -> Any:
     session = get_session()
     # The SDK's own parser of times takes three quarters of the time that a page of a listing takes.
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
-    client = session.create_client(
-        "s3",
-        endpoint_url=s3.endpoint,
-        region_name=_region(bucket, s3),
-        aws_access_key_id=s3.access_key,
-        aws_secret_access_key=s3.secret_key,
-        aws_session_token=s3.session_token,
-        config=how,
-    )
+    client = _aws_client(session, "s3", how, bucket, s3)
     client.meta.events.register("before-call.s3", _stay)
     return client
 
@@ -136,8 +128,13 @@ def _token_service(bucket: str, s3: S3Settings) -> Any:
         read_timeout=TOKEN_TIMEOUT_S,
         retries={"total_max_attempts": TOKEN_TRIES_MAX, "mode": "standard"},
     )
-    return get_session().create_client(
-        "sts",
+    return _aws_client(get_session(), "sts", how, bucket, s3)
+
+
+def _aws_client(session: Any, service: str, how: Any, bucket: str, s3: S3Settings) -> Any:
+    """The AWS SDK's client of *service*, with the keys and the endpoint of *s3*."""
+    return session.create_client(
+        service,
         endpoint_url=s3.endpoint,
         region_name=_region(bucket, s3),
         aws_access_key_id=s3.access_key,
