@@ -1,6 +1,6 @@
-"""What `harness fsck` asks of cuts, from their metadata and the ledger alone: no data file is read.
+"""What `harness fsck` and the model ask of cuts, from their metadata alone: no data file is read.
 
-The numbers F1 to F9 are those of decision 0057.
+The numbers are those of decision 0057. What the rows of the ledger show (F2, F5) is in `cut_rows`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness_pipelines.protocol.bounds import Vector
-from harness_pipelines.protocol.cuts import CutBounds, OlderCut, follows, snapshot_id, table_uuid
+from harness_pipelines.protocol.cuts import CutBounds
 
 #: `harness.freshness`: up to the newest row, the merged state of a keyed table, or that of a named snapshot.
 FRESH, MERGED, NAMED = "fresh", "merged", "named"
-BYTES_PER_BUFFERED = 4  #: of the fresh folder, for each byte that is buffered
 
 
 class Finding(NamedTuple):
@@ -46,14 +45,10 @@ class ListedDeletes:
 class ListedCut:
     """A cut as its metadata file and manifests describe it."""
 
-    table: str
-    table_id: int
-    uuid: str
     snapshot_id: int
     sequence: int
     version: int
     bounds: CutBounds
-    makers: tuple[str, ...]
     freshness: str
     data: tuple[ListedData, ...] = ()
     deletes: tuple[ListedDeletes, ...] = ()
@@ -65,17 +60,6 @@ def check_rows(cut: ListedCut, *, rows: int) -> Iterator[Finding]:
     hidden = sum(sum(file.hidden.values()) for file in cut.deletes)
     if data - hidden != rows:
         yield Finding("F1", f"cut {cut.snapshot_id}: {data} rows, {hidden} hidden, its bounds have {rows}")
-
-
-def check_identity(cut: ListedCut, *, warehouse: str, before: ListedCut | None) -> Iterator[Finding]:
-    """F2: the id of a cut is that of its content and number, the table's uuid never changes, the sequence rises."""
-    wanted = snapshot_id(cut.table_id, cut.version, cut.bounds, sequence=cut.sequence, makers=cut.makers)
-    if cut.snapshot_id != wanted:
-        yield Finding("F2", f"cut {cut.snapshot_id}: its version, bounds and sequence give {wanted}")
-    if cut.uuid != (uuid := str(table_uuid(warehouse, cut.table_id))):
-        yield Finding("F2", f"cut {cut.snapshot_id} has the uuid {cut.uuid}, the table has {uuid}")
-    if before is not None and cut.sequence <= before.sequence:
-        yield Finding("F2", f"cut {cut.snapshot_id} has sequence {cut.sequence}, the one before {before.sequence}")
 
 
 def check_deletes(cut: ListedCut) -> Iterator[Finding]:
@@ -91,26 +75,6 @@ def check_deletes(cut: ListedCut) -> Iterator[Finding]:
                 yield Finding("F4", f"{older} hides nothing of {path} of sequence {file.sequence}")
             elif deletes.hidden[path] > file.rows:
                 yield Finding("F4", f"{deletes.path} hides {deletes.hidden[path]} of the {file.rows} rows of {path}")
-
-
-def check_order(before: ListedCut, cut: ListedCut, *, reverted: bool) -> Iterator[Finding]:
-    """F5: cuts in serve order never fall; bounds of the lake do only if the table was *reverted* in between."""
-    try:
-        follows(cut.table, before, cut)
-    except OlderCut as older:
-        yield Finding("F5", str(older))
-    for p in sorted(before.bounds.keys() & cut.bounds.keys()):
-        for at, name in ((1, "batch_hi"), (2, "stream_hi")):
-            was, now = before.bounds[p][at], cut.bounds[p][at]
-            if now < was and not reverted:
-                fell = f"{name} of partition {p} fell from {was} to {now}"
-                yield Finding("F5", f"cut {cut.snapshot_id}: {fell} without a revert")
-
-
-def check_bytes(table: str, *, found: int, served: int, buffered: int) -> Iterator[Finding]:
-    """F7: the fresh folder has *found* bytes, of which *served* belong to cuts whose time has not ended."""
-    if found > (allowed := BYTES_PER_BUFFERED * buffered + served):
-        yield Finding("F7", f"the fresh folder of {table} has {found} bytes; {allowed} are allowed")
 
 
 def check_freshness(cut: ListedCut, *, buffer_hi: Vector) -> Iterator[Finding]:

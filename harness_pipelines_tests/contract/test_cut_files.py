@@ -363,14 +363,10 @@ def said_by(row: CutRow | None) -> ListedCut:
     """What metadata says that is as the ledger's row. That of real cuts is read in `test_cut_damage.py`."""
     assert row is not None
     return ListedCut(
-        table="",
-        table_id=0,
-        uuid="",
         snapshot_id=row.snapshot_id,
         sequence=row.sequence,
         version=row.version,
         bounds={p: (0, 0, 0, high) for p, high in row.high.items()},
-        makers=(),
         freshness="fresh",
     )
 

@@ -183,14 +183,10 @@ def listed_of(cut: Cut) -> ListedCut:
         if (offsets := sum(of == file and sequence == at for sequence, of, _ in cut.hidden))
     ]
     return ListedCut(
-        table="t",
-        table_id=1,
-        uuid="",
         snapshot_id=cut.id,
         sequence=cut.sequence,
         version=cut.version,
         bounds=cut.bounds,
-        makers=(),
         freshness=cut.freshness,
         data=tuple(data),
         deletes=tuple(deletes),

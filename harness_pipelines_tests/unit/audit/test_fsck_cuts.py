@@ -46,14 +46,10 @@ def served(*found: CutRow, **changes: Any) -> Books:
 def listed(row: CutRow, **changes: Any) -> ListedCut:
     """What the metadata of *row* says."""
     made = ListedCut(
-        table="shop.orders",
-        table_id=1,
-        uuid="u",
         snapshot_id=row.snapshot_id,
         sequence=row.sequence,
         version=row.version,
         bounds={p: (0, 0, 10, high) for p, high in row.high.items()},
-        makers=(),
         freshness="fresh",
     )
     return replace(made, **changes)

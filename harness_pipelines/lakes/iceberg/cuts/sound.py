@@ -85,14 +85,10 @@ def listed(metadata: str, io: FileIO) -> ListedCut:
         if entry.data_file.file_path in wanted
     ]
     return ListedCut(
-        table=str(told["properties"].get("harness.table", "")),
-        table_id=0,
-        uuid=str(told["table-uuid"]),
         snapshot_id=head["snapshot-id"],
         sequence=head["sequence-number"],
         version=int(summary["harness.version"]),
         bounds=bounds,
-        makers=(),
         freshness=str(summary.get("harness.freshness", "")),
         data=tuple(data),
         deletes=tuple(deletes),
