@@ -22,6 +22,7 @@ from harness_pipelines.chaos.processes import stop_with_parent
 from harness_pipelines.chaos.reader import Cut, Reader, Watched, fingerprint, watched_in
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.lakes.iceberg.catalogs.visit import LoadedTable, Visitor
+from harness_pipelines.protocol.cuts import bounds_of_json
 from harness_pipelines.show.logs import configure_logging
 
 KEEP_S = 60.0  #: of the server: expire takes the files of cuts all the time
@@ -31,7 +32,7 @@ _REMEMBERED_MAX = 4  #: cuts of a table
 
 def cut_of(loaded: LoadedTable) -> Cut:
     """What a table shows, as its snapshot says."""
-    bounds = {int(p): each for p, each in orjson.loads(loaded.summary["harness.bounds"]).items()}
+    bounds = bounds_of_json(orjson.loads(loaded.summary["harness.bounds"]))
     return Cut(
         version=int(loaded.summary["harness.version"]),
         stream={p: stream_hi for p, (_, _, stream_hi, _) in bounds.items()},

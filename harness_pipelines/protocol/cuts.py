@@ -15,16 +15,17 @@ from datetime import datetime, timedelta
 from hashlib import blake2b, sha256
 from itertools import pairwise
 from json import dumps
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.ranges import hull, offset_count
+from harness_pipelines.protocol.reading.narrowing import Ranges
 
 #: Per partition ``(start, batch_hi, stream_hi, high)``: `high` is `buffer_hi`, or the end of a decoded tail. A cut has
 #: the rows below it, and no others. In the merged state of a keyed table `high` and `stream_hi` are `batch_hi`.
 CutBounds = Mapping[int, tuple[int, int, int, int]]
-Ranges = Mapping[int, tuple[int, int]]  #: partition -> half-open offsets ``[low, high)``
 
 #: A chunk has no more, but for a single row, and is not put together with others beyond it: its rows are held in memory
 #: while it is written. Bytes are those of the rows in memory; the file has fewer.
@@ -64,13 +65,12 @@ class Chunk:
     """One file with the rows of *ranges* that the lake does not have."""
 
     path: str
-    ranges: Mapping[int, tuple[int, int]]  #: half-open offsets by partition; all rows of these, none besides
+    ranges: Ranges  #: all rows of these, none besides
     rows: int
     bytes: int
     sequence: int  #: of the first cut that named it
-    maker: (
-        str  #: what its rows were made with: its columns, and for a tail the decoder; another maker starts new chunks
-    )
+    #: What its rows were made with: its columns, and for a tail the decoder. Another maker starts new chunks.
+    maker: str
     entry: str  #: JSON of the lake, which alone reads it: what the manifest says of the file
     held: int = 0  #: bytes of its rows in memory
     read_as: str = ""  #: JSON of the tail, which alone reads it: what its rows depend on besides the maker
@@ -87,8 +87,8 @@ def snapshot_id(table_id: int, version: int, bounds: CutBounds, *, sequence: int
     decoder is changed and changed back, has another cut, and both may be alive. Whether a cut is that of a state shows
     by the id that the state has with the cut's sequence.
     """
-    said = [table_id, version, bounds_text(bounds), sorted(set(makers)), sequence]
-    digest = blake2b(dumps(said).encode(), digest_size=8, person=b"harness-cut").digest()
+    content = [table_id, version, bounds_text(bounds), sorted(set(makers)), sequence]
+    digest = blake2b(dumps(content).encode(), digest_size=8, person=b"harness-cut").digest()
     return (int.from_bytes(digest, "big") >> 1) or 1
 
 
@@ -116,9 +116,12 @@ def etag(metadata: str) -> str:
     return f'"{blake2b(metadata.encode(), digest_size=16, person=b"harness-etag").hexdigest()}"'
 
 
-def part_key(metadata: str, low: Vector) -> str:
-    """The key of a view's part of a cut: what manifests of its files, and deletes of rows below *low*, are made of."""
-    return dumps([metadata, sorted(low.items())], separators=(",", ":"))
+def part_key(metadata: str, read: Vector | Ranges, *shape: object) -> str:
+    """The key of a view's part of a cut: what the manifests of its files, and deletes of other rows, are made of.
+
+    *read* are the offsets that a plan reads of the view, or where these begin; *shape* is JSON of its columns.
+    """
+    return dumps([metadata, sorted(read.items()), *shape], separators=(",", ":"))
 
 
 def cut_folder(name: str, metadata: str) -> str:
@@ -132,7 +135,7 @@ def cut_folder(name: str, metadata: str) -> str:
     return f"{view.rpartition('/')[0]}/{name}__fresh-{sha256(view.encode()).hexdigest()[:8]}"
 
 
-# -- size -------------------------------------------------------------------------------------------------------
+# -- JSON -------------------------------------------------------------------------------------------------------
 
 
 def bounds_json(bounds: CutBounds) -> dict[str, list[int]]:
@@ -140,10 +143,29 @@ def bounds_json(bounds: CutBounds) -> dict[str, list[int]]:
     return {str(p): list(bounds[p]) for p in sorted(bounds)}
 
 
+def bounds_of_json(written: Mapping[str, Any]) -> CutBounds:
+    """The bounds of `bounds_json`. Raises: ValueError, LookupError, TypeError, AttributeError for anything else."""
+    return {int(p): (bound[0], bound[1], bound[2], bound[3]) for p, bound in written.items()}
+
+
 def chunk_json(chunk: Chunk) -> dict[str, object]:
     """A chunk as the ledger has it."""
-    told = {word: getattr(chunk, word) for word in Chunk.__dataclass_fields__}
-    return {**told, "ranges": {str(p): list(span) for p, span in chunk.ranges.items()}}
+    fields = {word: getattr(chunk, word) for word in Chunk.__dataclass_fields__}
+    return {**fields, "ranges": {str(p): list(span) for p, span in chunk.ranges.items()}}
+
+
+def chunk_of_json(written: Mapping[str, Any]) -> Chunk:
+    """The chunk of `chunk_json`. Raises: as `bounds_of_json`."""
+    ranges = {int(p): (span[0], span[1]) for p, span in written["ranges"].items()}
+    return Chunk(**{**written, "ranges": ranges})
+
+
+def parts_json(parts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
+    """The parts of a cut as the ledger has them; each has a key and manifests."""
+    return {name: {"key": key, "manifests": manifests} for name, (key, manifests) in parts.items()}
+
+
+# -- size -------------------------------------------------------------------------------------------------------
 
 
 def too_large(
@@ -158,15 +180,14 @@ def too_large(
     JSON is measured as it is written here, which is no shorter than what the ledger stores: characters beyond ASCII are
     longer. What is known before files are written is asked before; all of it when the cut is published.
     """
-    told_parts = {name: {"key": key, "manifests": manifests} for name, (key, manifests) in (parts or {}).items()}
-    seen = (
+    sizes = (
         ("files", len(files), FILES_MAX, _MANY_FILES),
         ("bytes of paths of files", sum(len(path.encode()) for path in files), FILES_BYTES_MAX, _MANY_FILES),
         (f"bytes of bounds of {len(bounds):,} partitions", len(dumps(bounds_json(bounds))), BOUNDS_BYTES_MAX, _WIDE),
-        ("bytes of parts", len(dumps(told_parts)), PARTS_BYTES_MAX, _MANY_FILES),
+        ("bytes of parts", len(dumps(parts_json(parts or {}))), PARTS_BYTES_MAX, _MANY_FILES),
         ("bytes of chunks", len(dumps([chunk_json(one) for one in chunks])), CHUNKS_BYTES_MAX, _MUCH_BUFFERED),
     )
-    found = next(((what, size, most, way_on) for what, size, most, way_on in seen if size > most), None)
+    found = next(((what, size, most, way_on) for what, size, most, way_on in sizes if size > most), None)
     if found is None:
         return None
     what, size, most, way_on = found
@@ -375,7 +396,7 @@ def _usable(chunks: Iterable[Chunk], wanted: Ranges, maker: str) -> list[_Piece]
         inside = {p: (max(a, wanted[p][0]), b) for p, (a, b) in runs.items() if p in wanted and b > wanted[p][0]}
         if not inside or any(_overlap(inside, piece.ranges) for piece in pieces):
             continue
-        rows, size = (-(-whole * _span(inside) // _span(runs)) for whole in (chunk.rows, chunk.held))
+        rows, size = (-(-whole * offset_count(inside) // offset_count(runs)) for whole in (chunk.rows, chunk.held))
         pieces.append(_Piece(ranges=inside, rows=rows, bytes=size, source=chunk))
     return pieces
 
@@ -409,7 +430,7 @@ def _gaps(held: Sequence[Ranges], wanted: Ranges) -> tuple[Ranges, list[Ranges],
 def _unread(gap: Ranges, row_bytes: int) -> Iterator[_Piece]:
     """*gap* as a piece, if it has an offset."""
     if gap:
-        yield _Piece(ranges=gap, rows=_span(gap), bytes=_span(gap) * row_bytes)
+        yield _Piece(ranges=gap, rows=offset_count(gap), bytes=offset_count(gap) * row_bytes)
 
 
 def _grouped(pieces: Sequence[_Piece], rows_max: int, bytes_max: int) -> list[list[_Piece]]:
@@ -449,20 +470,10 @@ def _kept(group: Sequence[_Piece]) -> Chunk | None:
 
 def _writing(group: Sequence[_Piece]) -> Writing:
     return Writing(
-        ranges=_union(piece.ranges for piece in group),
+        ranges=hull(piece.ranges for piece in group),
         sources=tuple(piece.source for piece in group if piece.source is not None),
-        read=_union(piece.ranges for piece in group if piece.source is None),
+        read=hull(piece.ranges for piece in group if piece.source is None),
     )
-
-
-def _union(several: Iterable[Ranges]) -> dict[int, tuple[int, int]]:
-    """One run of each partition around those of *several*, which are adjacent."""
-    found: dict[int, tuple[int, int]] = {}
-    for ranges in several:
-        for p, (low, high) in ranges.items():
-            was = found.get(p, (low, high))
-            found[p] = (min(was[0], low), max(was[1], high))
-    return dict(sorted(found.items()))
 
 
 def _is_below(one: _Piece, other: _Piece) -> bool:
@@ -472,7 +483,3 @@ def _is_below(one: _Piece, other: _Piece) -> bool:
 
 def _overlap(one: Ranges, other: Ranges) -> bool:
     return any(p in other and run[0] < other[p][1] and other[p][0] < run[1] for p, run in one.items())
-
-
-def _span(ranges: Ranges) -> int:
-    return sum(high - low for low, high in ranges.values())

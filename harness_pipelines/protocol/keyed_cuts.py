@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.coordinates import OFFSET, OPERATION, PARTITION
-from harness_pipelines.protocol.cuts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, Chunk, Ranges
+from harness_pipelines.protocol.cuts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, Chunk
 from harness_pipelines.protocol.key_hashes import KeyHasher, Keys, Places, among, in_order, matches, same_as_before
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
+from harness_pipelines.protocol.ranges import hull
 from harness_pipelines.protocol.reading.fold import int_column, key_text
+from harness_pipelines.protocol.reading.narrowing import Ranges
 
 GONE = -1  #: the place of a key whose newest version deletes it
 _NONE: Places = np.empty(0, np.int64)
@@ -225,7 +227,7 @@ def joined(levels: Sequence[Level], sizes: Sequence[int]) -> Joined:
     now = np.full(len(order), GONE)
     now[puts] = np.arange(len(puts))
     level = Level(
-        ranges=_union([level.ranges for level in levels]),
+        ranges=hull(level.ranges for level in levels),
         keys=np.ascontiguousarray(keys[:, order]),
         values=values.combine_chunks(),
         partitions=partitions,
@@ -246,15 +248,6 @@ def _beside(chunks: Sequence[Chunk | None], several: Sequence[Hidden]) -> Hidden
             if path not in gone:
                 found.setdefault(path, []).append(places)
     return {path: np.sort(np.concatenate(places)) for path, places in found.items()}
-
-
-def _union(several: Sequence[Ranges]) -> dict[int, tuple[int, int]]:
-    found: dict[int, tuple[int, int]] = {}
-    for ranges in several:
-        for p, (low, high) in ranges.items():
-            was = found.get(p, (low, high))
-            found[p] = (min(was[0], low), max(was[1], high))
-    return found
 
 
 # -- a batch view that moves ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ See decision 0057. A load that finds nothing new writes nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 
 from harness_pipelines import faults
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import decoder_name
 from harness_pipelines.ports.access import (
     HasBatchKeys,
@@ -29,10 +29,11 @@ from harness_pipelines.ports.access import (
     HasTables,
 )
 from harness_pipelines.ports.errors import LogRewritten
-from harness_pipelines.ports.ledger import TableRow, TableUnknown, new_lease
-from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
+from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutDraft, CutImpossible, CutOvertaken, CutsFull
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.cuts import (
+    MAKING_MAX,
     Chunk,
     CutBounds,
     is_young,
@@ -53,10 +54,10 @@ from harness_pipelines.read.keyed_cut import (
     merged_bounds,
     shows_as_much,
 )
-from harness_pipelines.read.plan import Looked, look_plan
+from harness_pipelines.read.plan import Looked, lease_of_block, look_plan
 
 log = structlog.get_logger(__name__)
-MAKING_S_MAX = 120.0  #: from the look to the commit: shorter than any grace, after which expire takes files for orphans
+MAKING_S_MAX = MAKING_MAX.total_seconds()
 TRIES = 5  #: how often other servers may be faster
 CHUNKS_MAX = 900  #: the ledger takes a thousand files of a cut
 COMPARED_EVERY_S = 10.0  #: how often the log is asked whether it is still the one that chunks of a tail are of
@@ -279,88 +280,42 @@ class Cutter:
 
     @contextmanager
     def _looking(self, table: TableRow) -> Iterator[Looked]:
-        lease_id = new_lease()
-        try:
+        with lease_of_block(self._stores) as lease_id:
             yield look_plan(
                 self._stores,
                 table,
                 at=None,
                 tail=not table.intake.buffered and not table.spec.key,  # the merged state has none
                 holder=self._holder,
-                lease=timedelta(seconds=MAKING_S_MAX),
+                lease=MAKING_MAX,
                 lease_id=lease_id,
             )
-        finally:
-            with suppress(HarnessError):  # the ledger is away: the lease ends by its time
-                self._stores.leases.end(lease_id)
 
     def _made(self, making: Making) -> Cut:
-        """Make a cut; its times are by the ledger's clock."""
-        looked, newest, stores = making.looked, making.newest, self._stores
-        if why := too_large(making.bounds):
-            raise CutImpossible(f"{looked.table.name}: {why}; nothing was written")
-        maker = self._maker(making)
-        chunks = []
-        for chunk in maker.chunks():
-            chunks.append(chunk)
-            check_count(looked.table, chunks)
-        making.check()
-        faults.point("serve.after_chunks")
-        check_there(stores, looked.table)
-        draft = stores.cut_files.write_cut(
-            looked.table,
-            looked.state.version,
-            as_written(looked.plan),
-            chunks=chunks,
-            previous=newest,
-            bounds=making.bounds,
-            makers=makers_of(looked, making.maker),
-            now_ms=int((making.clock.timestamp() + time.monotonic() - making.began) * 1000),
-        )
-        faults.point("serve.after_files")
-        making.check()
-        previous = None if newest is None else newest.sequence
-        cut = stores.cuts.publish(
-            looked.table, draft, previous=previous, lease_id=looked.plan.lease_id, keep=self._keep
-        )
+        looked, previous = making.looked, making.newest.sequence if making.newest else None
+
+        def publish(draft: CutDraft) -> Cut:
+            lease_id, keep = looked.plan.lease_id, self._keep
+            return self._stores.cuts.publish(looked.table, draft, previous=previous, lease_id=lease_id, keep=keep)
+
+        folds = bool(looked.plan.key) and making.bounds != merged_bounds(looked.plan)
+        if folds:
+            check_buffered(looked)
+        maker = chunk_maker(self._stores, self._keyed, making, unnamed=self._unnamed, folds=folds)
+        cut = made(self._stores, making, maker, makers=makers_of(looked, making.maker), publish=publish)
         self._unnamed, self._replaced = [], frozenset()
         maker.published(cut)
-        faults.point("serve.after_commit")
         log.info(
             "cut.published",
             table=looked.table.name,
             cut=cut.snapshot_id,
             version=cut.version,
-            chunks=len(chunks),
+            chunks=len(cut.chunks),
             written=maker.written,
             rows=maker.rows,
             ms=round((time.monotonic() - making.began) * 1000, 1),
         )
         return cut
-
-    def _maker(self, making: Making) -> ChunkMaker:
-        """What makes the chunks of this cut."""
-        chunks = Chunks(
-            self._stores,
-            making.looked,
-            making.bounds,
-            making.known,
-            maker=making.maker,
-            sequence=making.newest.sequence + 1 if making.newest else 0,
-            check=making.check,
-            wrote=lambda chunk: self._unnamed.append((chunk, making.clock)),
-        )
-        if not making.looked.plan.key or making.bounds == merged_bounds(making.looked.plan):
-            return chunks
-        check_buffered(making.looked)
-        return self._keyed.maker(
-            making.looked,
-            making.bounds,
-            making.newest,
-            maker=making.maker,
-            recalled=chunks.recalled(),
-            check=making.check,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,18 +340,77 @@ class Making:
             )
 
 
-def check_there(stores: Ports, table: TableRow) -> None:
+def chunk_maker(
+    stores: Ports, keyed: KeyedCuts, making: Making, *, unnamed: list[tuple[Chunk, datetime]], folds: bool
+) -> ChunkMaker:
+    """What makes the chunks of a cut: one row for each key if it *folds* what is above the batch view.
+
+    The chunks that another cut may go on from if this one is not published go to *unnamed*.
+    """
+    chunks = Chunks(
+        stores,
+        making.looked,
+        making.bounds,
+        making.known,
+        maker=making.maker,
+        sequence=making.newest.sequence + 1 if making.newest else 0,
+        check=making.check,
+        wrote=lambda chunk: unnamed.append((chunk, making.clock)),
+    )
+    if not folds:
+        return chunks
+    return keyed.maker(
+        making.looked,
+        making.bounds,
+        making.newest,
+        maker=making.maker,
+        recalled=chunks.recalled(),
+        check=making.check,
+    )
+
+
+def made(
+    stores: Ports, making: Making, maker: ChunkMaker, *, makers: tuple[str, ...], publish: Callable[[CutDraft], Cut]
+) -> Cut:
+    """Write the chunks and the metadata of a cut and *publish* it. *makers* are as in `protocol.cuts.snapshot_id`.
+
+    Its times are by the ledger's clock. Raises: CutImpossible, CutTooSlow, TableUnknown; as *maker* and *publish*.
+    """
+    looked = making.looked
+    if why := too_large(making.bounds):
+        raise CutImpossible(f"{looked.table.name}: {why}; nothing was written")
+    chunks: list[Chunk] = []
+    for chunk in maker.chunks():
+        chunks.append(chunk)
+        if len(chunks) > CHUNKS_MAX:
+            raise CutImpossible(
+                f"{looked.table.name}: the rows above the lake are more than {CHUNKS_MAX} files, and a cut may not "
+                "name more; let a worker tier the table"
+            )
+    making.check()
+    faults.point("serve.after_chunks")
+    _check_there(stores, looked.table)
+    draft = stores.cut_files.write_cut(
+        looked.table,
+        looked.state.version,
+        as_written(looked.plan),
+        chunks=chunks,
+        previous=making.newest,
+        bounds=making.bounds,
+        makers=makers,
+        now_ms=int((making.clock.timestamp() + time.monotonic() - making.began) * 1000),
+    )
+    faults.point("serve.after_files")
+    making.check()
+    cut = publish(draft)
+    faults.point("serve.after_commit")
+    return cut
+
+
+def _check_there(stores: Ports, table: TableRow) -> None:
     """Files of a table that was dropped meanwhile would stay. Raises: TableUnknown."""
     if stores.tables.table(table.name).table_id != table.table_id:
         raise TableUnknown(f"{table.name} was dropped while a cut of it was made; what was written of it is left")
-
-
-def check_count(table: TableRow, chunks: Sequence[Chunk]) -> None:
-    if len(chunks) > CHUNKS_MAX:
-        raise CutImpossible(
-            f"{table.name}: the rows above the lake are more than {CHUNKS_MAX} files, and a cut may not name more; "
-            "let a worker tier the table"
-        )
 
 
 def _shows_nothing(bounds: CutBounds, plan: ReadPlan) -> bool:

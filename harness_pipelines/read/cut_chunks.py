@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,9 @@ from harness_pipelines.ports.access import (
 from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines.ports.source import check_epochs, check_topic
 from harness_pipelines.protocol.cuts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, Chunk, CutBounds, Writing, chunk_plan
+from harness_pipelines.protocol.ranges import intersection, offset_count
 from harness_pipelines.protocol.reading.narrowing import Ranges
-from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, TailPart
+from harness_pipelines.protocol.reading.plan import ReadPlan, part_within, ranges_of
 from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.read.cut_tail import Known, ReadAs
 from harness_pipelines.read.plan import Looked
@@ -48,7 +49,6 @@ WINDOW_OFFSETS, WINDOW_OFFSETS_MAX = 4_096, 20_000
 WINDOW_BYTES_MAX = 32 * 2**20
 LAKE_OFFSETS_MAX = 262_144  #: of a window of a view, whose files are opened for each
 ALL = Selection(coordinates=True, changelog=True)
-Part = TypeVar("Part", LakePart, BufferPart, TailPart)
 
 
 class Ports(HasBufferReader, HasCutFiles, HasLakeReads, HasLeases, HasLog, HasSchemas, HasTables, Protocol):
@@ -211,7 +211,7 @@ class Chunks:
         if kept := [chunk for chunk in self._known.chunks if chunk.maker == maker]:
             yield from kept
             return
-        ranges = {p: (overlay.low[p], overlay.high[p]) for p in overlay.low}
+        ranges = ranges_of(overlay)
         held: list[pa.RecordBatch] = []
         for batch in chain(self._batches(replace(self._looked.plan, lake=(), buffer=None, tail=None)), [None]):
             self._check()
@@ -270,7 +270,7 @@ class Chunks:
         for chunk in wanted.sources:
             rows = self._stores.cut_files.read_chunk(self._looked.table, self._looked.plan, chunk)
             self._check()
-            inside = _both(chunk.ranges, wanted.ranges)
+            inside = intersection(chunk.ranges, wanted.ranges)
             if inside != dict(chunk.ranges):
                 rows = within(rows, inside)
             yield from runs_of(rows, inside, self._known.read_as.get(chunk.path))
@@ -293,10 +293,10 @@ class Chunks:
         most = LAKE_OFFSETS_MAX if self._looked.plan.buffer is None else WINDOW_OFFSETS_MAX
         while left:
             window = first_of(left, at_once)
-            rows = self._window(window, may_be_large=_span(window) == 1)
+            rows = self._window(window, may_be_large=offset_count(window) == 1)
             self._check()
             if rows is None:
-                at_once = max(1, _span(window) // 8)
+                at_once = max(1, offset_count(window) // 8)
                 continue
             yield from runs_of(rows, window)
             left = deque(_after(window, left))
@@ -393,27 +393,10 @@ def _any(masks: Iterator[pa.ChunkedArray]) -> pa.ChunkedArray:
 
 def _narrowed(plan: ReadPlan, ranges: Ranges) -> ReadPlan:
     """Of *plan* only the rows above the lake in *ranges*."""
-
-    def part(of: Part | None) -> Part | None:
-        if of is None:
-            return None
-        both = _both({p: (low, of.high[p]) for p, low in of.low.items()}, ranges)
-        low, high = ({p: run[at] for p, run in both.items()} for at in (0, 1))
-        return replace(of, low=low, high=high) if both else None
-
-    lake = tuple(one for one in map(part, plan.lake) if one is not None)
-    return replace(plan, lake=lake, overlay=None, buffer=part(plan.buffer), tail=part(plan.tail))
-
-
-def _both(one: Ranges, other: Ranges) -> dict[int, tuple[int, int]]:
-    """The offsets that are in *one* and in *other*."""
-    found = {p: (max(low, other[p][0]), min(high, other[p][1])) for p, (low, high) in one.items() if p in other}
-    return {p: run for p, run in found.items() if run[0] < run[1]}
+    lake = tuple(one for part in plan.lake if (one := part_within(part, ranges)) is not None)
+    buffer, tail = part_within(plan.buffer, ranges), part_within(plan.tail, ranges)
+    return replace(plan, lake=lake, overlay=None, buffer=buffer, tail=tail)
 
 
 def _is_more(rows: int, size: int) -> bool:
     return rows > CHUNK_ROWS_MAX or size > CHUNK_BYTES_MAX
-
-
-def _span(ranges: Ranges) -> int:
-    return sum(high - low for low, high in ranges.values())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +44,10 @@ from harness_pipelines.protocol.keyed_cuts import (
     renumbered,
     to_join,
 )
+from harness_pipelines.protocol.ranges import offset_count
 from harness_pipelines.protocol.reading.fold import int_column
 from harness_pipelines.protocol.reading.narrowing import Ranges
-from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan
+from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, part_within
 from harness_pipelines.protocol.reading.selection import Selection, table_columns
 from harness_pipelines.read.cut_chunks import first_of
 from harness_pipelines.read.plan import Looked
@@ -57,7 +58,6 @@ FOLDING_S_MAX = 60.0  #: for the levels of one cut; what was read of the batch v
 #: What is read at once: offsets, few at first, since nothing is known of the rows; and bytes of rows.
 PIECE_OFFSETS, PIECE_OFFSETS_MAX, PIECE_BYTES_MAX = 8_192, 262_144, 32 * 2**20
 WAIT_PER_S, WAIT_S_MAX = 10.0, 300.0  #: before what was over the limits is tried again, for each second that it took
-Part = TypeVar("Part", LakePart, BufferPart)
 KEYED = "newest of each key, "  #: begins the maker of chunks of a keyed table
 
 
@@ -387,7 +387,7 @@ class _Making:
 
 def _next_size(ranges: Ranges, size: int) -> int:
     """How many offsets are read next, after rows of *size* bytes in *ranges*."""
-    offsets = sum(high - low for low, high in ranges.values())
+    offsets = offset_count(ranges)
     return max(1, min(PIECE_OFFSETS_MAX, 4 * offsets, PIECE_BYTES_MAX * offsets // max(size, 1)))
 
 
@@ -445,13 +445,6 @@ def batch_of(plan: ReadPlan) -> ReadPlan:
 
 def hot_of(plan: ReadPlan, ranges: Ranges) -> ReadPlan:
     """Of the plan of a keyed table what lies in *ranges* above the batch view."""
-    stream = (_within(part, ranges) for part in plan.lake if part.view == "stream")
-    buffer = None if plan.buffer is None else _within(plan.buffer, ranges)
-    return replace(plan, lake=tuple(part for part in stream if part), overlay=None, buffer=buffer, tail=None)
-
-
-def _within(part: Part, ranges: Ranges) -> Part | None:
-    both = {p: (max(low, part.low[p]), min(high, part.high[p])) for p, (low, high) in ranges.items() if p in part.low}
-    both = {p: run for p, run in both.items() if run[0] < run[1]}
-    low, high = ({p: run[at] for p, run in both.items()} for at in (0, 1))
-    return replace(part, low=low, high=high) if both else None
+    stream = (part_within(part, ranges) for part in plan.lake if part.view == "stream")
+    lake = tuple(part for part in stream if part is not None)
+    return replace(plan, lake=lake, overlay=None, buffer=part_within(plan.buffer, ranges), tail=None)

@@ -7,36 +7,33 @@ they have. It follows on no cut, and none follows on it: it is apart from the ne
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
 
-from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.ports.ledger import TableRow, TableUnknown, new_lease
-from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken
-from harness_pipelines.protocol.cuts import NAMED_MAKER, Chunk, may_begin_with, too_large
+from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutDraft, CutOvertaken
+from harness_pipelines.protocol.cuts import MAKING_MAX, NAMED_MAKER, Chunk, may_begin_with
 from harness_pipelines.read.cut import (
     CHECKED_EVERY_S,
-    MAKING_S_MAX,
     SERVED_EVERY,
     TRIES,
     Making,
     Ports,
     Served,
-    check_count,
-    check_there,
+    chunk_maker,
     cut_bounds,
+    made,
     maker_of,
     makers_of,
 )
-from harness_pipelines.read.cut_chunks import ChunkMaker, Chunks
 from harness_pipelines.read.cut_tail import Known
-from harness_pipelines.read.keyed_cut import KeyedCuts, as_served, as_written
-from harness_pipelines.read.plan import Looked, look_plan
+from harness_pipelines.read.keyed_cut import KeyedCuts, as_served
+from harness_pipelines.read.plan import Looked, lease_of_block, look_plan
 
 log = structlog.get_logger(__name__)
 
@@ -100,17 +97,17 @@ class NamedCutter:
                 began=began,
                 clock=clock,
             )
-            made = self._made_or_forgotten(making)
-        self._checked[made.sequence] = began
+            cut = self._made_or_forgotten(making)
+        self._checked[cut.sequence] = began
         log.info(
             "cut.published_named",
             table=table.name,
             snapshot=name,
-            cut=made.snapshot_id,
-            version=made.version,
+            cut=cut.snapshot_id,
+            version=cut.version,
             ms=round((time.monotonic() - began) * 1000, 1),
         )
-        return Served(table=looked.table, cut=made, made=True)
+        return Served(table=looked.table, cut=cut, made=True)
 
     def _known(self, table: TableRow, name: str) -> tuple[Cut, datetime]:
         found = self._stores.cuts.named(table, name)
@@ -138,11 +135,10 @@ class NamedCutter:
 
     @contextmanager
     def _looking(self, table: TableRow, name: str) -> Iterator[Looked]:
-        lease, lease_id = timedelta(seconds=MAKING_S_MAX), new_lease()
-        try:
+        with lease_of_block(self._stores) as lease_id:
             try:
                 found = look_plan(
-                    self._stores, table, at=name, tail=False, holder=self._holder, lease=lease, lease_id=lease_id
+                    self._stores, table, at=name, tail=False, holder=self._holder, lease=MAKING_MAX, lease_id=lease_id
                 )
             except TryAgain:
                 raise
@@ -150,9 +146,6 @@ class NamedCutter:
                 self._known(table, name)  # it may have been dropped just now
                 raise
             yield found
-        finally:
-            with suppress(HarnessError):  # the ledger is away: the lease ends by its time
-                self._stores.leases.end(lease_id)
 
     def _chunks_of(self, looked: Looked, clock: datetime) -> tuple[Chunk, ...]:
         """The chunks that there are of this state, since the last load had no time to publish them."""
@@ -179,59 +172,16 @@ class NamedCutter:
         return cut
 
     def _made(self, making: Making) -> Cut:
-        looked, stores = making.looked, self._stores
-        if why := too_large(making.bounds):
-            raise CutImpossible(f"{looked.table.name}: {why}; nothing was written")
-        chunks = self._chunks(making)
-        making.check()
-        faults.point("serve.after_chunks")
-        check_there(stores, looked.table)
-        draft = stores.cut_files.write_cut(
-            looked.table,
-            looked.state.version,
-            as_written(looked.plan),
-            chunks=chunks,
-            previous=making.newest,
-            bounds=making.bounds,
-            makers=(*makers_of(looked, making.maker), NAMED_MAKER),
-            now_ms=int((making.clock.timestamp() + time.monotonic() - making.began) * 1000),
-        )
-        faults.point("serve.after_files")
-        making.check()
-        cut = stores.cuts.publish_named(looked.table, draft, lease_id=looked.plan.lease_id, keep=self._keep)
-        faults.point("serve.after_commit")
-        return cut
+        looked, begun = making.looked, self._begun
 
-    def _chunks(self, making: Making) -> Sequence[Chunk]:
-        found = list[Chunk]()
-        for chunk in self._maker(making).chunks():
-            found.append(chunk)
-            check_count(making.looked.table, found)
-        return found
+        def publish(draft: CutDraft) -> Cut:
+            lease_id, keep = looked.plan.lease_id, self._keep
+            return self._stores.cuts.publish_named(looked.table, draft, lease_id=lease_id, keep=keep)
 
-    def _maker(self, making: Making) -> ChunkMaker:
-        assert making.newest is not None, "numbers to go on from"
-        begun = self._begun
-        chunks = Chunks(
-            self._stores,
-            making.looked,
-            making.bounds,
-            making.known,
-            maker=making.maker,
-            sequence=making.newest.sequence + 1,
-            check=making.check,
-            wrote=lambda chunk: begun.unnamed.append((chunk, making.clock)),
-        )
-        if not making.looked.plan.key:
-            return chunks
-        return begun.keyed.maker(
-            making.looked,
-            making.bounds,
-            making.newest,
-            maker=making.maker,
-            recalled=chunks.recalled(),
-            check=making.check,
-        )
+        folds = bool(looked.plan.key)
+        maker = chunk_maker(self._stores, begun.keyed, making, unnamed=begun.unnamed, folds=folds)
+        makers = (*makers_of(looked, making.maker), NAMED_MAKER)
+        return made(self._stores, making, maker, makers=makers, publish=publish)
 
 
 def _check_settled(looked: Looked, name: str) -> None:

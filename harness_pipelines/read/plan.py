@@ -79,9 +79,16 @@ def leased(
     stores: Ports, table: TableRow, *, at: At | None = None, tail: bool = False, holder: str, lease: timedelta
 ) -> Iterator[ReadPlan]:
     """A plan whose lease ends with the block; nothing renews it. Raises: as `make_plan`."""
+    with lease_of_block(stores) as lease_id:
+        yield make_plan(stores, table, at=at, tail=tail, holder=holder, lease=lease, lease_id=lease_id)
+
+
+@contextmanager
+def lease_of_block(stores: HasLeases) -> Iterator[str]:
+    """The id of a lease that ends with the block, however that ends."""
     lease_id = new_lease()
     try:
-        yield make_plan(stores, table, at=at, tail=tail, holder=holder, lease=lease, lease_id=lease_id)
+        yield lease_id
     finally:
         with suppress(HarnessError):  # the ledger is away: the lease ends by its time
             stores.leases.end(lease_id)

@@ -29,7 +29,14 @@ from harness_pipelines.ports.serving.cuts import (
     CutsFull,
 )
 from harness_pipelines.protocol.bounds import Vector
-from harness_pipelines.protocol.cuts import Chunk, CutBounds, bounds_json, chunk_json, too_large
+from harness_pipelines.protocol.cuts import (
+    bounds_json,
+    bounds_of_json,
+    chunk_json,
+    chunk_of_json,
+    parts_json,
+    too_large,
+)
 
 log = structlog.get_logger(__name__)
 #: Errors of reading a row that another login wrote.
@@ -207,10 +214,13 @@ class Cuts:
         return _cut(found[0], is_named=True) if found else None
 
 
+def _parts(draft: CutDraft) -> Mapping[str, tuple[str, str]]:
+    return {name: (part.key, part.manifests) for name, part in draft.parts.items()}
+
+
 def _check_size(table: TableRow, draft: CutDraft) -> None:
     """Raises: CutImpossible, for what the ledger does not take, as the last check: all is written by now."""
-    parts = {name: (part.key, part.manifests) for name, part in draft.parts.items()}
-    if why := too_large(draft.bounds, chunks=draft.chunks, parts=parts, files=draft.files):
+    if why := too_large(draft.bounds, chunks=draft.chunks, parts=_parts(draft), files=draft.files):
         raise CutImpossible(f"{table.name}: {why}; the cut was not published")
 
 
@@ -231,7 +241,7 @@ def _parameters(draft: CutDraft) -> dict[str, Any]:
         "bounds": Jsonb(bounds_json(draft.bounds)),
         "metadata": draft.metadata,
         "chunks": Jsonb([chunk_json(chunk) for chunk in draft.chunks]),
-        "parts": Jsonb({name: {"key": part.key, "manifests": part.manifests} for name, part in draft.parts.items()}),
+        "parts": Jsonb(parts_json(_parts(draft))),
         "files": list(draft.files),
     }
 
@@ -247,9 +257,9 @@ def _cut(row: Mapping[str, Any], *, is_named: bool = False) -> Cut:
         timestamp_ms=row["timestamp_ms"],
         version=row["version"],
         schema_version=row["schema_version"],
-        bounds=bounds_from_json(row["bounds"]),
+        bounds=bounds_of_json(row["bounds"]),
         metadata=row["metadata"] if alive else "",
-        chunks=tuple(chunk_from_json(one) for one in row["chunks"]) if alive else (),
+        chunks=tuple(chunk_of_json(one) for one in row["chunks"]) if alive else (),
         parts={name: CutPart(**part) for name, part in row["parts"].items()} if alive else {},
         files=tuple(row["files"]) if alive else (),
         looked_at=row["looked_at"],
@@ -277,13 +287,3 @@ def _none_yet(row: Mapping[str, Any], *, is_named: bool = False) -> Cut:
         served_at=row["now"],
         until=row["now"],
     )
-
-
-def bounds_from_json(told: Mapping[str, Any]) -> CutBounds:
-    """The bounds of a cut as its row has them."""
-    return {int(partition): (cut[0], cut[1], cut[2], cut[3]) for partition, cut in told.items()}
-
-
-def chunk_from_json(told: Mapping[str, Any]) -> Chunk:
-    ranges = {int(partition): (span[0], span[1]) for partition, span in told["ranges"].items()}
-    return Chunk(**{**told, "ranges": ranges})

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from harness_pipelines.errors import HarnessError
 
-FILES_MAX = (
-    10_000  #: data and delete files of a state that a scan is planned of: each takes about 500 bytes of the answer
-)
+#: Data and delete files of a state that a scan is planned of: each takes about 500 bytes of the answer.
+FILES_MAX = 10_000
 
 
 class ScanTooLarge(HarnessError):

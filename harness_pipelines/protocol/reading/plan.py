@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.ranges import intersection
+from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.schema.schemas import Other
 from harness_pipelines.protocol.versions import ViewName
 
@@ -68,6 +70,23 @@ class TailPart:
     schema_version: int  #: that they are decoded with
     low: Mapping[int, int]
     high: Mapping[int, int]
+
+
+Part = TypeVar("Part", LakePart, BufferPart, OverlayPart, TailPart)
+
+
+def ranges_of(part: LakePart | BufferPart | OverlayPart | TailPart) -> dict[int, tuple[int, int]]:
+    """The offsets of a part of a plan."""
+    return {p: (low, part.high[p]) for p, low in part.low.items()}
+
+
+def part_within(part: Part | None, ranges: Ranges) -> Part | None:
+    """*part* with its offsets in *ranges* alone; None: it has none of these."""
+    both = {} if part is None else intersection(ranges_of(part), ranges)
+    if part is None or not both:
+        return None
+    low, high = ({p: run[at] for p, run in both.items()} for at in (0, 1))
+    return replace(part, low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

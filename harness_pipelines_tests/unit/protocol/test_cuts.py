@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,11 @@ from harness_pipelines.protocol.cuts import (
     ChunkPlan,
     CutBounds,
     OlderCut,
-    Ranges,
+    bounds_json,
+    bounds_of_json,
     check_newest,
+    chunk_json,
+    chunk_of_json,
     chunk_plan,
     etag,
     follows,
@@ -37,6 +41,7 @@ from harness_pipelines.protocol.cuts import (
     snapshot_id,
     table_uuid,
 )
+from harness_pipelines.protocol.reading.narrowing import Ranges
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -311,6 +316,14 @@ def test_the_tag_of_an_answer_is_that_of_its_files_and_not_of_its_state():
 def test_a_part_is_made_again_when_its_metadata_or_what_it_leaves_out_changes():
     assert part_key("a", {0: 1, 1: 2}) == part_key("a", {1: 2, 0: 1})
     assert len({part_key("a", {0: 1}), part_key("b", {0: 1}), part_key("a", {0: 2}), part_key("a", {})}) == 4
+    assert len({part_key("a", {0: (1, 2)}, 7), part_key("a", {0: (1, 3)}, 7), part_key("a", {0: (1, 2)}, 8)}) == 3
+
+
+def test_bounds_and_chunks_come_back_from_their_json():
+    bounds = {0: (0, 1, 2, 3), 11: (4, 5, 6, 7)}
+    one = Chunk(path="a", ranges={3: (1, 2)}, rows=1, bytes=9, sequence=4, maker="m", entry="{}", held=5, read_as="r")
+    assert bounds_of_json(json.loads(json.dumps(bounds_json(bounds)))) == bounds
+    assert chunk_of_json(json.loads(json.dumps(chunk_json(one)))) == one
 
 
 # -- order ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from harness_pipelines.protocol.coordinates import PARTITION
 from harness_pipelines.protocol.key_hashes import KeyHasher, Keys, matches
 from harness_pipelines.protocol.keyed_cuts import Cold
 from harness_pipelines.protocol.reading.fold import int_column
-from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
+from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, ranges_of
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery
 from harness_pipelines.protocol.reading.selection import ReadColumn, table_columns
 
@@ -57,8 +57,8 @@ class IcebergKeys:
         part = _batch_part(plan)
         if part is None:
             return {}
-        view, ranges = _view(plan, part), {p: (low, part.high[p]) for p, low in part.low.items()}
-        chosen = choose(view, ranges)
+        view = _view(plan, part)
+        chosen = choose(view, ranges_of(part))
         if np.any(chosen.straddling | chosen.outside) or not np.all(view.files.mixed):
             raise CutOverLimits(
                 f"{plan.table}, version {plan.version}: the batch view has files that are partitioned, or rows outside "

@@ -37,8 +37,9 @@ from harness_pipelines.lakes.iceberg.read.scan import PinnedView, extent_of, is_
 from harness_pipelines.layout.files import Positions
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.serving.cuts import CutPart
+from harness_pipelines.protocol.cuts import part_key
 from harness_pipelines.protocol.reading.narrowing import Ranges
-from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
+from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, ranges_of
 from harness_pipelines.protocol.reading.queries import LakeQuery
 
 _Numbered = tuple[int, Entry]  #: an entry with the id that its partitioning has in the cut
@@ -79,15 +80,9 @@ class Writing:
         return LakeQuery(table=self.plan.table, version=self.plan.version, ranges=ranges, columns=())
 
 
-def ranges_of(part: LakePart) -> dict[int, tuple[int, int]]:
-    return {p: (low, part.high[p]) for p, low in part.low.items()}
-
-
 def key_of(part: LakePart, shape: CutShape) -> str:
     """What its manifests are made of: they are the same as long as it is."""
-    ranges = {str(p): run for p, run in sorted(ranges_of(part).items())}
-    moved = {str(i): there for i, there in sorted(shape.moved.items())}
-    return orjson.dumps([part.metadata, ranges, moved, shape.schema.schema_id]).decode()
+    return part_key(part.metadata, ranges_of(part), sorted(shape.moved.items()), shape.schema.schema_id)
 
 
 def kept(known: Mapping[str, CutPart], name: str, key: str) -> CutPart | None:

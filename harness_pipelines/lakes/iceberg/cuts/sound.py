@@ -23,6 +23,7 @@ from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE, entries_of, l
 from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.ports.serving.cuts import Cut, CutDamaged
 from harness_pipelines.protocol.cut_checks import ListedCut, ListedData, ListedDeletes
+from harness_pipelines.protocol.cuts import bounds_of_json
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 
@@ -63,9 +64,7 @@ def listed(metadata: str, io: FileIO) -> ListedCut:
         told = _content(metadata, io)
         [head] = [one for one in told["snapshots"] if one["snapshot-id"] == told["current-snapshot-id"]]
         summary, manifest_list = head["summary"], str(head["manifest-list"])
-        bounds = {
-            int(p): (cut[0], cut[1], cut[2], cut[3]) for p, cut in orjson.loads(summary["harness.bounds"]).items()
-        }
+        bounds = bounds_of_json(orjson.loads(summary["harness.bounds"]))
     with readable(manifest_list):
         manifests = listed_in(manifest_list, fresh(io))
     deletes = [

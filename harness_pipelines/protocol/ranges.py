@@ -1,0 +1,28 @@
+"""Half-open runs of offsets, one of each partition: how many offsets they have, and what two of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness_pipelines.protocol.reading.narrowing import Ranges
+
+
+def offset_count(ranges: Ranges) -> int:
+    """How many offsets *ranges* have; there may be fewer rows."""
+    return sum(high - low for low, high in ranges.values())
+
+
+def intersection(one: Ranges, other: Ranges) -> dict[int, tuple[int, int]]:
+    """The offsets that are in *one* and in *other*, in the order of *one*; no run is empty."""
+    found = {p: (max(low, other[p][0]), min(high, other[p][1])) for p, (low, high) in one.items() if p in other}
+    return {p: run for p, run in found.items() if run[0] < run[1]}
+
+
+def hull(several: Iterable[Ranges]) -> dict[int, tuple[int, int]]:
+    """The smallest run of each partition around those of *several*, by partition."""
+    found: dict[int, tuple[int, int]] = {}
+    for ranges in several:
+        for p, (low, high) in ranges.items():
+            was = found.get(p, (low, high))
+            found[p] = (min(was[0], low), max(was[1], high))
+    return dict(sorted(found.items()))
