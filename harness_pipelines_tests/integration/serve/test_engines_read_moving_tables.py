@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import pyarrow as pa
@@ -13,17 +13,11 @@ import harness_pipelines as hp
 from harness_pipelines.drivers.object_stores.clients import spark_options
 from harness_pipelines_tests.engines import READERS, duckdb_with_iceberg
 from harness_pipelines_tests.integration.serve.judged import Read, read_append, read_keyed, rows_of
-from harness_pipelines_tests.integration.serve.server import Served, serving
+from harness_pipelines_tests.integration.serve.server import Served
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, TableRig
 
 SLOW = ("Daft", "chDB", "DataFusion", "Polars")  #: whose import takes seconds
-
-
-@pytest.fixture(scope="module")
-def served(harness: hp.Harness, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(harness, tmp_path_factory.mktemp("serve")) as found:
-        yield found
 
 
 # -- engines ---------------------------------------------------------------------------------------------------
