@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pytest
 
 import harness_pipelines as hp
+from harness_pipelines import faults
 from harness_pipelines.app.installation import Stores
 from harness_pipelines.audit.fsck import cuts
 from harness_pipelines.audit.fsck.rule import RULES, Look
 from harness_pipelines.drivers import files
+from harness_pipelines.faults import FaultInjected
+from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap
 from harness_pipelines.ports.serving.cuts import Cut
@@ -48,6 +53,11 @@ class CutWorld:
         """Another server: one that knows nothing, and takes no cut that was there before for the state of now."""
         self.pause()
         return Cutter(self.stores, holder="test", keep=HOUR, every=timedelta(0))
+
+    @property
+    def key(self) -> str:
+        """A column of whole numbers that each row has."""
+        return "id"
 
     @property
     def head(self) -> Version:
@@ -106,7 +116,17 @@ class CutWorld:
 
     def truth(self) -> Counter[Row]:
         found = self.table.read(columns=["_kafka_partition", "_kafka_offset", "s"])
-        return _rows(found)
+        return rows_of(found)
+
+    def seen(self, cut: Cut, engine: str = "PyIceberg") -> Counter[Row]:
+        """What an engine finds in a cut."""
+        return rows_of(READERS[engine](cut.metadata, f"{self.key} >= 0"))
+
+    def files(self) -> set[str]:
+        """The files in the folders of cuts."""
+        rows = self.rig.ask("SELECT folder FROM harness.cut_folders WHERE table_id = %s", [self.row.table_id])
+        folders = [Path(urlsplit(row["folder"]).path) for row in rows]
+        return {one.as_uri() for folder in folders for one in folder.rglob("*") if one.is_file()}
 
     def fsck(self) -> dict[str, list[str]]:
         """What fsck finds of cuts, by invariant."""
@@ -119,14 +139,23 @@ class CutWorld:
 
     def assert_exact(self, cut: Cut, engine: str = "PyIceberg") -> None:
         """An engine gives the rows of a read of now."""
-        assert seen(cut, engine) == self.truth()
+        assert self.seen(cut, engine) == self.truth()
 
 
-def seen(cut: Cut, engine: str = "PyIceberg") -> Counter[Row]:
-    """What an engine finds in a cut."""
-    return _rows(READERS[engine](cut.metadata, "id >= 0"))
+def dies(load: Callable[[], object], point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load ends at *point*, and gives nothing back, as a process that was killed does not."""
+
+    def die() -> None:
+        raise FaultInjected(point)
+
+    faults.arm(point, die)
+    with monkeypatch.context() as killed:
+        killed.setattr(Leases, "end", lambda *_: None)
+        with pytest.raises(FaultInjected, match=point):
+            load()
+    faults.disarm()
 
 
-def _rows(table: pa.Table) -> Counter[Row]:
+def rows_of(table: pa.Table) -> Counter[Row]:
     columns = [table.column(name).to_pylist() for name in ("_kafka_partition", "_kafka_offset", "s")]
     return Counter(zip(*columns, strict=True))

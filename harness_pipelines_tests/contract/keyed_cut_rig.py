@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,13 @@ from harness_pipelines.lakes.iceberg.read.scan import located
 from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
 from harness_pipelines.ports.lake_writes import Replacement
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap
-from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.stages.table.revert import revert_table
-from harness_pipelines_tests.contract.cut_rig import CutWorld, Row
+from harness_pipelines_tests.contract.cut_rig import CutWorld
 from harness_pipelines_tests.contract.recall_rig import KEYED
 from harness_pipelines_tests.contract.stores_rig import RealRig, agrees
-from harness_pipelines_tests.engines import READERS
 
 KEYS = 11  #: of each partition
 ALL = (0, 2**62)
@@ -147,11 +144,3 @@ class KeyedWorld(CutWorld):
         claim = self.rig.claim(self.row, Stage.OTREE)
         otree_once(self.stores, self.row, claim, trigger="request")
         self.rig.ledger.release(claim)
-
-    def seen(self, cut: Cut, engine: str = "PyIceberg") -> Counter[Row]:
-        found = READERS[engine](cut.metadata, f"{self.key} >= 0")
-        columns = [found.column(name).to_pylist() for name in ("_kafka_partition", "_kafka_offset", "s")]
-        return Counter(zip(*columns, strict=True))
-
-    def assert_exact(self, cut: Cut, engine: str = "PyIceberg") -> None:
-        assert self.seen(cut, engine) == self.truth()

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness_pipelines import faults
-from harness_pipelines.faults import FaultInjected
-from harness_pipelines.ledgers.postgres.leases import Leases
-from harness_pipelines_tests.contract.cut_rig import CutWorld, seen
+from harness_pipelines_tests.contract.cut_rig import CutWorld, dies
 from harness_pipelines_tests.contract.stores_rig import RealRig
-from harness_pipelines_tests.contract.test_cut_files import aged, path, ripe, there
+from harness_pipelines_tests.contract.test_cut_files import aged, ripe, there
 from harness_pipelines_tests.contract.test_expire import expire
 
 pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option.*not implemented:UserWarning")
@@ -27,26 +25,6 @@ def world(real: RealRig, tmp_path: Path) -> Iterator[CutWorld]:
     made.stores.close()
 
 
-def dies(world: CutWorld, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load ends at *point*, and gives nothing back, as a process that was killed does not."""
-
-    def die() -> None:
-        raise FaultInjected(point)
-
-    faults.arm(point, die)
-    with monkeypatch.context() as killed:
-        killed.setattr(Leases, "end", lambda *_: None)
-        with pytest.raises(FaultInjected, match=point):
-            world.server().load(world.row)
-    faults.disarm()
-
-
-def files_of(world: CutWorld) -> set[str]:
-    """The files in the folder of cuts."""
-    rows = world.rig.ask("SELECT folder FROM harness.cut_folders WHERE table_id = %s", [world.row.table_id])
-    return {one.as_uri() for row in rows for one in path(row["folder"]).rglob("*") if one.is_file()}
-
-
 @pytest.mark.parametrize("point", POINTS)
 def test_a_load_after_a_death_at_any_point_gives_all_rows_and_what_is_left_goes(
     world: CutWorld, point: str, monkeypatch: pytest.MonkeyPatch
@@ -57,14 +35,14 @@ def test_a_load_after_a_death_at_any_point_gives_all_rows_and_what_is_left_goes(
     first = world.cut()
     truth = world.truth()
     world.ingest({0: 60, 1: 25})
-    before = files_of(world)
-    dies(world, point, monkeypatch)
-    left = files_of(world) - before
+    before = world.files()
+    dies(lambda: world.server().load(world.row), point, monkeypatch)
+    left = world.files() - before
     assert left, "it wrote something"
 
     served = world.server().load(world.row)
     world.assert_exact(served.cut)
-    assert seen(first) == truth
+    assert world.seen(first) == truth
     assert served.cut.sequence > first.sequence
     assert served.cut.snapshot_id != first.snapshot_id
     assert served.made == (point != "serve.after_commit"), "what was published is found again"
@@ -72,13 +50,13 @@ def test_a_load_after_a_death_at_any_point_gives_all_rows_and_what_is_left_goes(
     assert len(cuts_of(world)) == 2
 
     orphans = left - set(served.cut.files)
-    aged(files_of(world))
+    aged(world.files())
     expire(world.rig, world.row)
     ripe(world.rig, world.row)
     expire(world.rig, world.row)
     assert there(orphans) == [False] * len(orphans)
     world.assert_exact(served.cut)
-    assert seen(first) == truth
+    assert world.seen(first) == truth
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -86,7 +64,7 @@ def test_a_death_in_the_first_load_of_a_table_is_no_different(
     world: CutWorld, point: str, monkeypatch: pytest.MonkeyPatch
 ):
     world.ingest({0: 12})
-    dies(world, point, monkeypatch)
+    dies(lambda: world.server().load(world.row), point, monkeypatch)
     world.ingest({0: 15})
     cut = world.server().load(world.row).cut
     world.assert_exact(cut)

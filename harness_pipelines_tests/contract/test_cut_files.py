@@ -29,7 +29,7 @@ from harness_pipelines.protocol.cut_checks import ListedCut
 from harness_pipelines.protocol.cut_rows import CutRow, CutsSeen
 from harness_pipelines.protocol.cuts import CONDEMNED_FROM
 from harness_pipelines.spec.locations import normal
-from harness_pipelines_tests.contract.cuts_rig import Server, server_of
+from harness_pipelines_tests.contract.cut_drafts import Server, server_of
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_expire import Store, expire
 from harness_pipelines_tests.contract.test_lake import moved

@@ -12,7 +12,7 @@ import pytest
 from harness_pipelines.protocol.cuts import Chunk
 from harness_pipelines.read import cut as module
 from harness_pipelines.read import cut_chunks
-from harness_pipelines_tests.contract.cut_rig import CutWorld, seen
+from harness_pipelines_tests.contract.cut_rig import CutWorld
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
 #: A batch view names the size of row groups for Spark, which writes its files; here PyIceberg does.
@@ -42,10 +42,10 @@ def test_each_cut_has_the_rows_of_a_read_of_that_moment(world):
     for _, step in STEPS:
         step(world)
         cut, truth = world.cut(), world.truth()
-        assert seen(cut) == truth
+        assert world.seen(cut) == truth
         cuts.append((cut, truth))
     for cut, truth in cuts:  # and keeps them
-        assert seen(cut) == truth
+        assert world.seen(cut) == truth
     assert [cut.sequence for cut, _ in cuts] == sorted({cut.sequence for cut, _ in cuts})
     assert len({cut.snapshot_id for cut, _ in cuts}) == len(cuts)
 

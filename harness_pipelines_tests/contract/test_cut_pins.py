@@ -11,7 +11,7 @@ import pytest
 from harness_pipelines.drivers.postgres import READER
 from harness_pipelines.drivers.postgres_session import session_dsn
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines_tests.contract.cuts_rig import Server, server_of
+from harness_pipelines_tests.contract.cut_drafts import Server, moved_table, server_of
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
 LEFT_S = 60  #: of the window of a test: it does not end while the test runs
@@ -19,10 +19,7 @@ LEFT_S = 60  #: of the window of a test: it does not end while the test runs
 
 @pytest.fixture
 def table(real: RealRig) -> TableRow:
-    made = real.table(partitions=1)
-    real.ingest(made, {0: (0, 9)})
-    real.move(made, {0: 0}, {0: 5})
-    return made
+    return moved_table(real)
 
 
 @pytest.fixture

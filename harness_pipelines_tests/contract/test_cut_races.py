@@ -15,10 +15,10 @@ from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines.read import cut as cut_module
 from harness_pipelines.stages.table.revert import revert_table
-from harness_pipelines_tests.contract.cut_rig import CutWorld, Row, seen
+from harness_pipelines_tests.contract.cut_rig import CutWorld, Row
 from harness_pipelines_tests.contract.keyed_cut_rig import KeyedWorld
 from harness_pipelines_tests.contract.stores_rig import RealRig
-from harness_pipelines_tests.contract.test_cut_crashes import POINTS, files_of
+from harness_pipelines_tests.contract.test_cut_crashes import POINTS
 from harness_pipelines_tests.contract.test_cut_files import aged, over, path, ripe
 from harness_pipelines_tests.contract.test_expire import expire
 
@@ -132,7 +132,7 @@ class Story:
             return
         finally:
             faults.disarm()
-        found = self.seen(served.cut)
+        found = self.world.seen(served.cut)
         assert found in (before, self.truth()), self.steps
         assert self.last is None or served.cut.sequence >= self.last.sequence, self.steps
         wrong = self.world.fsck()
@@ -161,7 +161,7 @@ class Story:
         """The time of all cuts ends, and expire takes their files."""
         over(self.world.rig, self.world.row)
         self.lost = False
-        aged(files_of(self.world))
+        aged(self.world.files())
         for _ in range(2):
             expire(self.world.rig, self.world.row)
             ripe(self.world.rig, self.world.row)
@@ -177,9 +177,6 @@ class Story:
 
     def truth(self) -> Counter[Row]:
         return self.world.truth()
-
-    def seen(self, cut: Cut) -> Counter[Row]:
-        return self.world.seen(cut) if isinstance(self.world, KeyedWorld) else seen(cut)
 
 
 def _die() -> None:

@@ -25,7 +25,7 @@ from harness_pipelines.ports.ledger import LeaseEnded, TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutDraft, CutImpossible, CutOvertaken, CutRejected, CutsFull
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.cuts import cut_folder, is_cut_folder
-from harness_pipelines_tests.contract.cuts_rig import KEEP, Server, server_of
+from harness_pipelines_tests.contract.cut_drafts import KEEP, Server, moved_table, rows_of, server_of
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_locks import waits
 from harness_pipelines_tests.contract.test_postgres import OLD_TABLE, migrate_before
@@ -36,11 +36,7 @@ MILLISECONDS = 10_000  #: for which one statement may stand still
 
 @pytest.fixture
 def table(real: RealRig) -> TableRow:
-    """One partition: [0, 5) is in the stream view, [5, 9) in the buffer."""
-    made = real.table(partitions=1)
-    real.ingest(made, {0: (0, 9)})
-    real.move(made, {0: 0}, {0: 5})
-    return made
+    return moved_table(real)
 
 
 @pytest.fixture
@@ -52,10 +48,6 @@ def server(real: RealRig, table: TableRow) -> Server:
 def other(real: RealRig, table: TableRow) -> Server:
     """Another server of the same table."""
     return server_of(real, table)
-
-
-def rows(real: RealRig, table: TableRow) -> list[dict[str, Any]]:
-    return real.ask("SELECT * FROM harness.cuts WHERE table_id = %s ORDER BY sequence", [table.table_id])
 
 
 def later(real: RealRig, table: TableRow, by: timedelta) -> None:
@@ -106,7 +98,7 @@ def test_of_two_servers_that_saw_the_same_cut_one_publishes(server: Server, othe
     with pytest.raises(CutOvertaken, match=f"the newest cut is {cut.sequence}, this one was made after"):
         other.publish()
 
-    assert [row["sequence"] for row in rows(real, server.table)] == [cut.sequence - 1, cut.sequence]
+    assert [row["sequence"] for row in rows_of(real, server.table)] == [cut.sequence - 1, cut.sequence]
     assert other.cut().sequence == cut.sequence + 1
 
 
@@ -124,7 +116,7 @@ def test_of_many_servers_that_publish_at_once_one_does(real: RealRig, table: Tab
 
     with ThreadPoolExecutor(len(servers)) as pool:
         made = [cut for cut in pool.map(publish, servers) if cut is not None]
-    assert len(made) == 1 == len(rows(real, table))
+    assert len(made) == 1 == len(rows_of(real, table))
 
 
 def test_a_maker_whose_lease_is_over_or_old_does_not_publish(server: Server, real: RealRig):
@@ -312,18 +304,18 @@ def test_the_same_state_is_the_same_cut_again_when_the_first_is_over(server: Ser
         server.publish(same)
     later(real, server.table, KEEP)
     again = server.look().publish(server.draft(snapshot_id=first.snapshot_id))
-    assert [row["sequence"] for row in rows(real, server.table)] == [again.sequence]
+    assert [row["sequence"] for row in rows_of(real, server.table)] == [again.sequence]
 
 
 def test_expire_forgets_cuts_whose_time_has_ended_but_for_the_numbers_of_the_last(server: Server, real: RealRig):
     first, second = server.cut(keep=MINUTE), server.cut(keep=HOUR)
     later(real, server.table, MINUTE)
     trim(real, server.table)
-    assert [row["sequence"] for row in rows(real, server.table)] == [second.sequence]
+    assert [row["sequence"] for row in rows_of(real, server.table)] == [second.sequence]
     assert first.sequence < second.sequence
     later(real, server.table, HOUR)
     trim(real, server.table)
-    [row] = rows(real, server.table)
+    [row] = rows_of(real, server.table)
     assert (row["sequence"], row["files"], row["chunks"], row["parts"]) == (second.sequence, [], [], {})
     assert server.cut().sequence > second.sequence
 
@@ -342,7 +334,7 @@ def test_a_ledger_of_another_history_counts_on_from_the_clock(server: Server, re
 
 def test_only_the_last_cut_keeps_what_the_next_one_names_again(server: Server, real: RealRig):
     server.cut(), server.cut()
-    assert [(bool(row["chunks"]), bool(row["parts"])) for row in rows(real, server.table)] == [
+    assert [(bool(row["chunks"]), bool(row["parts"])) for row in rows_of(real, server.table)] == [
         (False, False),
         (True, True),
     ]
@@ -363,7 +355,7 @@ def test_no_more_than_ten_thousand_cuts_are_alive(server: Server, real: RealRig)
         server.cut()
     real.ask("UPDATE harness.cuts SET until = served_at WHERE table_id = %(table_id)s AND number BETWEEN 2 AND 9", key)
     server.cut()
-    assert len(rows(real, server.table)) == 9993, "those that are over went, though expire has not run"
+    assert len(rows_of(real, server.table)) == 9993, "those that are over went, though expire has not run"
 
 
 # -- a reader's login ---------------------------------------------------------------------------------------
@@ -427,7 +419,7 @@ def test_a_cut_names_only_files_of_its_own_folder(server: Server, real: RealRig,
     wrong = path.format(folder=server.folder, beside=beside)
     with pytest.raises(CutRejected, match="in no folder for cuts of this table"):
         server.publish(replace(draft, files=(*draft.files, wrong)))
-    assert rows(real, server.table) == []
+    assert rows_of(real, server.table) == []
 
 
 def test_a_cut_names_no_file_of_the_cuts_of_another_table(server: Server, real: RealRig):
@@ -461,7 +453,7 @@ def test_values_that_no_server_writes_are_refused(server: Server, real: RealRig,
         changes = {"parts": {name: replace(part, manifests=text) for name, text in changes["parts"].items()}}
     with pytest.raises((CutRejected, CutOvertaken, CutImpossible), match=match):
         server.publish(replace(draft, **changes))
-    assert rows(real, server.table) == []
+    assert rows_of(real, server.table) == []
 
 
 def test_a_cut_is_not_published_in_a_snapshot_that_is_older_than_the_locks(
@@ -558,7 +550,7 @@ def test_a_table_is_dropped_under_its_cuts(server: Server, real: RealRig):
     server.look()
     drop_table(real.database, server.table, catalog=CATALOG)
     real.made.remove(server.table)
-    assert rows(real, server.table) == []
+    assert rows_of(real, server.table) == []
     with pytest.raises(CutOvertaken):
         server.cuts.serve(cut, keep=HOUR)
     with pytest.raises(TableUnknown, match="is not there any more"):

@@ -24,7 +24,7 @@ from harness_pipelines.protocol.cuts import (
     chunk_json,
     too_large,
 )
-from harness_pipelines_tests.contract.cuts_rig import KEEP, Server, chunk_at, server_of
+from harness_pipelines_tests.contract.cut_drafts import KEEP, Server, chunk_at, moved_table, server_of
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 
 HUGE = "9" * 400  #: as a number of JSON
@@ -32,11 +32,7 @@ HUGE = "9" * 400  #: as a number of JSON
 
 @pytest.fixture
 def table(real: RealRig) -> TableRow:
-    """One partition: [0, 5) is in the stream view, [5, 9) in the buffer."""
-    made = real.table(partitions=1)
-    real.ingest(made, {0: (0, 9)})
-    real.move(made, {0: 0}, {0: 5})
-    return made
+    return moved_table(real)
 
 
 @pytest.fixture

@@ -9,17 +9,14 @@ import pytest
 
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.serving.cuts import CutDamaged, CutOvertaken
-from harness_pipelines_tests.contract.cuts_rig import KEEP, Server, server_of
+from harness_pipelines_tests.contract.cut_drafts import KEEP, Server, moved_table, rows_of, server_of
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_locks import waits
 
 
 @pytest.fixture
 def table(real: RealRig) -> TableRow:
-    made = real.table(partitions=1)
-    real.ingest(made, {0: (0, 9)})
-    real.move(made, {0: 0}, {0: 5})
-    return made
+    return moved_table(real)
 
 
 @pytest.fixture
@@ -30,10 +27,6 @@ def server(real: RealRig, table: TableRow) -> Server:
 @pytest.fixture
 def other(real: RealRig, table: TableRow) -> Server:
     return server_of(real, table)
-
-
-def rows(real: RealRig, table: TableRow) -> list[dict[str, Any]]:
-    return real.ask("SELECT * FROM harness.cuts WHERE table_id = %s ORDER BY sequence", [table.table_id])
 
 
 def test_a_retired_cut_is_not_served_and_gives_the_next_one_its_numbers_alone(
@@ -59,7 +52,7 @@ def test_the_files_of_a_retired_cut_live_as_long_as_was_promised(server: Server,
     cut = server.cut(keep=HOUR)
     server.cuts.retire(cut)
     server.cut()
-    [old, _] = rows(real, server.table)
+    [old, _] = rows_of(real, server.table)
     assert (old["files"], old["until"]) == ([*cut.files], cut.until)
     assert old["retired_at"] is not None and (old["chunks"], old["parts"]) == ([], {})
 
@@ -80,15 +73,15 @@ def test_a_cut_that_was_overtaken_is_not_retired(server: Server, other: Server, 
     newest = other.cut()
     server.cuts.retire(old)
     assert server.cuts.newest(server.table)[0] == newest
-    assert [row["retired_at"] for row in rows(real, server.table)] == [None, None]
+    assert [row["retired_at"] for row in rows_of(real, server.table)] == [None, None]
 
 
 def test_two_servers_that_find_the_same_cut_damaged_retire_it_once(server: Server, other: Server, real: RealRig):
     cut = server.cut()
     server.cuts.retire(cut)
-    [first] = rows(real, server.table)
+    [first] = rows_of(real, server.table)
     other.cuts.retire(cut)
-    assert rows(real, server.table) == [first]
+    assert rows_of(real, server.table) == [first]
     made = server.cut()
     other.cuts.retire(cut)
     assert server.cuts.newest(server.table)[0] == made
@@ -133,7 +126,7 @@ def test_retiring_waits_for_what_is_being_published(server: Server, real: RealRi
         )
 
     assert waits(real, lambda: server.cuts.retire(cut), hold=publishing) == []
-    assert [row["retired_at"] for row in rows(real, server.table)] == [None]
+    assert [row["retired_at"] for row in rows_of(real, server.table)] == [None]
 
 
 def test_the_numbers_of_a_retired_cut_stay_when_its_time_has_ended(server: Server, real: RealRig):

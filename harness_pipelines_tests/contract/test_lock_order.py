@@ -32,7 +32,7 @@ from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive, iceberg_fields
 from harness_pipelines_tests.contract.bystander import Bystander
-from harness_pipelines_tests.contract.cuts_rig import server_of
+from harness_pipelines_tests.contract.cut_drafts import server_of
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 

@@ -16,8 +16,6 @@ import pytest
 from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import READER
 from harness_pipelines.drivers.postgres_session import session_dsn
-from harness_pipelines.faults import FaultInjected
-from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.ports.serving.cuts import Cut, CutOvertaken, CutRejected, CutsFull
 from harness_pipelines.ports.serving.keys import CutOverLimits
@@ -28,14 +26,13 @@ from harness_pipelines.read.cut import CutTooSlow, Served
 from harness_pipelines.read.named_cut import NamedCutter
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
-from harness_pipelines_tests.contract import test_cut_flow, test_keyed_cut_flow
-from harness_pipelines_tests.contract.cut_rig import HOUR, CutWorld, Row, _rows
-from harness_pipelines_tests.contract.cut_rig import seen as seen_in
-from harness_pipelines_tests.contract.cuts_rig import server_of
+from harness_pipelines_tests.contract import cut_rig, test_cut_flow, test_keyed_cut_flow
+from harness_pipelines_tests.contract.cut_drafts import server_of
+from harness_pipelines_tests.contract.cut_rig import HOUR, CutWorld, Row, dies
 from harness_pipelines_tests.contract.keyed_cut_rig import KeyedWorld
 from harness_pipelines_tests.contract.stores_rig import RealRig
 from harness_pipelines_tests.contract.test_cut_damage import file_of
-from harness_pipelines_tests.contract.test_cut_files import aged, path, ripe, there
+from harness_pipelines_tests.contract.test_cut_files import aged, ripe, there
 from harness_pipelines_tests.contract.test_expire import expire
 
 #: A batch view names the size of row groups for Spark, which writes its files; here PyIceberg does.
@@ -85,11 +82,7 @@ def cutter(world: CutWorld, *, keep: timedelta = HOUR) -> NamedCutter:
 
 
 def truth_at(world: CutWorld, snapshot: str) -> Counter[Row]:
-    return _rows(world.table.read(columns=["_kafka_partition", "_kafka_offset", "s"], at=of(world, snapshot)))
-
-
-def seen(world: CutWorld, cut: Cut, engine: str = "PyIceberg") -> Counter[Row]:
-    return world.seen(cut, engine) if isinstance(world, KeyedWorld) else seen_in(cut, engine)
+    return cut_rig.rows_of(world.table.read(columns=["_kafka_partition", "_kafka_offset", "s"], at=of(world, snapshot)))
 
 
 def rows_of(world: CutWorld) -> list[dict[str, Any]]:
@@ -99,11 +92,6 @@ def rows_of(world: CutWorld) -> list[dict[str, Any]]:
 def over(world: CutWorld) -> None:
     """Let the time of all named cuts end."""
     world.rig.ask("UPDATE harness.named_cuts SET until = served_at WHERE table_id = %s", [world.row.table_id])
-
-
-def files_of(world: CutWorld) -> set[str]:
-    rows = world.rig.ask("SELECT folder FROM harness.cut_folders WHERE table_id = %s", [world.row.table_id])
-    return {one.as_uri() for row in rows for one in path(row["folder"]).rglob("*") if one.is_file()}
 
 
 # -- rows -------------------------------------------------------------------------------------------------------
@@ -116,12 +104,12 @@ def assert_all_named(world: CutWorld, steps: Any) -> None:
         step(world)
         name(world, snapshot := f"s{number}")
         truths[snapshot] = world.truth()
-        assert seen(world, named(world, snapshot)) == truths[snapshot]
+        assert world.seen(named(world, snapshot)) == truths[snapshot]
     over(world)
     assert world.fsck() == {}
     for snapshot, truth in truths.items():
         cut = named(world, snapshot)
-        assert seen(world, cut) == truth == truth_at(world, snapshot), snapshot
+        assert world.seen(cut) == truth == truth_at(world, snapshot), snapshot
     assert world.fsck() == {}
     assert len({row["snapshot_id"] for row in rows_of(world)}) == len(rows_of(world))
 
@@ -142,7 +130,7 @@ def test_a_table_whose_buffer_goes_to_the_batch_view_is_no_different(real: RealR
     truth = world.truth()
     world.ingest({0: 60})
     world.tier({0: 55, 1: 25})
-    assert seen(world, named(world, "a")) == truth == truth_at(world, "a")
+    assert world.seen(named(world, "a")) == truth == truth_at(world, "a")
     world.stores.close()
 
 
@@ -156,7 +144,7 @@ def test_every_engine_reads_rows_that_are_in_a_later_view_by_now(keyed: KeyedWor
     keyed.ingest({0: 70})
     keyed.tier({0: 70, 1: 45})
     keyed.merge({0: 65, 1: 45})
-    assert seen(keyed, named(keyed, "a"), engine) == truth
+    assert keyed.seen(named(keyed, "a"), engine) == truth
 
 
 def test_a_snapshot_keeps_its_columns_when_the_table_gets_others(keyed: KeyedWorld):
@@ -168,9 +156,9 @@ def test_a_snapshot_keeps_its_columns_when_the_table_gets_others(keyed: KeyedWor
     keyed.evolve(ColumnChanges(add=(Column(name="extra", type=parse_type("string")),), order=("extra",)))
     keyed.ingest({0: 50, 1: 33})
     cut = named(keyed, "a")
-    assert (seen(keyed, cut), cut.schema_version) == (truth, 1)
+    assert (keyed.seen(cut), cut.schema_version) == (truth, 1)
     name(keyed, "b")
-    assert seen(keyed, named(keyed, "b")) == keyed.truth()
+    assert keyed.seen(named(keyed, "b")) == keyed.truth()
 
 
 def test_a_revert_does_not_change_what_a_snapshot_has(keyed: KeyedWorld):
@@ -183,7 +171,7 @@ def test_a_revert_does_not_change_what_a_snapshot_has(keyed: KeyedWorld):
     truth = keyed.truth()
     keyed.revert(version)
     keyed.merge({0: 25})
-    assert seen(keyed, named(keyed, "a")) == truth == truth_at(keyed, "a")
+    assert keyed.seen(named(keyed, "a")) == truth == truth_at(keyed, "a")
 
 
 # -- made once --------------------------------------------------------------------------------------------------
@@ -197,7 +185,7 @@ def test_a_cut_is_made_once_and_the_newest_one_goes_on_as_if_it_were_not_there(w
     name(world, "a")
     server = cutter(world)
     first = load(server, world, "a")
-    before = files_of(world)
+    before = world.files()
     assert first.made
     assert first.cut.snapshot_id != newest.snapshot_id, "though it has the same rows"
     for one in (server, server, cutter(world)):
@@ -205,7 +193,7 @@ def test_a_cut_is_made_once_and_the_newest_one_goes_on_as_if_it_were_not_there(w
         assert (again.made, again.cut.metadata) == (False, first.cut.metadata)
     name(world, "the-same")
     assert named(world, "the-same").metadata == first.cut.metadata
-    assert files_of(world) == before
+    assert world.files() == before
     world.pause()
     assert world.cutter.load(world.row).cut.metadata == newest.metadata, "nothing is new"
     world.ingest({0: 41})
@@ -227,8 +215,8 @@ def test_a_name_that_is_there_again_means_the_state_that_it_has_now(world: CutWo
     name(world, "a")
     second = named(world, "a")
     assert second.snapshot_id != first.snapshot_id
-    assert seen(world, second) == world.truth()
-    assert seen(world, first) == truth, "engines may be reading it"
+    assert world.seen(second) == world.truth()
+    assert world.seen(first) == truth, "engines may be reading it"
 
 
 def test_of_two_servers_that_make_it_at_once_one_publishes_and_both_give_that_one(
@@ -290,7 +278,7 @@ def test_what_takes_longer_than_a_cut_may_is_served_by_a_later_load_and_no_row_i
         with pytest.raises(CutTooSlow):
             load(server, world, "a")
     clock.step_s = 0.0
-    assert seen(world, load(server, world, "a").cut) == truth_at(world, "a")
+    assert world.seen(load(server, world, "a").cut) == truth_at(world, "a")
     assert sum(rows) == 750
 
 
@@ -317,11 +305,11 @@ def test_files_stay_while_a_cut_is_served_though_its_snapshot_is_dropped_and_go_
     drop(world, "a")
     world.rig.pass_time(timedelta(hours=3))
     world.rig.ask("UPDATE harness.named_cuts SET until = clock_timestamp() + interval '1 hour'")
-    aged(files_of(world))
+    aged(world.files())
     for _ in range(3):
         expire(world.rig, world.row)
         ripe(world.rig, world.row)
-    assert seen(world, cut) == truth, "of its version's files none is gone"
+    assert world.seen(cut) == truth, "of its version's files none is gone"
 
     over(world)
     expire(world.rig, world.row)
@@ -362,7 +350,7 @@ def test_a_cut_that_lost_a_file_is_retired_and_made_again(world: CutWorld, kind:
     second = named(world, "a")
     assert second.metadata != first.metadata
     assert second.sequence > first.sequence
-    assert seen(world, second) == world.truth()
+    assert world.seen(second) == world.truth()
     assert world.fsck() == {}, "what is lost of a retired cut is known"
 
 
@@ -371,19 +359,10 @@ def test_a_load_after_a_death_at_any_point_gives_all_rows(world: CutWorld, point
     world.ingest({0: 40, 1: 25})
     world.tier({0: 30, 1: 20})
     name(world, "a")
-
-    def die() -> None:
-        raise FaultInjected(point)
-
-    faults.arm(point, die)
-    with monkeypatch.context() as killed:
-        killed.setattr(Leases, "end", lambda *_: None)
-        with pytest.raises(FaultInjected, match=point):
-            named(world, "a")
-    faults.disarm()
+    dies(lambda: named(world, "a"), point, monkeypatch)
     served = load(cutter(world), world, "a")
     assert served.made == (point != "serve.after_commit")
-    assert seen(world, served.cut) == world.truth()
+    assert world.seen(served.cut) == world.truth()
 
 
 # -- the ledger -------------------------------------------------------------------------------------------------
@@ -438,7 +417,7 @@ def test_a_thousand_named_cuts_of_a_table_are_alive_at_most(world: CutWorld):
     with pytest.raises(CutsFull, match="1000 cuts of named snapshots are alive"):
         named(world, "b")
     world.rig.ask("UPDATE harness.named_cuts SET until = served_at WHERE sequence <= 5")
-    assert seen(world, named(world, "b")) == world.truth()
+    assert world.seen(named(world, "b")) == world.truth()
 
 
 def cutter_draft(world: CutWorld, state: Any) -> Any:

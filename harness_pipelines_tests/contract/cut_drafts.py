@@ -88,5 +88,18 @@ def chunk_at(path: str, **changes: Any) -> Chunk:
     return replace(found, **changes)
 
 
+def moved_table(real: RealRig) -> TableRow:
+    """One partition: [0, 5) is in the stream view, [5, 9) in the buffer."""
+    made = real.table(partitions=1)
+    real.ingest(made, {0: (0, 9)})
+    real.move(made, {0: 0}, {0: 5})
+    return made
+
+
+def rows_of(real: RealRig, table: TableRow) -> list[dict[str, Any]]:
+    """What the ledger has of the cuts of *table*, by sequence."""
+    return real.ask("SELECT * FROM harness.cuts WHERE table_id = %s ORDER BY sequence", [table.table_id])
+
+
 def server_of(real: RealRig, table: TableRow) -> Server:
     return Server(real=real, table=table, cuts=Cuts(real.readers))
