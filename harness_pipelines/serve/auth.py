@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Protocol
+
+from harness_pipelines.ports.serving.tokens import Token, is_named
 
 KNOWN_S = 3.0  #: a token that is revoked is refused everywhere after so long
 KNOWN_MAX = 4096  #: wrong tokens that are known as such; strangers may send any number of them
@@ -30,7 +31,7 @@ class Principal:
     expires: datetime | None = None  #: None: it does not
 
     def may_see(self, table: str) -> bool:
-        return any(fnmatchcase(table, glob) for glob in self.globs)
+        return is_named(table, self.globs)
 
     def is_over(self, now: datetime) -> bool:
         return self.expires is not None and self.expires <= now
@@ -54,19 +55,6 @@ class RunToken:
     def check(self, secrets: Sequence[str]) -> Sequence[Principal | None]:
         mine = digest_of(self.secret)  # what the first bytes of a digest give away says nothing of the secret
         return [self._principal if digest_of(secret) == mine else None for secret in secrets]
-
-
-class Token(Protocol):
-    """What the ledger knows of a token (`ports/serving/tokens.py`)."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def globs(self) -> tuple[str, ...]: ...
-
-    @property
-    def expires_at(self) -> datetime | None: ...
 
 
 class LedgerTokens:

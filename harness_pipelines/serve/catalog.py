@@ -10,17 +10,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 
-from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
-from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutDamaged, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutDamaged, CutImpossible, CutOvertaken
 from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanPlans, ScanTooLarge, ScanWanted
+from harness_pipelines.ports.serving.tokens import is_named
 from harness_pipelines.protocol.cuts import cut_folder
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.serve.storage import OneForAll, Storage, Vending, handed_out
@@ -106,8 +105,7 @@ class _Table:
 class FreshCatalog:
     """A `Catalog` over cuts.
 
-    *refused* is what makers raise for a table that has none. *globs* limit what the server shows, to any token.
-    *vending* gives what is handed out with each load.
+    *globs* limit what the server shows, to any token. *vending* gives what is handed out with each load.
     """
 
     def __init__(
@@ -116,13 +114,12 @@ class FreshCatalog:
         cuts: CutBook,
         makers: Callable[[], Makers],
         *,
-        refused: tuple[type[HarnessError], ...],
         files: LakeFiles,
         keep: timedelta,
         globs: Sequence[str] = ("*",),
         vending: Vending = OWN_KEYS,
     ) -> None:
-        self._ledger, self._cuts, self._makers, self._refused = tables, cuts, makers, refused
+        self._ledger, self._cuts, self._makers = tables, cuts, makers
         self._keep, self._globs, self._vending = keep, globs, vending
         self._scans = files.scans
         self._metadata = Texts(files.read)
@@ -146,7 +143,7 @@ class FreshCatalog:
         try:
             cut, made = self._served(known, row, warehouse)
             behind = 0 if warehouse.snapshot else known.behind
-        except self._refused as why:
+        except CutImpossible as why:
             raise TableNotServed(str(why)) from why
         finally:
             lock.release()
@@ -232,7 +229,7 @@ class FreshCatalog:
         return True
 
     def _shows(self, name: str) -> bool:
-        return any(fnmatchcase(name, glob) for glob in self._globs)
+        return is_named(name, self._globs)
 
     def _row(self, name: str) -> TableRow:
         if not self._shows(name):
@@ -302,7 +299,6 @@ def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: S
 
     Raises: UsageError for keys that are not to be handed out.
     """
-    from harness_pipelines.ports.serving.cuts import CutImpossible
     from harness_pipelines.read.cut import Cutter
     from harness_pipelines.read.named_cut import NamedCutter
 
@@ -313,7 +309,6 @@ def fresh_catalog(stores: Stores, *, keep: timedelta, every: timedelta, globs: S
         lambda: Makers(
             Cutter(stores, holder=holder, keep=keep, every=every), NamedCutter(stores, holder=holder, keep=keep)
         ),
-        refused=(CutImpossible,),
         files=LakeFiles(read=read_file, scans=stores.scans),
         keep=keep,
         globs=globs,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +13,7 @@ import click
 from harness_pipelines.cli.common import duration, size
 from harness_pipelines.errors import UsageError
 from harness_pipelines.extras import needs
+from harness_pipelines.ports.serving.tokens import is_named
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
@@ -85,7 +85,7 @@ def flight_serving(
 
     def open_sql(principal: Principal) -> Sql:
         def may_see(name: str) -> bool:
-            return principal.may_see(name) and any(fnmatchcase(name, glob) for glob in globs)
+            return principal.may_see(name) and is_named(name, globs)
 
         return Sql(harness.stores, limits, may_see=may_see)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
 import click
 
 from harness_pipelines.cli.common import opened
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.serving.tokens import is_named
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
@@ -41,7 +40,7 @@ def sources(settings: Settings, /, globs: tuple[str, ...], database: str, json_t
     from harness_pipelines.serve.sources import dbt_sources, is_served, left_out
 
     with opened(settings) as harness:
-        rows = [one.row for one in harness.tables() if any(fnmatchcase(one.name, glob) for glob in globs)]
+        rows = [one.row for one in harness.tables() if is_named(one.name, globs)]
         sick = harness.sick_tables()
     for why in [*(one.why for one in sick), *left_out(rows)]:
         note(f"harness: left out: {why}")

@@ -12,7 +12,7 @@ from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.ports.serving.tokens import Token
+    from harness_pipelines.ports.serving.tokens import MadeToken, Token
 
 NEVER = "never"
 
@@ -21,6 +21,14 @@ def _lasts(ctx: click.Context, option: click.Parameter, value: str) -> timedelta
     """Turn ``90d`` or ``never`` into how long a token lasts (a click callback)."""
     seconds = None if value == NEVER else duration(ctx, option, value)
     return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _show(made: MadeToken, json_target: str | None) -> None:
+    def human() -> None:
+        note(f"harness: {_described(made.token)}; its secret is shown only now")
+        click.echo(made.secret)
+
+    emit({**made.token.to_json(), "secret": made.secret}, json_target, human, is_private=True)
 
 
 @click.group()
@@ -55,12 +63,7 @@ def create(
     """
     with opened(settings) as harness:
         made = harness.stores.tokens.create(name, globs, lasts=lasts)
-
-    def human() -> None:
-        note(f"harness: {_described(made.token)}; its secret is shown only now")
-        click.echo(made.secret)
-
-    emit({**made.token.to_json(), "secret": made.secret}, json_target, human, is_private=True)
+    _show(made, json_target)
 
 
 @token.command()
@@ -90,12 +93,7 @@ def rotate(
     """
     with opened(settings) as harness:
         made = harness.stores.tokens.rotate(name, lasts=lasts, overlap=timedelta(seconds=overlap_s))
-
-    def human() -> None:
-        note(f"harness: {_described(made.token)}; its secret is shown only now")
-        click.echo(made.secret)
-
-    emit({**made.token.to_json(), "secret": made.secret}, json_target, human, is_private=True)
+    _show(made, json_target)
 
 
 @token.command("list")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -51,10 +51,6 @@ class Token:
     revoked_at: datetime | None
     old_until: datetime | None  #: the secret before the last rotation is good up to then, too
     valid: bool  #: by the database's clock, when it was looked at
-
-    def allows(self, table: str) -> bool:
-        """Return whether a table, by its name with the namespace, is among those that it was made for."""
-        return any(fnmatchcase(table, glob) for glob in self.globs)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -118,6 +114,11 @@ def check_globs(globs: Sequence[str]) -> tuple[str, ...]:
                 "and `?` for one character, such as `shop.*`; or `*`"
             )
     return found
+
+
+def is_named(table: str, globs: Iterable[str]) -> bool:
+    """Return whether a table, by its name with the namespace, is among those of *globs*."""
+    return any(fnmatchcase(table, glob) for glob in globs)
 
 
 def ends_soon(expires_at: datetime | None, now: datetime) -> bool:

@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ledgers.postgres.views.status import Overview, RefusedShare
 from harness_pipelines.ports.ledger import TableUnknown
+from harness_pipelines.ports.serving.tokens import is_named
 from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.topics import label
 from harness_pipelines.secret import redact
@@ -78,7 +78,7 @@ class Facts:
         return {**found, "tables": tables, "open": details or (_unknown(opened) if opened else None)}
 
     def _shows(self, name: str) -> bool:
-        return any(fnmatchcase(name, glob) for glob in self._globs)
+        return is_named(name, self._globs)
 
     def _shared(self, name: str, make: Any) -> dict[str, Any]:
         at, found = self._kept.get(name, (float("-inf"), {}))

@@ -17,7 +17,7 @@ from harness_pipelines.drivers.object_stores.roles import RoleRefused
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
-from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken
 from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanTooLarge, ScanWanted
 from harness_pipelines.protocol.cuts import Chunk, cut_folder
 from harness_pipelines.serve import catalog as module
@@ -28,10 +28,6 @@ from harness_pipelines_tests.served import AT
 
 FRESH = Warehouse()
 KEEP = timedelta(minutes=15)
-
-
-class NoCut(HarnessError):
-    """What the flow raises for a table that has none."""
 
 
 def cut(number: int = 1) -> Cut:
@@ -183,10 +179,14 @@ def rig(globs: Sequence[str] = ("*",)) -> Rig:
         return location.encode()
 
     makers = Makers(loads, named)
-    made = FreshCatalog(
-        ledger, ledger, lambda: makers, refused=(NoCut,), files=LakeFiles(bytes_of, scans), keep=KEEP, globs=globs
-    )
+    made = FreshCatalog(ledger, ledger, lambda: makers, files=LakeFiles(bytes_of, scans), keep=KEEP, globs=globs)
     return Rig(ledger, loads, named, scans, read, made)
+
+
+def another(of: Rig, **options: Any) -> FreshCatalog:
+    """Another server of the same tables."""
+    makers, files = Makers(of.loads, of.named), LakeFiles(str.encode, of.scans)
+    return FreshCatalog(of.ledger, of.ledger, lambda: makers, files=files, keep=KEEP, **options)
 
 
 def test_a_load_gives_the_cut_and_its_metadata_which_is_read_once():
@@ -212,7 +212,7 @@ def test_only_tables_that_the_server_shows_are_listed_and_loaded():
 
 def test_a_table_without_cuts_is_not_served_and_says_why():
     of = rig()
-    of.loads.newest = NoCut("only a changelog")
+    of.loads.newest = CutImpossible("only a changelog")
     with pytest.raises(TableNotServed, match="only a changelog"):
         of.catalog.cut("shop.orders", FRESH)
     of.loads.newest = cut()
@@ -221,14 +221,7 @@ def test_a_table_without_cuts_is_not_served_and_says_why():
 
 def test_all_loads_of_a_window_give_the_cut_of_its_first_load_by_any_server():
     of, pin = rig(), Warehouse.parse("pin:5s")
-    other = FreshCatalog(
-        of.ledger,
-        of.ledger,
-        lambda: Makers(of.loads, of.named),
-        refused=(),
-        files=LakeFiles(str.encode, of.scans),
-        keep=KEEP,
-    )
+    other = another(of)
     found = []
     for number in range(1, 5):
         of.loads.newest = cut(number)
@@ -435,23 +428,9 @@ class Vended:
         return Storage(prefix="s3://lake/", config={"of": table.name})
 
 
-def vending(of: Rig, vended: Vended) -> FreshCatalog:
-    """A catalog of the tables `shop.*`."""
-    return FreshCatalog(
-        of.ledger,
-        of.ledger,
-        lambda: Makers(of.loads, of.named),
-        refused=(),
-        files=LakeFiles(str.encode, of.scans),
-        keep=KEEP,
-        globs=("shop.*",),
-        vending=vended,
-    )
-
-
 def test_each_load_hands_out_what_reaches_its_table():
     of, vended = rig(), Vended()
-    catalog = vending(of, vended)
+    catalog = another(of, globs=("shop.*",), vending=vended)
     for warehouse in (FRESH, Warehouse.parse("pin:5s"), Warehouse.parse("lake")):
         assert catalog.cut("shop.orders", warehouse).storage.config == {"of": "shop.orders"}
     assert catalog.storage("shop.orders").config == {"of": "shop.orders"}
@@ -462,7 +441,7 @@ def test_each_load_hands_out_what_reaches_its_table():
 
 def test_no_cut_is_made_for_a_table_whose_keys_are_refused():
     of, vended = rig(), Vended()
-    catalog = vending(of, vended)
+    catalog = another(of, globs=("shop.*",), vending=vended)
     vended.trouble = RoleRefused("the role is gone")
     with pytest.raises(RoleRefused):
         catalog.cut("shop.orders", FRESH)
