@@ -110,7 +110,7 @@ def bounds_text(bounds: CutBounds) -> str:
 def etag(metadata: str) -> str:
     """The ETag of an answer: the same answer names the same files.
 
-    The snapshot id does not do. A table that nobody moves has the same id again after its cut was forgotten, with other
+    The snapshot id does not do. A table that does not move has the same id again once its cut was forgotten, with other
     files, and an engine that is answered that nothing has changed goes on with those that are gone.
     """
     return f'"{blake2b(metadata.encode(), digest_size=16, person=b"harness-etag").hexdigest()}"'

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 def loaded(
     request: Request, principal: Principal, *, table: str, warehouse: Warehouse, cut: CutAnswer, unchanged: bool
 ) -> None:
-    """A client got a cut, or was told that the one that it has is still the newest."""
+    """A client got a cut, or the answer that the one that it has is still the newest."""
     log.info(
         "serve.loaded",
         table=table,
@@ -53,7 +53,7 @@ def refused(request: Request, principal: Principal, *, table: str, why: str) -> 
 
 
 def place_of(request: Request) -> dict[str, str]:
-    """Where a request came from: what a proxy says of it is said by whoever reached the port, so both are shown."""
+    """Where a request came from: any client may send what a proxy says of it, so both are shown."""
     found = {
         "address": request.client.host if request.client else "unknown",
         "agent": shown(request.headers.get("user-agent", "")),

@@ -1,4 +1,4 @@
-"""What Flight SQL tells of the server and its tables, in the schemas of the protocol. There are no catalogs."""
+"""What Flight SQL reports of the server and its tables, in the schemas of the protocol. There are no catalogs."""
 
 from __future__ import annotations
 

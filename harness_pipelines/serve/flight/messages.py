@@ -16,8 +16,7 @@ _PREFIX = f"type.googleapis.com/{PACKAGE}."
 _F = descriptor_pb2.FieldDescriptorProto
 _TYPES = {"string": _F.TYPE_STRING, "bytes": _F.TYPE_BYTES, "bool": _F.TYPE_BOOL, "int32": _F.TYPE_INT32}
 _TYPES |= {"uint32": _F.TYPE_UINT32}
-_NAMES = "catalog db_schema"
-#: Fields in the order of their numbers. `?` tells whether a field is there, `*` is a list.
+#: Fields in the order of their numbers. With `?` it is known whether a field is there, `*` is a list.
 _MESSAGES: Mapping[str, str] = {
     "CommandGetSqlInfo": "uint32* info",
     "CommandGetXdbcTypeInfo": "int32? data_type",

@@ -26,7 +26,7 @@ from harness_pipelines.lakes.iceberg.cuts.parts import (
     totals,
 )
 from harness_pipelines.lakes.iceberg.cuts.shape import CutShape, shape_of
-from harness_pipelines.lakes.iceberg.cuts.sound import check, listed, told_of
+from harness_pipelines.lakes.iceberg.cuts.sound import check, listed, understood_record
 from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
@@ -93,10 +93,8 @@ class IcebergCuts:
         """
         place, seen = self._place(table, version), table.at_schema(version.schema_version)
         location = version.stream.metadata
-        query = LakeQuery(table=table.name, version=version.version, ranges={}, columns=())
-        shape = shape_of(
-            metadata_at(location, query, place), None, names=(location, None), schema_version=version.schema_version
-        )
+        metadata = metadata_at(location, _query(table, version), place)
+        shape = shape_of(metadata, None, names=(location, None), schema_version=version.schema_version)
         with reachable(table.name, "writing a chunk of a cut"):
             return chunk_files.write_chunk(seen, place, shape, rows, ranges=ranges, maker=maker, sequence=sequence)
 
@@ -135,7 +133,8 @@ class IcebergCuts:
         now_ms: int,
     ) -> CutDraft:
         """Write manifests, manifest list and metadata of the cut that *plan* and *chunks* are. Raises: as the port."""
-        place, views = self._place(table, version), self._views(table, version, plan)
+        place = self._place(table, version)
+        views = _views(table, version, plan, place)
         last = (previous.sequence, previous.timestamp_ms) if previous else (None, None)
         sequence = next_sequence(last[0], views.sequences)
         number = snapshot_id(table.table_id, version.version, bounds, sequence=sequence, makers=makers)
@@ -144,11 +143,11 @@ class IcebergCuts:
         location = common_folder(*views.folders, place.folder)
         writing = Writing(place=place, shape=views.shape, stamp=stamp, plan=plan)
         parts, manifests, own = _view_manifests(writing, views, previous.parts if previous else {})
-        with told_of("a chunk"):
+        with understood_record("a chunk"):
             named = chunk_files.named_by(chunks, stamp)
-            listed = list(chunk_files.entries_of_chunks(named, stamp))
+            by_manifest = chunk_files.entries_of_chunks(named, stamp)
         with reachable(table.name, "writing a cut"):
-            for entries in listed:
+            for entries in by_manifest:
                 added = write_manifest(place, views.shape, views.shape.plain, entries, stamp=stamp)
                 manifests, own = [*manifests, added], [*own, added.path]
             listed_at = write_list(place, manifests, stamp=stamp)
@@ -171,24 +170,29 @@ class IcebergCuts:
     def _place(self, table: TableRow, version: Version) -> Place:
         return Place.of(table, version, warehouse=self._warehouse, io=opened_io())
 
-    def _views(self, table: TableRow, version: Version, plan: ReadPlan) -> _Views:
-        """The views that *plan* reads: the batch view is the base if it is one of them. Raises: CutImpossible."""
-        parts = {part.view: part for part in plan.lake}
-        _check(table, version, plan)
-        base = parts.get("batch") or parts.get("stream")
-        other = parts.get("stream") if "batch" in parts else None
-        query = LakeQuery(table=table.name, version=version.version, ranges={}, columns=())
-        place = self._place(table, version)
-        locations = [view.metadata for view in version.views.values()]
-        metadata = {location: metadata_at(location, query, place) for location in locations}
-        names = (base.metadata if base else version.stream.metadata, other.metadata if other else None)
-        shape = shape_of(
-            metadata[names[0]],
-            metadata[names[1]] if names[1] else None,
-            names=names,
-            schema_version=version.schema_version,
-        )
-        return _Views(base=base, other=other, metadata=metadata, shape=shape)
+
+def _query(table: TableRow, version: Version) -> LakeQuery:
+    """What names the table and the version in errors."""
+    return LakeQuery(table=table.name, version=version.version, ranges={}, columns=())
+
+
+def _views(table: TableRow, version: Version, plan: ReadPlan, place: Place) -> _Views:
+    """The views that *plan* reads: the batch view is the base if it is one of them. Raises: CutImpossible."""
+    parts = {part.view: part for part in plan.lake}
+    _check(table, version, plan)
+    base = parts.get("batch") or parts.get("stream")
+    other = parts.get("stream") if "batch" in parts else None
+    query = _query(table, version)
+    locations = [view.metadata for view in version.views.values()]
+    metadata = {location: metadata_at(location, query, place) for location in locations}
+    names = (base.metadata if base else version.stream.metadata, other.metadata if other else None)
+    shape = shape_of(
+        metadata[names[0]],
+        metadata[names[1]] if names[1] else None,
+        names=names,
+        schema_version=version.schema_version,
+    )
+    return _Views(base=base, other=other, metadata=metadata, shape=shape)
 
 
 def _check(table: TableRow, version: Version, plan: ReadPlan) -> None:
@@ -222,7 +226,7 @@ def _view_manifests(
         metadata = views.metadata[part.metadata]
         same = kept(known, name, key)
         if same:
-            with told_of(f"the part {name!r}"):
+            with understood_record(f"the part {name!r}"):
                 found = Part.from_json(same.manifests)
         else:
             found = make(writing, part, metadata)

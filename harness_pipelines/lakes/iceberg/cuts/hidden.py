@@ -94,7 +94,7 @@ def hidden_in(view: PinnedView, files: Sequence[LakeFile], query: LakeQuery) -> 
     }
 
 
-def write_hidden(place: Place, view: PinnedView, hidden: Mapping[str, Positions]) -> list[tuple[DataFile, int]]:
+def write_view_deletes(place: Place, view: PinnedView, hidden: Mapping[str, Positions]) -> list[tuple[DataFile, int]]:
     """Write a delete file for each data file of *view*; the number beside it is that of its partitioning in the view.
 
     Raises: OSError, StoreRefused.

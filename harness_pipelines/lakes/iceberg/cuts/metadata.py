@@ -37,12 +37,11 @@ def snapshot(
 def write_metadata(place: Place, shape: CutShape, head: Mapping[str, Any], *, location: str, table: str) -> str:
     """Write the metadata whose main names *head*; return where it is. Raises: OSError, StoreRefused.
 
-    The logs are empty: DuckDB looks a snapshot up by its time there. Writers are refused; what they wrote before they
-    learn it goes to a folder of the fresh folder.
+    The logs are empty: DuckDB looks a snapshot up by its time there. Writers are refused; what they wrote before
+    that goes to a folder of the fresh folder.
     """
-    path = place.metadata_file(
-        f"00000-{uuid4()}.metadata.json"
-    )  # ClickHouse wants a number of 32 bits, which ours is not
+    # ClickHouse wants a number of 32 bits in the name, which ours is not.
+    path = place.metadata_file(f"00000-{uuid4()}.metadata.json")
     written = {"write.data.path": f"{place.refused}/data", "write.metadata.path": f"{place.refused}/metadata"}
     told = {
         "format-version": FORMAT,
@@ -52,9 +51,9 @@ def write_metadata(place: Place, shape: CutShape, head: Mapping[str, Any], *, lo
         "last-updated-ms": head["timestamp-ms"],
         "last-column-id": shape.last_column_id,
         "current-schema-id": shape.schema.schema_id,
-        "schemas": [shape.schema_told],
+        "schemas": [shape.schema_form],
         "default-spec-id": shape.default_spec_id,
-        "partition-specs": shape.specs_told,
+        "partition-specs": shape.spec_forms,
         "last-partition-id": shape.last_partition_id,
         "default-sort-order-id": 0,
         "sort-orders": [{"order-id": 0, "fields": []}],

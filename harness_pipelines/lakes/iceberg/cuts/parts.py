@@ -19,7 +19,7 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table.metadata import TableMetadata
 
 from harness_pipelines.lakes.iceberg.cuts.folder import Place
-from harness_pipelines.lakes.iceberg.cuts.hidden import choose, hidden_in, write_hidden
+from harness_pipelines.lakes.iceberg.cuts.hidden import choose, hidden_in, write_view_deletes
 from harness_pipelines.lakes.iceberg.cuts.manifests import (
     DATA,
     DELETES,
@@ -91,9 +91,9 @@ def kept(known: Mapping[str, CutPart], name: str, key: str) -> CutPart | None:
     return None if part is None or part.key != key else part
 
 
-def metadata_at(location: str, writing: LakeQuery, place: Place) -> TableMetadata:
+def metadata_at(location: str, query: LakeQuery, place: Place) -> TableMetadata:
     """What a metadata file says. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
-    with named_errors(writing, location), understood("metadata file", location):
+    with named_errors(query, location), understood("metadata file", location):
         return metadata_of(location, place.io)
 
 
@@ -106,7 +106,7 @@ def listed_by(metadata: TableMetadata, query: LakeQuery, place: Place) -> Sequen
         return listed(head.manifest_list, place.io)
 
 
-# The base view
+# -- the base view ----------------------------------------------------------------------------------------------
 
 
 def base_part(writing: Writing, part: LakePart, metadata: TableMetadata) -> Part:
@@ -142,7 +142,7 @@ def _without(
     return stays, frozenset(left_out)
 
 
-# The other view
+# -- the other view ---------------------------------------------------------------------------------------------
 
 
 def other_part(writing: Writing, part: LakePart, metadata: TableMetadata) -> Part:
@@ -169,7 +169,7 @@ def _is_read(entry: Entry, paths: Collection[str], hidden: Collection[str]) -> b
     return entry.hides_in in paths and entry.hides_in not in hidden
 
 
-# Both
+# -- both -------------------------------------------------------------------------------------------------------
 
 
 def _entries(one: Listed, query: LakeQuery, writing: Writing) -> Sequence[Entry]:
@@ -182,7 +182,7 @@ def _new_deletes(
 ) -> list[_Numbered]:
     """Entries of new delete files; *moved* as in `CutShape`."""
     with reachable(writing.plan.table, "writing position deletes of a cut"):
-        written = write_hidden(writing.place, view, hidden)
+        written = write_view_deletes(writing.place, view, hidden)
     added = ManifestEntryStatus.ADDED
     return [(moved.get(i, i), entry_of(file, status=added, stamp=writing.stamp)) for file, i in written]
 

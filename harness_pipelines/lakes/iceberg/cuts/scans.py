@@ -126,7 +126,7 @@ def _literals_of(term: object, schema: Schema, case_sensitive: bool) -> Callable
 
 
 def _answer(tasks: list[FileScanTask], where: object) -> Mapping[str, Any]:
-    """Each delete file is told once. The rows of each file are left to be filtered by all of *where*."""
+    """Each delete file is listed once. The engine filters the rows of each file by all of *where*."""
     numbers: dict[str, int] = {}
     deletes: list[Mapping[str, Any]] = []
     told = []

@@ -20,7 +20,7 @@ from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.serving.cuts import CutImpossible
 
 _SHAPE_BYTES = 64 * 2**10  #: about what one takes
-#: Added to the table's number of a schema: manifests of the views tell schemas with low ids, which a cut's is not.
+#: Added to the table's number of a schema: manifests of the views name schemas by low ids, which a cut's is not.
 SCHEMA_IDS = 1_000_000
 FIRST_PARTITION_ID = 999  #: Iceberg's last one of a table that is not partitioned
 
@@ -35,28 +35,28 @@ class CutShape:
     moved: Mapping[int, int]  #: by the id of a partitioning in the second view its id here
     plain: PartitionSpec  #: of the chunks, which are not partitioned
     last_column_id: int
-    properties: Mapping[str, str]  #: of the base view, which say what a manifest tells of a column
+    properties: Mapping[str, str]  #: of the base view, which say what a manifest has of a column
 
     def spec(self, spec_id: int) -> PartitionSpec:
         return next(spec for spec in self.specs if spec.spec_id == spec_id)
 
     @cached_property
-    def schema_told(self) -> dict[str, Any]:
+    def schema_form(self) -> dict[str, Any]:
         """Iceberg's JSON form of the schema."""
-        told: dict[str, Any] = self.schema.model_dump(mode="json", by_alias=True)
-        return told
+        form: dict[str, Any] = self.schema.model_dump(mode="json", by_alias=True)
+        return form
 
     @cached_property
     def schema_json(self) -> bytes:
-        return orjson.dumps(self.schema_told)
+        return orjson.dumps(self.schema_form)
 
     @cached_property
-    def specs_told(self) -> list[dict[str, Any]]:
+    def spec_forms(self) -> list[dict[str, Any]]:
         """Iceberg's JSON form of the partitionings."""
         return [spec.model_dump(mode="json", by_alias=True) for spec in self.specs]
 
     def spec_fields_json(self, spec: PartitionSpec) -> bytes:
-        return orjson.dumps(next(one["fields"] for one in self.specs_told if one["spec-id"] == spec.spec_id))
+        return orjson.dumps(next(one["fields"] for one in self.spec_forms if one["spec-id"] == spec.spec_id))
 
     @property
     def last_partition_id(self) -> int:
@@ -83,7 +83,7 @@ class CutShape:
 
     @cached_property
     def statistics(self) -> Mapping[int, Any]:
-        """What a manifest tells of each column."""
+        """What a manifest has of each column."""
         return compute_statistics_plan(self.stored, dict(self.properties))
 
     @cached_property

@@ -28,7 +28,7 @@ from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 
 @contextmanager
-def told_of(what: str) -> Iterator[None]:
+def understood_record(what: str) -> Iterator[None]:
     """Something is made of what the ledger has of the last cut. Raises: CutDamaged where that is not understood."""
     try:
         yield
@@ -135,6 +135,7 @@ def _check_size(path: str, size: int | None, written: Mapping[str, int]) -> None
 
 @contextmanager
 def readable(path: str) -> Iterator[None]:
+    """A file of a cut is read. Raises: CutDamaged where it is lost or not understood; OSError."""
     try:
         yield
     except FileNotFoundError as error:
