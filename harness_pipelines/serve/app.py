@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.serve import answers, oauth
 from harness_pipelines.serve.answers import Refused
-from harness_pipelines.serve.auth import KnownTokens, Principal, TokenCheck, bearer
+from harness_pipelines.serve.auth import KnownTokens, Principal, bearer
 from harness_pipelines.serve.logins import Expiries, Logins, Shared
 from harness_pipelines.serve.metrics import ServeMetrics
 from harness_pipelines.serve.page.routes import PATHS, Page, StatusFacts
@@ -41,7 +41,7 @@ class Application:
     def __init__(
         self,
         catalog: Catalog,
-        tokens: TokenCheck,
+        tokens: KnownTokens,
         *,
         local_only: bool,
         facts: StatusFacts | None = None,
@@ -50,7 +50,7 @@ class Application:
     ) -> None:
         self.metrics = ServeMetrics()
         self._routes = Routes(catalog, self.metrics, plans=plans)
-        self._logins = Logins(tokens if isinstance(tokens, KnownTokens) else KnownTokens(tokens))
+        self._logins = Logins(tokens)
         self._strangers, self._expiries = Strangers(), Expiries()
         self._health = Shared(health or (lambda: {"ok": True}), keep_s=HEALTH_S)
         self._local_only = local_only

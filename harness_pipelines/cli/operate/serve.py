@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -314,12 +314,7 @@ def interruptible() -> Iterator[Stop]:
 
 
 def run(
-    application: Application,
-    listener: Listener,
-    stop: Stop,
-    *,
-    tls: Tls | None = None,
-    started: Any = lambda: None,
+    application: Application, listener: Listener, stop: Stop, *, tls: Tls | None, started: Callable[[], None]
 ) -> None:
     """Serve until *stop* is set; call *started* once clients are answered. Raises: ServerEnded."""
     from harness_pipelines.serve.server import CertificateFiles, serving

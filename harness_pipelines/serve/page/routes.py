@@ -23,7 +23,7 @@ from harness_pipelines.serve.answers import Refused
 from harness_pipelines.serve.audit_log import place_of
 from harness_pipelines.serve.auth import LOCAL, Principal
 from harness_pipelines.serve.logins import Logins
-from harness_pipelines.serve.page.sessions import Sessions
+from harness_pipelines.serve.page.sessions import LASTS_S, Sessions
 from harness_pipelines.serve.requests import KNOWN, READS, Threads, body_of, form_of
 from harness_pipelines.serve.strangers import Strangers
 from harness_pipelines.show.output import to_json
@@ -75,10 +75,9 @@ class Page:
         strangers: Strangers,
         *,
         local_only: bool,
-        sessions: Sessions | None = None,
     ) -> None:
         self._facts, self._logins, self._strangers, self._local_only = facts, logins, strangers, local_only
-        self._sessions = sessions or Sessions()
+        self._sessions = Sessions()
         self._threads = Threads(LOOKS_MAX)  # loads of engines wait for no browser
         self._files = {path: _content(name) for path, (name, _) in FILES.items()}
         self._form = _content("login.html").decode()
@@ -154,7 +153,7 @@ class Page:
         number = self._sessions.begin(reader=found.name, secret=secret)
         log.info("serve.logged_in", table=None, reader=found.name, **place_of(request))
         answer = RedirectResponse("/", 303)
-        self._set_cookie(request, answer, number, lasts_s=int(self._sessions.lasts_s))
+        self._set_cookie(request, answer, number, lasts_s=int(LASTS_S))
         return answer
 
     async def _logout(self, request: Request) -> Response:

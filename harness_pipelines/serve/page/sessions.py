@@ -34,12 +34,11 @@ class Sessions:
     def __init__(
         self,
         *,
-        lasts_s: float = LASTS_S,
         most: int = SESSIONS_MAX,
         of_one: int = OF_ONE_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.lasts_s, self._most, self._of_one, self._clock = lasts_s, most, of_one, clock
+        self._most, self._of_one, self._clock = most, of_one, clock
         self._open: dict[bytes, Session] = {}  #: by the digest of the number, the oldest first
 
     def __len__(self) -> int:
@@ -53,7 +52,7 @@ class Sessions:
         while len(self._open) >= self._most:
             del self._open[next(iter(self._open))]
         number = secrets.token_urlsafe(32)
-        self._open[digest_of(number)] = Session(reader=reader, secret=secret, until=self._clock() + self.lasts_s)
+        self._open[digest_of(number)] = Session(reader=reader, secret=secret, until=self._clock() + LASTS_S)
         return number
 
     def find(self, number: str | None) -> Session | None:

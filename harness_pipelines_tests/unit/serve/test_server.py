@@ -278,7 +278,7 @@ def begun():
         catalog.arrived.acquire()
         raise KeyboardInterrupt
 with listening("127.0.0.1", 0) as listener, interruptible() as stop:
-    run(application(catalog), listener, stop, started=begun)
+    run(application(catalog), listener, stop, tls=None, started=begun)
 sys.exit(stop.number)
 """
 AT_ONCE_S = 40.0  #: on a busy machine; a load that hangs ends by itself after a minute
