@@ -12,9 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import duckdb
-import duckdb_extension_avro  # type: ignore[import-untyped]  # only shared libraries
-import duckdb_extension_httpfs  # type: ignore[import-untyped]
-import duckdb_extension_iceberg  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -29,6 +26,7 @@ from harness_pipelines.serve.server import listening, serving, url_of
 from harness_pipelines.serve.storage import Storage, handed_out
 from harness_pipelines.serve.values import CutAnswer
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.engines import duckdb_with_iceberg
 from harness_pipelines_tests.served import ALL, SHOP, MemoryCatalog, application
 from harness_pipelines_tests.store import moto_store
 
@@ -155,12 +153,8 @@ def test_pyiceberg_says_what_the_server_says_of_an_outage(lake: Lake):
 
 @pytest.fixture
 def duck() -> Iterator[duckdb.DuckDBPyConnection]:
-    connection = duckdb.connect()
-    for extension in (duckdb_extension_httpfs, duckdb_extension_avro, duckdb_extension_iceberg):
-        [library] = Path(extension.__file__).parent.rglob("*.duckdb_extension")
-        connection.execute(f"LOAD '{library}'")
-    yield connection
-    connection.close()
+    with duckdb_with_iceberg("") as connection:
+        yield connection
 
 
 def attached(duck: duckdb.DuckDBPyConnection, lake: Lake, token: str = ALL, warehouse: str = "") -> Any:
@@ -212,7 +206,7 @@ def test_duckdb_sees_what_its_token_allows(lake: Lake, duck: duckdb.DuckDBPyConn
 def test_duckdb_is_refused_with_a_wrong_token_or_an_unknown_state(lake: Lake, duck: duckdb.DuckDBPyConnection):
     with pytest.raises(duckdb.Error, match="401|wrong, expired or revoked"):
         attached(duck, lake, "wrong")("FROM h.shop.orders")
-    with pytest.raises(duckdb.Error, match="400|is not a state"):
+    with pytest.raises(duckdb.Error, match="400|is not offered"):
         attached(duck, lake, warehouse="my_warehouse")("FROM h.shop.orders")
 
 

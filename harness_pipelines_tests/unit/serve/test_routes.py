@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from dataclasses import replace
@@ -17,6 +18,7 @@ from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, Usa
 from harness_pipelines.ports.ledger import LeaseEnded, TableUnknown
 from harness_pipelines.ports.serving.scans import ScanWanted
 from harness_pipelines.serve.app import Application
+from harness_pipelines.serve.auth import Principal
 from harness_pipelines.serve.storage import Storage
 from harness_pipelines.serve.values import NAME_MAX, TableNotServed
 from harness_pipelines_tests.served import ALL, SHOP, MemoryCatalog, MemoryTokens, application, cut_of, login
@@ -335,8 +337,6 @@ def raw(catalog: MemoryCatalog, path: str) -> httpx.Response:
         async with httpx.AsyncClient(transport=Transport(application(catalog)), base_url="http://localhost") as client:
             return await client.get("/", headers=login())
 
-    import asyncio
-
     return asyncio.run(ask())
 
 
@@ -461,8 +461,6 @@ def test_an_unknown_table_is_not_answered_with_the_names_of_others(shop: TestCli
 
 
 def test_a_grant_of_one_table_shows_that_table_alone(catalog: MemoryCatalog):
-    from harness_pipelines.serve.auth import Principal
-
     tokens = MemoryTokens({ALL: Principal(name="one", globs=("shop.pay*", "none.*"))})
     client = client_of(application(catalog, tokens))
     found = client.get("/v1/namespaces/shop/tables").json()["identifiers"]

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
@@ -160,7 +160,7 @@ def test_a_client_that_takes_no_answer_is_dropped(catalog: MemoryCatalog):
         client.sendall(HEAD.encode() + b"\r\n")
         assert catalog.arrived.acquire(timeout=DEADLINE_S)
         wait_until(lambda: not server.connections, "the connection was given up")
-        assert ask(f"{url}/../health").status_code in (200, 404)
+        assert httpx.get(f"{url}/health", timeout=DEADLINE_S, trust_env=False).status_code == 200
 
 
 def test_a_load_that_takes_longer_than_patience_is_answered(catalog: MemoryCatalog):
@@ -245,7 +245,7 @@ def test_an_end_waits_for_a_load_that_hangs_no_longer_than_its_grace(catalog: Me
             assert catalog.arrived.acquire(timeout=DEADLINE_S)
             began = time.monotonic()
         assert time.monotonic() - began < 15
-        assert isinstance(answer.exception(DEADLINE_S), httpx.HTTPError) or answer.result().status_code == 500
+        assert was_cut_off(answer)
         catalog.go_on.set()
 
 
@@ -329,8 +329,7 @@ def test_a_second_ctrl_c_ends_at_once_though_a_load_hangs(which: str):
             started.stdin.flush()
         assert started.wait(DEADLINE_S) != 0
         assert time.monotonic() - began < AT_ONCE_S
-        # A busy machine has the time to say so to the client.
-        assert load.exception(DEADLINE_S) is not None or load.result().status_code == 500
+        assert was_cut_off(load)
 
 
 def test_a_second_ctrl_c_that_comes_before_the_wait_for_loads_begins_ends_it_too():
@@ -338,7 +337,7 @@ def test_a_second_ctrl_c_that_comes_before_the_wait_for_loads_begins_ends_it_too
         load, began = pool.submit(ask, url), time.monotonic()
         assert started.wait(DEADLINE_S) != 0
         assert time.monotonic() - began < AT_ONCE_S
-        assert load.exception(DEADLINE_S) is not None or load.result().status_code == 500
+        assert was_cut_off(load)
 
 
 def test_sigterm_ends_within_the_time_of_every_command_though_a_load_hangs():
@@ -349,7 +348,12 @@ def test_sigterm_ends_within_the_time_of_every_command_though_a_load_hangs():
         started.send_signal(signal.SIGTERM)
         assert started.wait(DEADLINE_S) in (signal.SIGTERM, TERMINATED)
         assert time.monotonic() - began < 15
-        assert load.done() or load.exception(DEADLINE_S) is not None or load.result().status_code == 500
+        assert was_cut_off(load)
+
+
+def was_cut_off(load: Future[httpx.Response]) -> bool:
+    """Whether a load has no answer, or an error: a busy machine has the time to say so to the client."""
+    return load.exception(DEADLINE_S) is not None or load.result().status_code == 500
 
 
 def await_load(started: subprocess.Popen[str]) -> None:
