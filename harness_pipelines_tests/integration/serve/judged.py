@@ -84,19 +84,26 @@ def changed(rig: TableRig, number: int, times: int) -> None:
         rig.table.evolve(ColumnChanges(add=(Column(name="more", type=parse_type("int")),)))
 
 
+def collected(
+    rig: TableRig, read: Read, columns: Sequence[str], *, times: int
+) -> list[tuple[Mapping[int, int], Counter[Row]]]:
+    """Read a table that moves; the rows of each read, with the ends of the log that it must show at least."""
+    reads, at = list[tuple[Mapping[int, int], Counter[Row]]](), dict[int, int]()
+    for number in range(times):
+        changed(rig, number, times)
+        at = dict(moved(rig, at))
+        reads.append((at, rows_of(read(rig.name), columns)))
+    return reads
+
+
 def read_append(harness: hp.Harness, kafka: KafkaRig, read: Read, *, times: int) -> None:
     """Raises: AssertionError for a read that is no cut, or shows less than was there or than the one before it."""
     rig = TableRig(harness, kafka, views="both", layout={"columns": ["n"], "regions": 4}, **SOON)
     columns = (*COORDINATES, "id")
-    reads = list[tuple[Mapping[int, int], Counter[Row]]]()
     with moving(rig):
-        at: Mapping[int, int] = {}
-        for number in range(times):
-            changed(rig, number, times)
-            at = moved(rig, at)
-            reads.append((at, rows_of(read(rig.name), columns)))
+        reads = collected(rig, read, columns, times=times)
         wait_until(lambda: rig.stores.ledger.head(rig.table.row).batch is not None, "something was merged")
-        reads.append((at, rows_of(read(rig.name), columns)))
+        reads.append((reads[-1][0], rows_of(read(rig.name), columns)))
     truth, before = rig.truth, {0: 0, 1: 0}
     for number, (low, found) in enumerate(reads):
         assert not found - truth, f"read {number} has rows that nobody produced, or doubled ones"
@@ -112,15 +119,10 @@ def read_keyed(harness: hp.Harness, kafka: KafkaRig, read: Read, *, times: int) 
     """Raises: AssertionError for a read that is no state of the log, or of one before what was there or was read."""
     rig = KeyedRig(harness, kafka, **SOON)
     columns = ("id", "region", "n", "s", *COORDINATES)
-    reads = list[tuple[Mapping[int, int], Counter[Row]]]()
     rig.produce(30)
     rig.merge_all()
     with moving(rig):
-        at: Mapping[int, int] = {}
-        for number in range(times):
-            changed(rig, number, times)
-            at = moved(rig, at)
-            reads.append((at, rows_of(read(rig.name), columns)))
+        reads = collected(rig, read, columns, times=times)
 
     def state(partition: int, end: int) -> set[Row]:
         """Without the column that was added."""
