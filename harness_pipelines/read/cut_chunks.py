@@ -31,7 +31,8 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines.ports.source import check_epochs, check_topic
-from harness_pipelines.protocol.cuts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, Chunk, CutBounds, Writing, chunk_plan
+from harness_pipelines.protocol.chunk_plan import Writing, chunk_plan
+from harness_pipelines.protocol.cuts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, Chunk, CutBounds
 from harness_pipelines.protocol.ranges import intersection, offset_count
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import ReadPlan, part_within, ranges_of

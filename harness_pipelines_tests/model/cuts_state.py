@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol import cuts
+from harness_pipelines.protocol import chunk_plan, cuts
 from harness_pipelines.protocol.changes.corrections import settled_below
 from harness_pipelines.protocol.cut_checks import ListedCut, ListedData, ListedDeletes
 from harness_pipelines_tests.model import build
@@ -145,7 +145,9 @@ def chunk_of(at: int, piece: Piece) -> cuts.Chunk:
 @cache
 def planned(pieces: tuple[Piece, ...], low: int, high: int, maker: str) -> tuple[tuple[int, ...], tuple[Writing, ...]]:
     """Places of the chunks that stay; and what is written: its range, places of its sources, what is read."""
-    found = cuts.chunk_plan([chunk_of(at, one) for at, one in enumerate(pieces)], {0: low}, {0: high}, maker=maker)
+    found = chunk_plan.chunk_plan(
+        [chunk_of(at, one) for at, one in enumerate(pieces)], {0: low}, {0: high}, maker=maker
+    )
     writing = tuple((w.ranges[0], tuple(int(c.path) for c in w.sources), w.read.get(0)) for w in found.written)
     return tuple(int(chunk.path) for chunk in found.kept), writing
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.protocol import chunk_plan as chunk_rules
 from harness_pipelines.protocol import cuts as cuts_rules
 from harness_pipelines.protocol import versions
 from harness_pipelines.protocol.bounds import OffsetRange, lowest
 from harness_pipelines.protocol.changes.reverts import reverted
+from harness_pipelines.protocol.chunk_plan import chunk_plan
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.cuts import chunk_plan, snapshot_id
+from harness_pipelines.protocol.cuts import snapshot_id
 from harness_pipelines.protocol.reading import reads
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import EFFECTS, Effect
@@ -191,7 +193,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         "S2",
     ),
     "chunk_plan leaves rows in that the lake has": (
-        cuts_rules,
+        chunk_rules,
         "chunk_plan",
         from_the_start,
         mutants.CUTS_REVERT,
