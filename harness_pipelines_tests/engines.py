@@ -60,16 +60,22 @@ def with_duckdb(metadata: str, where: str) -> pa.Table:
     return found.to_arrow_table()
 
 
-def duckdb_with_iceberg(location: str) -> DuckDBPyConnection:
-    """A connection with what reads Iceberg, and the login of the store of *location*."""
-    import duckdb
+def duckdb_extensions() -> list[Path]:
+    """The libraries that read Iceberg, in the order in which they are loaded."""
     import duckdb_extension_avro  # type: ignore[import-untyped]  # only shared libraries
     import duckdb_extension_httpfs  # type: ignore[import-untyped]
     import duckdb_extension_iceberg  # type: ignore[import-untyped]
 
+    packages = (duckdb_extension_httpfs, duckdb_extension_avro, duckdb_extension_iceberg)
+    return [library for one in packages for library in Path(one.__file__).parent.rglob("*.duckdb_extension")]
+
+
+def duckdb_with_iceberg(location: str) -> DuckDBPyConnection:
+    """A connection with what reads Iceberg, and the login of the store of *location*."""
+    import duckdb
+
     connection = duckdb.connect()
-    for extension in (duckdb_extension_httpfs, duckdb_extension_avro, duckdb_extension_iceberg):
-        [library] = Path(extension.__file__).parent.rglob("*.duckdb_extension")
+    for library in duckdb_extensions():
         connection.execute(f"LOAD '{library}'")
     connection.execute("SET TimeZone = 'UTC'")
     if (s3 := store_of(location)) is not None:

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import duckdb
-import duckdb_extension_avro  # type: ignore[import-untyped]  # only shared libraries
-import duckdb_extension_httpfs  # type: ignore[import-untyped]
-import duckdb_extension_iceberg  # type: ignore[import-untyped]
 
 import harness_pipelines as hp
 from harness_pipelines.chaos.processes import environment
 from harness_pipelines_tests.contract.cut_rig import CutWorld
 from harness_pipelines_tests.contract.keyed_cut_rig import KeyedWorld
 from harness_pipelines_tests.contract.stores_rig import RealRig
+from harness_pipelines_tests.engines import duckdb_extensions
 from harness_pipelines_tests.integration.serve.server import Served, serving
 from harness_pipelines_tests.page_code import ENGINES, ROOT, blocks
 
@@ -107,8 +105,7 @@ def _make_home(folder: Path) -> None:
     program.write_text(_HARNESS.format(root=ROOT, python=sys.executable))
     program.chmod(0o755)
     (folder / ".duckdb" / "extensions").mkdir(parents=True)
-    for extension in (duckdb_extension_httpfs, duckdb_extension_avro, duckdb_extension_iceberg):
-        [library] = Path(extension.__file__).parent.rglob("*.duckdb_extension")
+    for library in duckdb_extensions():
         version = folder / ".duckdb" / "extensions" / library.parent.name / _platform()
         version.mkdir(parents=True, exist_ok=True)
         (version / library.name).symlink_to(library)
