@@ -1,8 +1,8 @@
-"""Half-open runs of offsets, one of each partition: how many offsets they have, and what two of them share."""
+"""Half-open runs of offsets, one of each partition: how many offsets they have, what two share, which are first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from harness_pipelines.protocol.reading.narrowing import Ranges
 
@@ -26,3 +26,21 @@ def hull(several: Iterable[Ranges]) -> dict[int, tuple[int, int]]:
             was = found.get(p, (low, high))
             found[p] = (min(was[0], low), max(was[1], high))
     return dict(sorted(found.items()))
+
+
+def first_of(runs: Iterable[tuple[int, tuple[int, int]]], offsets: int) -> dict[int, tuple[int, int]]:
+    """The first *offsets* offsets of *runs*, which are taken in their order: a partition, and its offsets."""
+    found: dict[int, tuple[int, int]] = {}
+    for p, (low, high) in runs:
+        if not offsets:
+            break
+        end = min(high, low + offsets)
+        found[p], offsets = (low, end), offsets - (end - low)
+    return found
+
+
+def rest_of(runs: Iterable[tuple[int, tuple[int, int]]], taken: Ranges) -> Iterator[tuple[int, tuple[int, int]]]:
+    """What *runs* have besides *taken*, each run of which begins where theirs of its partition begins."""
+    for p, (low, high) in runs:
+        if (begins := taken[p][1] if p in taken else low) < high:
+            yield p, (begins, high)

@@ -33,7 +33,7 @@ from harness_pipelines.ports.serving.cuts import Cut
 from harness_pipelines.ports.source import check_epochs, check_topic
 from harness_pipelines.protocol.chunk_plan import Writing, chunk_plan
 from harness_pipelines.protocol.cuts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, Chunk, CutBounds
-from harness_pipelines.protocol.ranges import intersection, offset_count
+from harness_pipelines.protocol.ranges import first_of, intersection, offset_count, rest_of
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import ReadPlan, part_within, ranges_of
 from harness_pipelines.protocol.reading.selection import Selection, work_of
@@ -300,7 +300,7 @@ class Chunks:
                 at_once = max(1, offset_count(window) // 8)
                 continue
             yield from runs_of(rows, window)
-            left = deque(_after(window, left))
+            left = deque(rest_of(left, window))
             at_once = min(at_once * 4, most) if rows.nbytes < WINDOW_BYTES_MAX // 8 else at_once
 
     def _window(self, ranges: Ranges, *, may_be_large: bool) -> pa.Table | None:
@@ -351,24 +351,6 @@ def recalled_maker(plan: ReadPlan) -> str:
     assert plan.overlay is not None
     names = ", ".join(sorted(segment.name for segment in plan.overlay.segments))
     return f"{RECALLED}{names}, schema {plan.schema_version}, up to {sorted(plan.overlay.high.items())}"
-
-
-def first_of(left: Iterable[tuple[int, tuple[int, int]]], offsets: int) -> dict[int, tuple[int, int]]:
-    """The first *offsets* offsets of the runs *left*."""
-    found: dict[int, tuple[int, int]] = {}
-    for p, (low, high) in left:
-        if not offsets:
-            break
-        end = min(high, low + offsets)
-        found[p], offsets = (low, end), offsets - (end - low)
-    return found
-
-
-def _after(window: Ranges, left: Iterable[tuple[int, tuple[int, int]]]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """What the runs *left* have besides *window*, which begins where they begin; a run may lie outside of it."""
-    for p, (low, high) in left:
-        if (begins := window[p][1] if p in window else low) < high:
-            yield p, (begins, high)
 
 
 def within(rows: pa.Table, ranges: Ranges) -> pa.Table:

@@ -44,12 +44,11 @@ from harness_pipelines.protocol.keyed_cuts import (
     renumbered,
     to_join,
 )
-from harness_pipelines.protocol.ranges import offset_count
+from harness_pipelines.protocol.ranges import first_of, offset_count, rest_of
 from harness_pipelines.protocol.reading.fold import int_column
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, part_within
 from harness_pipelines.protocol.reading.selection import Selection, table_columns
-from harness_pipelines.read.cut_chunks import first_of
 from harness_pipelines.read.plan import Looked
 from harness_pipelines.read.union import ArrowReader
 from harness_pipelines.spec.predicate import PARTITION
@@ -240,7 +239,7 @@ class _Making:
         left = {p: run for p, at in low.items() if (run := (max(hot.high.get(p, at), at), high[p]))[0] < run[1]}
         while left:
             ranges = first_of(sorted(left.items()), self._at_once)
-            left = {p: run for p, (at, end) in left.items() if (run := (ranges.get(p, (0, at))[1], end))[0] < end}
+            left = dict(rest_of(left.items(), ranges))
             levels = self._added(levels, ranges)
             self._check_size(levels)
             self._check()

@@ -20,7 +20,7 @@ from harness_pipelines.protocol.reading.plan import BufferPart, OverlayPart, Rea
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.read import cut_chunks
-from harness_pipelines.read.cut_chunks import Chunks, Content, Filling, Run, first_of
+from harness_pipelines.read.cut_chunks import Chunks, Content, Filling, Run
 from harness_pipelines.read.cut_tail import Known
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
@@ -216,10 +216,3 @@ def test_what_is_filled_has_each_run_once_in_order_and_is_bounded(story: list[tu
         assert all(one.ranges[p][0] <= o < one.ranges[p][1] for p, o in places)
         assert all(one.ranges[p][0] <= o < one.ranges[p][1] for p, held in one.read_as.unsettled.items() for o in held)
     assert {*wanted.values()} <= {0}
-
-
-def test_a_window_takes_partitions_in_order():
-    left = [(0, (5, 10)), (3, (0, 100)), (4, (0, 1))]
-    assert first_of(left, 3) == {0: (5, 8)}
-    assert first_of(left, 7) == {0: (5, 10), 3: (0, 2)}
-    assert first_of(left, 1_000) == dict(left)
