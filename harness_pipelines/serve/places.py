@@ -39,22 +39,23 @@ class Places:
     def admit(self, connection: socket.socket) -> None:
         """One that was just accepted; before TLS, if there is any. Others may be ended for it."""
         number = connection.fileno()
-        self.left(number)  # the system gives numbers of closed ones again
+        self.forget(number)  # the system gives numbers of closed ones again
         self._strangers[number] = _Place(connection)
         while len(self._strangers) > self._most // 2 or len(self) > self._most:
             self._end(next(number for number, place in self._strangers.items() if not place.works()))
 
-    def speaks(self, number: int, works: Callable[[], bool]) -> None:
+    def mark_http(self, number: int, works: Callable[[], bool]) -> None:
         """It speaks HTTP, and *works* says whether it waits for an answer: then it is not ended."""
         if number in self._strangers:
             self._strangers[number].works = works
 
-    def is_known(self, number: int) -> None:
+    def mark_known(self, number: int) -> None:
         """A request over it came with a good token."""
         if number in self._strangers:
             self._known[number] = self._strangers.pop(number)
 
-    def left(self, number: int) -> None:
+    def forget(self, number: int) -> None:
+        """It is closed, or was before."""
         self._strangers.pop(number, None)
         self._known.pop(number, None)
 

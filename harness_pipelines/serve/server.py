@@ -210,18 +210,18 @@ def _patient(patience_s: float, places: Places) -> type[H11Protocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
             super().connection_made(transport)
             self._number = transport.get_extra_info("socket").fileno()
-            places.speaks(self._number, self._works)
+            places.mark_http(self._number, self._works)
             self._unsent, self._moved = 0, self.loop.time()
             self._timer = self.loop.call_later(patience_s / 4, self._look)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._timer.cancel()
-            places.left(self._number)
+            places.forget(self._number)
             super().connection_lost(exc)
 
         def on_response_complete(self) -> None:
             if self.scope["state"].get(KNOWN):
-                places.is_known(self._number)
+                places.mark_known(self._number)
             super().on_response_complete()
 
         def _look(self) -> None:

@@ -248,9 +248,9 @@ def test_strangers_have_half_of_the_places_and_the_oldest_that_waits_goes_first(
             clients.append(stack.enter_context(client))
             places.admit(mine)
             if number == 0:
-                places.is_known(mine.fileno())
+                places.mark_known(mine.fileno())
             if number == 1:
-                places.speaks(mine.fileno(), lambda: True)
+                places.mark_http(mine.fileno(), lambda: True)
         assert len(places) == 5
         ended = [number for number, client in enumerate(clients) if is_ended(client)]
         assert ended == [2, 3, 4, 5, 6], "neither the one that is known, nor the one that is being answered"
@@ -263,7 +263,7 @@ def test_a_descriptor_that_is_given_again_is_another_connection():
         with mine, client:
             places.admit(mine)
             assert not is_ended(client)
-            places.is_known(mine.fileno())
+            places.mark_known(mine.fileno())
     assert len(places) <= 2
 
 
