@@ -302,7 +302,7 @@ class Cutter:
         if folds:
             check_buffered(looked)
         maker = chunk_maker(self._stores, self._keyed, making, unnamed=self._unnamed, folds=folds)
-        cut = made(self._stores, making, maker, makers=makers_of(looked, making.maker), publish=publish)
+        cut = make_cut(self._stores, making, maker, makers=makers_of(looked, making.maker), publish=publish)
         self._unnamed, self._replaced = [], frozenset()
         maker.published(cut)
         log.info(
@@ -369,7 +369,7 @@ def chunk_maker(
     )
 
 
-def made(
+def make_cut(
     stores: Ports, making: Making, maker: ChunkMaker, *, makers: tuple[str, ...], publish: Callable[[CutDraft], Cut]
 ) -> Cut:
     """Write the chunks and the metadata of a cut and *publish* it. *makers* are as in `protocol.cuts.snapshot_id`.

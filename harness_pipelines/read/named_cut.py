@@ -27,7 +27,7 @@ from harness_pipelines.read.cut import (
     Served,
     chunk_maker,
     cut_bounds,
-    made,
+    make_cut,
     maker_of,
     makers_of,
 )
@@ -181,7 +181,7 @@ class NamedCutter:
         folds = bool(looked.plan.key)
         maker = chunk_maker(self._stores, begun.keyed, making, unnamed=begun.unnamed, folds=folds)
         makers = (*makers_of(looked, making.maker), NAMED_MAKER)
-        return made(self._stores, making, maker, makers=makers, publish=publish)
+        return make_cut(self._stores, making, maker, makers=makers, publish=publish)
 
 
 def _check_settled(looked: Looked, name: str) -> None:
