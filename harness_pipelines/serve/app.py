@@ -17,7 +17,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.serve import answers, oauth
 from harness_pipelines.serve.answers import Refused
 from harness_pipelines.serve.auth import KnownTokens, Principal, bearer
-from harness_pipelines.serve.logins import Expiries, Logins, Shared
+from harness_pipelines.serve.logins import Expiries, Logins, SharedCall
 from harness_pipelines.serve.metrics import ServeMetrics
 from harness_pipelines.serve.page.routes import PATHS, Page, StatusFacts
 from harness_pipelines.serve.requests import KNOWN, LOADS_MAX, READS, Asked, Threads, is_local, parts_of
@@ -52,7 +52,7 @@ class Application:
         self._routes = Routes(catalog, self.metrics, plans=plans)
         self._logins = Logins(tokens)
         self._strangers, self._expiries = Strangers(), Expiries()
-        self._health = Shared(health or (lambda: {"ok": True}), keep_s=HEALTH_S)
+        self._health = SharedCall(health or (lambda: {"ok": True}), keep_s=HEALTH_S)
         self._local_only = local_only
         self._page = None
         if facts is not None:

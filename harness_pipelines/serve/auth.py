@@ -70,7 +70,7 @@ class LedgerTokens:
         ]
 
 
-class AnyOf:
+class FirstOf:
     """Asks several in order; the first that knows a token answers."""
 
     def __init__(self, *checks: TokenCheck) -> None:

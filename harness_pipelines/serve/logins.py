@@ -88,7 +88,7 @@ class Expiries:
         log.warning("serve.token_ends", table=None, reader=holder.name, at=str(holder.expires))
 
 
-class Shared(Generic[R]):
+class SharedCall(Generic[R]):
     """One run of a call that may block, for all who ask while it runs and for *keep_s* after it."""
 
     def __init__(self, call: Callable[[], R], *, keep_s: float) -> None:

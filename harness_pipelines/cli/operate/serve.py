@@ -190,13 +190,13 @@ def _tls(wanted: ServeOptions, *, is_local: bool) -> Tls | None:
 
 def _tokens(harness: Harness, *, is_local: bool) -> tuple[KnownTokens, str | None]:
     """What knows the tokens, and the secret of the one that was made for this run. Raises: UsageError."""
-    from harness_pipelines.serve.auth import AnyOf, KnownTokens, LedgerTokens, RunToken
+    from harness_pipelines.serve.auth import FirstOf, KnownTokens, LedgerTokens, RunToken
 
     ledger = LedgerTokens(harness.stores.tokens.check)
     has_some = _has_tokens(harness)
     if is_local and not has_some:
         made = RunToken()
-        return KnownTokens(AnyOf(made, ledger)), made.secret
+        return KnownTokens(FirstOf(made, ledger)), made.secret
     if has_some is False:
         raise UsageError(
             "no token is valid, so no client could read; nothing was served. "

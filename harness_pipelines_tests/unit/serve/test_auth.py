@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.serve.app import Application
-from harness_pipelines.serve.auth import AnyOf, KnownTokens, Principal, RunToken, basic, bearer
+from harness_pipelines.serve.auth import FirstOf, KnownTokens, Principal, RunToken, basic, bearer
 from harness_pipelines.serve.logins import Expiries
 from harness_pipelines_tests.served import ALL, AT, SHOP, MemoryCatalog, MemoryTokens, application, cut_of, login
 
@@ -135,7 +135,7 @@ def test_an_error_of_the_ledger_is_not_kept():
 def test_a_token_of_one_run_sees_all_and_another_run_has_another_one():
     one, other = RunToken(), RunToken()
     tokens = MemoryTokens()
-    both = AnyOf(one, tokens)
+    both = FirstOf(one, tokens)
     [found] = both.check([one.secret])
     assert tokens.asked == 0
     assert found is not None

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.serve.auth import KnownTokens, Principal
-from harness_pipelines.serve.logins import Logins, LoginsFull, Shared
+from harness_pipelines.serve.logins import Logins, LoginsFull, SharedCall
 from harness_pipelines.serve.places import CONNECTIONS_MIN, Places, connections_max
 from harness_pipelines.serve.server import listening, serving, url_of
 from harness_pipelines.serve.strangers import ADDRESSES_MAX, Strangers
@@ -154,10 +154,10 @@ def test_health_is_asked_for_once_for_all_who_ask_at_the_time():
     asked = []
 
     async def ask() -> None:
-        shared = Shared(lambda: asked.append(1) or {"ok": True}, keep_s=60)  # type: ignore[func-returns-value]
+        shared = SharedCall(lambda: asked.append(1) or {"ok": True}, keep_s=60)  # type: ignore[func-returns-value]
         for _ in range(3):
             assert await asyncio.gather(*(shared.get() for _ in range(100))) == [{"ok": True}] * 100
-        soon = Shared(lambda: asked.append(2), keep_s=0)
+        soon = SharedCall(lambda: asked.append(2), keep_s=0)
         for _ in range(3):
             await soon.get()
 
