@@ -1,4 +1,4 @@
-"""Who may ask is looked up for many requests at once, so that a flood of wrong tokens keeps no client waiting.
+"""Tokens are looked up for many requests at once, so that a flood of wrong ones keeps no client waiting.
 
 Whatever strangers send, the ledger gets one question at a time, and at most `1 / LOOK_EVERY_S` of them a second. Tokens
 that were good before are asked for first. So a login waits for two questions at most, unless strangers send thousands
