@@ -515,11 +515,11 @@ class Database:
                     connection.autocommit = False
 
     def rows(self, name: str, parameters: Mapping[str, Any] | None = None, *, binary: bool = False) -> list[DictRow]:
-        """Run the query *name*, which changes nothing, in its own transaction and return its rows.
+        """Run the query *name*, which changes nothing, in its own transaction and return its rows: one round trip.
 
         *binary*: how values are sent; bytes as text are twice as many.
         """
-        with self.reading() as connection:
+        with self.at_once() as connection:
             return connection.execute(sql(name), parameters or {}, binary=binary).fetchall()
 
     def streamed(self, name: str, parameters: Mapping[str, Any]) -> Iterator[DictRow]:

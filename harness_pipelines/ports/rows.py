@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
+from json import dumps, loads
 from typing import Any
 
 from harness_pipelines.ports.ledger import IngestPosition, ReadState, Segment, TableDamaged, TableRow
@@ -17,9 +19,12 @@ from harness_pipelines.protocol.reading.reads import cut_now, cut_of_version
 from harness_pipelines.protocol.schema.schemas import SchemaRow
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.spec.load import read_back
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.wording import SpecError
 
 Row = Mapping[str, Any]
+_OF_NOW = ("positions", "segments", "now")
+SPECS_KEPT = 1024  #: that were read back; to read one takes longer than to ask for its row
 
 
 def table_row(row: Row) -> TableRow:
@@ -28,7 +33,7 @@ def table_row(row: Row) -> TableRow:
     if row["history"] is None:
         raise damaged(name, "its schemas are gone from harness.schemas")
     try:
-        spec = read_back(row["spec"], source=name)
+        spec = _spec_of(dumps(row["spec"]), name)
         history = tuple(schema_row(one) for one in row["history"])
     except (SpecError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise damaged(name, " ".join(str(error).split())[:300]) from error
@@ -44,6 +49,12 @@ def table_row(row: Row) -> TableRow:
         stopped=row["stopped"],
         history=history,
     )
+
+
+@lru_cache(SPECS_KEPT)
+def _spec_of(text: str, name: str) -> TableSpec:
+    """The same words are the same spec, which never changes. Raises: SpecError."""
+    return read_back(loads(text), source=name)
 
 
 def damaged(name: str, why: str) -> TableDamaged:
@@ -159,6 +170,12 @@ def state_of(
         lease_until=row["until"] or row["now"],
         answered_by=cut.answered_by,
     )
+
+
+def state_seen(row: Row) -> ReadState:
+    """What a *row* tells of this instant without a lease: its newest version is JSON, in `head`."""
+    head = {**row["head"], "committed_at": datetime.fromisoformat(row["head"]["committed_at"])}
+    return state_of({**head, **{word: row[word] for word in _OF_NOW}, "lease_id": None, "until": None})
 
 
 def _times(segment: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,15 @@ from harness_pipelines.ports.access import (
 )
 from harness_pipelines.ports.errors import LogRewritten
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
-from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutDraft, CutImpossible, CutOvertaken, CutsFull
+from harness_pipelines.ports.serving.cuts import (
+    Cut,
+    CutDamaged,
+    CutDraft,
+    CutImpossible,
+    CutOvertaken,
+    CutsFull,
+    Newest,
+)
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.cuts import (
     MAKING_MAX,
@@ -54,7 +62,7 @@ from harness_pipelines.read.keyed_cut import (
     merged_bounds,
     shows_as_much,
 )
-from harness_pipelines.read.plan import Looked, lease_of_block, look_plan
+from harness_pipelines.read.plan import Looked, glanced, lease_of_block, look_plan
 
 log = structlog.get_logger(__name__)
 MAKING_S_MAX = MAKING_MAX.total_seconds()
@@ -139,10 +147,11 @@ class Cutter:
         return Served(table=table, cut=cut, made=False)
 
     def _load(self, table: TableRow) -> Served:
-        newest, clock = self._stores.cuts.newest(table)
-        began = time.monotonic()
+        asked = time.monotonic()
+        seen = self._stores.cuts.newest(table)
+        newest = seen.cut
         try:
-            return self._loaded(table, newest, clock=clock, began=began)
+            return self._of_now(table, seen, asked) or self._looked_for(table, seen)
         except CutDamaged as damage:
             if newest is None or newest.is_over:
                 raise
@@ -150,14 +159,34 @@ class Cutter:
             log.warning("cut.retired", table=table.name, cut=newest.snapshot_id, why=str(damage))
             raise CutOvertaken(f"{table.name}: cut {newest.snapshot_id} is retired: {damage}") from damage
         except CutsFull:
-            newest, clock = self._stores.cuts.newest(table)
+            newest, clock, _ = self._stores.cuts.newest(table)
             if newest is None or newest.is_over or not was_within(FULL_MAX, newest.looked_at, now=clock):
                 raise
             return self._again(table, newest, clock)
 
-    def _loaded(self, table: TableRow, newest: Cut | None, *, clock: datetime, began: float) -> Served:
-        if newest is not None and self._is_of_now(newest, clock, began):
+    def _of_now(self, table: TableRow, seen: Newest, asked: float) -> Served | None:
+        """The newest cut, if it is young or shows the state that the ledger had at this instant: its files are there.
+
+        Rows that only the log has are not compared: the ledger does not know where it ends.
+        """
+        newest, clock, state = seen
+        if newest is None or newest.is_over:
+            return None
+        if self._is_young(newest, clock):
             return replace(self._again(table, newest, clock), behind=self._behind_of(newest))
+        if not table.intake.buffered:
+            return None
+        looked = as_served(glanced(self._stores, table, state))
+        if not shows(newest, looked, cut_bounds(looked.plan), maker_of(looked)):
+            return None
+        served = self._again(looked.table, newest, clock)
+        self._looked = (newest.sequence, asked, 0)
+        return served
+
+    def _looked_for(self, table: TableRow, seen: Newest) -> Served:
+        """The cut of the state that a look finds, which keeps its rows meanwhile."""
+        newest, clock, _ = seen
+        began = time.monotonic()
         with self._looking(table) as found:
             looked = as_served(found)
             bounds, maker = cut_bounds(looked.plan), maker_of(looked)
@@ -220,7 +249,7 @@ class Cutter:
         try:
             cut = self._made(making)
         except CutOvertaken:
-            newer, clock = self._stores.cuts.newest(looked.table)
+            newer, clock, _ = self._stores.cuts.newest(looked.table)
             if newer is None or not answers(newer, looked, making.bounds, making.maker):
                 raise
             with suppress(CutDamaged):  # the next try retires it
@@ -257,13 +286,11 @@ class Cutter:
             self._stores.cut_files.check(cut)
             self._checked[cut.sequence] = now
 
-    def _is_of_now(self, newest: Cut, clock: datetime, now: float) -> bool:
-        """Whether it is young, or this process has just seen that nothing is newer: an engine loads several times."""
-        if newest.is_over:
-            return False
+    def _is_young(self, newest: Cut, clock: datetime) -> bool:
+        """Whether it is, or this process has just seen that nothing is newer: an engine loads several times."""
         is_seen = self._looked is not None and self._looked[0] == newest.sequence
         return is_young(newest.looked_at, newest.until, now=clock, every=self._every, keep=self._keep) or (
-            is_seen and self._looked is not None and now - self._looked[1] < self._every.total_seconds()
+            is_seen and self._looked is not None and time.monotonic() - self._looked[1] < self._every.total_seconds()
         )
 
     def _known(self, looked: Looked, newest: Cut | None, maker: str, *, clock: datetime, now: float) -> Known:

@@ -62,9 +62,10 @@ def look_plan(
         return Looked(table=seen, state=state, plan=_plan(stores, seen, state, to_end=tail and at is None))
 
 
-def glance_plan(stores: Ports, table: TableRow, state: ReadState) -> ReadPlan:
-    """The plan of a *state* without a lease and without a tail: for what is read from the buffer alone."""
-    return _plan(stores, with_schema(stores, table, state.version.schema_version), state, to_end=False)
+def glanced(stores: Ports, table: TableRow, state: ReadState) -> Looked:
+    """The same of a *state* without a lease and without a tail: to compare, or to read the buffer alone."""
+    seen = with_schema(stores, table, state.version.schema_version)
+    return Looked(table=seen, state=state, plan=_plan(stores, seen, state, to_end=False))
 
 
 def with_schema(stores: Ports, table: TableRow, schema_version: int) -> TableRow:

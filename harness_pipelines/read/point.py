@@ -21,7 +21,7 @@ from harness_pipelines.protocol.reading.fold import key_text
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.queries import HotQuery
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection, names_of, table_columns, work_of
-from harness_pipelines.read.plan import glance_plan
+from harness_pipelines.read.plan import glanced
 from harness_pipelines.read.union import ArrowReader
 from harness_pipelines.spec.arrow import Named
 from harness_pipelines.spec.predicate import (
@@ -179,7 +179,7 @@ class HotRows:
                 continue
             if asked and last and _serves(last[0], state):
                 return asked.answers() if found is not None and not asked.note_newest(found) else None
-            self._last = state, glance_plan(self._stores, table, state)
+            self._last = state, glanced(self._stores, table, state).plan
         return None
 
 

@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow, TableUnknown
+from harness_pipelines.ports.rows import state_seen
 from harness_pipelines.ports.serving.cuts import (
     Cut,
     CutDamaged,
@@ -27,6 +28,7 @@ from harness_pipelines.ports.serving.cuts import (
     CutPart,
     CutRejected,
     CutsFull,
+    Newest,
 )
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.cuts import (
@@ -57,8 +59,8 @@ class Cuts:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def newest(self, table: TableRow) -> tuple[Cut | None, datetime]:
-        """The last cut, and the ledger's clock. Of one that is over the numbers alone: see `Cut.is_over`.
+    def newest(self, table: TableRow) -> Newest:
+        """The last cut, with the state of the same instant. Of one that is over the numbers alone: see `Cut.is_over`.
 
         Where there was none, numbers that are the clock's: a ledger that was lost may have given lower ones.
         The folder of the next cut's files is in the ledger when this returns. One whose row is not understood is
@@ -71,14 +73,17 @@ class Cuts:
         if not row["is_noted"]:
             with self.database.transaction() as connection:
                 connection.execute(sql("cuts/prepare"), {"table_id": table.table_id, "version": None})
+        return Newest(self._understood(table, row), row["now"], state_seen(row))
+
+    def _understood(self, table: TableRow, row: Mapping[str, Any]) -> Cut:
         if row["sequence"] is None:
-            return _none_yet(row), row["now"]
+            return _none_yet(row)
         try:
-            return _cut(row), row["now"]
+            return _cut(row)
         except _NOT_UNDERSTOOD as error:
             log.warning("cut.not_understood", table=table.name, sequence=row["sequence"], error=str(error)[:200])
             self._retire("cuts/retire", row["table_id"], row["sequence"])
-            return _cut({**row, "is_alive": False}), row["now"]
+            return _cut({**row, "is_alive": False})
 
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.

@@ -164,7 +164,7 @@ class PostgresLedger:
 
     def table(self, name: str) -> TableRow:
         """The table called ``namespace.name``. Raises: TableUnknown, with the most similar names, TableDamaged."""
-        with self.database.reading() as connection:
+        with self.database.at_once() as connection:
             found = self._find(name, connection)
         if found is None:
             known = self.names()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.cuts import Chunk, CutBounds
@@ -16,7 +16,7 @@ from harness_pipelines.protocol.cuts import Chunk, CutBounds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.ports.ledger import ReadState, TableRow
     from harness_pipelines.protocol.bounds import Vector
     from harness_pipelines.protocol.cut_checks import ListedCut
     from harness_pipelines.protocol.keyed_cuts import Hidden
@@ -103,11 +103,19 @@ class Cut(CutDraft):
         return not self.snapshot_id
 
 
+class Newest(NamedTuple):
+    """What the ledger had at one instant."""
+
+    cut: Cut | None
+    clock: datetime  #: the ledger's
+    state: ReadState  #: without a lease: to compare with the cut, not to read
+
+
 class CutBook(Protocol):
     """What the ledger knows of cuts. A reader's login may do all of it."""
 
-    def newest(self, table: TableRow) -> tuple[Cut | None, datetime]:
-        """The last cut, and the ledger's clock; of one whose time has ended the numbers alone (`Cut.is_over`).
+    def newest(self, table: TableRow) -> Newest:
+        """The last cut; of one whose time has ended the numbers alone (`Cut.is_over`).
 
         Where there was none, the ledger may give a number to go on from in the same way, or None. From then on it knows
         the folder that the next cut's files are to be written in.

@@ -1,12 +1,18 @@
 -- name: newest
--- The last cut, with whether it is alive, and whether the folder of the newest version's cuts is noted.
-SELECT t.table_id AS of_table, c.*, f.is_noted, clock_timestamp() AS now,
+-- The last cut, with whether it is alive, and whether the folder of the newest version's cuts is noted. And the state of the same
+-- instant, as `reads/look` has it: a load that finds that nothing has changed asks for no more, and takes no lease.
+SELECT t.table_id AS of_table, c.*, f.is_noted, clock_timestamp() AS now, to_jsonb(f.head) AS head,
+       (SELECT jsonb_object_agg(i.partition, jsonb_build_array(i.start, i.buffer_hi))
+        FROM harness.ingest_positions i WHERE i.table_id = t.table_id) AS positions,
+       (SELECT coalesce(jsonb_agg(to_jsonb(s) ORDER BY s.seq), '[]')
+        FROM harness.segments s WHERE s.table_id = t.table_id AND s.state <> 'retired') AS segments,
        coalesce(c.until > clock_timestamp() AND c.retired_at IS NULL AND c.history = harness.history(), false) AS is_alive,
        greatest(c.sequence + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS following
 FROM harness.tables t
 CROSS JOIN LATERAL (
     SELECT EXISTS (SELECT FROM harness.cut_folders d
-                   WHERE d.table_id = t.table_id AND d.folder = harness.cut_folder(t.name, v.stream_metadata)) AS is_noted
+                   WHERE d.table_id = t.table_id AND d.folder = harness.cut_folder(t.name, v.stream_metadata)) AS is_noted,
+           v AS head
     FROM harness.versions v WHERE v.table_id = t.table_id ORDER BY v.version DESC LIMIT 1
 ) f
 LEFT JOIN LATERAL (SELECT * FROM harness.cuts WHERE table_id = t.table_id ORDER BY sequence DESC LIMIT 1) c ON true
