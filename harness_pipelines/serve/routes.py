@@ -6,10 +6,8 @@ their place, a namespace of several levels too, is a name that does not exist.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
-from weakref import WeakValueDictionary
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 import orjson
 from starlette.responses import Response
@@ -22,10 +20,10 @@ from harness_pipelines.serve.answers import Refused, answer, bad_request, no_suc
 from harness_pipelines.serve.auth import visible
 from harness_pipelines.serve.metrics import ServeMetrics
 from harness_pipelines.serve.requests import READS, Asked, body_of, scan_wanted
-from harness_pipelines.serve.values import Catalog, TableBusy, Warehouse, table_name
+from harness_pipelines.serve.turns import Turns, turn_of
+from harness_pipelines.serve.values import Catalog, Warehouse, table_name
 
 REPORT_BYTES_MAX = PLAN_BYTES_MAX = 1024 * 1024
-WAIT_S = 30.0  #: for another load of the same table, which makes a cut
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _NAMESPACE = "/v1/{prefix}/namespaces/{namespace}"
 #: What clients ask only if it is named here. Single views are not: each query would look for one first.
@@ -49,7 +47,7 @@ class Routes:
 
     def __init__(self, catalog: Catalog, metrics: ServeMetrics, *, plans: bool = False) -> None:
         self._catalog, self._metrics, self._plans = catalog, metrics, plans
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by table, while loads wait
+        self._turns = Turns()
 
     def find(self, method: str, parts: list[str]) -> tuple[str, Warehouse, Handler]:
         """The name of the route below ``/v1``, the state that its prefix names, and what answers.
@@ -94,23 +92,6 @@ class Routes:
                 return "view", lambda asked: self._view(asked, namespace, view)
         return None
 
-    @asynccontextmanager
-    async def _turn(self, table: str) -> AsyncIterator[None]:
-        """One load of a table at a time: those that wait hold no thread, which loads of other tables need.
-
-        Raises: TableBusy.
-        """
-        lock = self._turns.setdefault(table, asyncio.Lock())
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await lock.acquire()
-        except TimeoutError as late:
-            raise TableBusy(f"{table}: a cut has been made for more than {WAIT_S:g} s; load it again") from late
-        try:
-            yield
-        finally:
-            lock.release()
-
     async def _config(self, asked: Asked) -> Response:
         """The prefix is an override, so that no client's own setting replaces the state that it asked for."""
         warehouse = Warehouse.parse(asked.option("warehouse") or "")
@@ -147,8 +128,8 @@ class Routes:
             raise bad_request("snapshots is `all` or `refs`")
         name = self._seen(asked, namespace, table)
         try:
-            async with self._turn(_turn_of(name, asked.warehouse)):
-                cut = await asked.threads.run(self._catalog.cut, name, asked.warehouse)
+            load = partial(asked.threads.run, self._catalog.cut, name, asked.warehouse)
+            cut = await self._turns.cut(name, asked.warehouse, load)
         except TableUnknown as unknown:
             self._metrics.refused(type(unknown).__name__)
             audit_log.refused(asked.request, asked.principal, table=name, why=str(unknown))
@@ -167,7 +148,7 @@ class Routes:
             raise no_such_table(namespace, table, asked.warehouse.snapshot)
         name = self._seen(asked, namespace, table)
         try:
-            async with self._turn(name):
+            async with self._turns.alone(name):
                 storage = await asked.threads.run(self._catalog.storage, name)
         except TableUnknown as unknown:
             raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
@@ -209,7 +190,7 @@ class Routes:
         wanted = scan_wanted(await body_of(asked.request, most=PLAN_BYTES_MAX))
         name = self._seen(asked, namespace, table)
         try:
-            async with self._turn(f"{_turn_of(name, asked.warehouse)} plan"):
+            async with self._turns.alone(f"{turn_of(name, asked.warehouse)} plan"):
                 found = await asked.threads.run(self._catalog.scan, name, asked.warehouse, wanted)
         except TableUnknown as unknown:
             raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
@@ -242,11 +223,6 @@ class Routes:
         if not found:
             raise no_such_namespace(namespace) if of is None else no_such_table(namespace, of, asked.warehouse.snapshot)
         return found
-
-
-def _turn_of(name: str, warehouse: Warehouse) -> str:
-    """Loads of one table wait for each other; those of its named snapshots wait for no others, nor others for them."""
-    return f"{name} {warehouse.kind}" if warehouse.snapshot else name
 
 
 def _prefix(parts: list[str]) -> tuple[Warehouse, list[str]]:
