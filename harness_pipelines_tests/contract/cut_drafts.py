@@ -31,7 +31,7 @@ class Server:
 
     def look(self, *, lease: timedelta = HOUR) -> Server:
         """The newest cut first, then the state: what the state shows is no older than the cut."""
-        self.newest, _ = self.cuts.newest(self.table)
+        self.newest, *_ = self.cuts.newest(self.table)
         self.state = self.real.leases.look(self.table, holder="server", lease=lease)
         return self
 

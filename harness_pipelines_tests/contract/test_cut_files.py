@@ -387,7 +387,7 @@ def test_fsck_finds_cuts_that_were_changed_by_hand_and_files_that_are_gone(real:
     for _ in range(3):
         server.look().publish(server.written(bytes_each=100), keep=HOUR)
     assert found_by_fsck(real, server.table) == {}
-    newest, _ = server.cuts.newest(server.table)
+    newest, *_ = server.cuts.newest(server.table)
     assert newest is not None
     path(newest.files[1]).unlink()
     key = [server.table.table_id, newest.sequence]

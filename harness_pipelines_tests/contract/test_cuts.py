@@ -72,7 +72,7 @@ def trim(real: RealRig, table: TableRow) -> None:
 
 
 def test_a_cut_comes_back_as_it_was_published(server: Server):
-    none, now = server.cuts.newest(server.table)
+    none, now, _ = server.cuts.newest(server.table)
     assert none is not None and none.is_over and (none.version, none.bounds, none.chunks) == (0, {}, ())
     assert abs(none.sequence - int(now.timestamp() * 1000)) < MILLISECONDS, (
         "a ledger that was lost may have given lower ones"
@@ -80,7 +80,7 @@ def test_a_cut_comes_back_as_it_was_published(server: Server):
     draft = server.look().draft()
 
     cut = server.publish(draft)
-    newest, now = server.cuts.newest(server.table)
+    newest, now, _ = server.cuts.newest(server.table)
 
     assert newest == cut
     assert {word: getattr(cut, word) for word in CutDraft.__dataclass_fields__} == {
@@ -224,11 +224,11 @@ def test_serving_moves_the_end_at_most_once_a_second(server: Server, real: RealR
     assert server.cuts.newest(server.table)[0] == cut, "within a second of what is promised"
     later(real, server.table, timedelta(seconds=2))
     server.cuts.serve(cut, keep=HOUR)
-    served, now = server.cuts.newest(server.table)
+    served, now, _ = server.cuts.newest(server.table)
     assert served is not None and HOUR - MINUTE < served.until - now <= HOUR
     later(real, server.table, timedelta(seconds=2))
     server.cuts.serve(cut, keep=MINUTE)
-    again, _ = server.cuts.newest(server.table)
+    again, *_ = server.cuts.newest(server.table)
     assert again is not None and again.until == served.until - timedelta(seconds=2), "another one promised more"
 
 
@@ -237,7 +237,7 @@ def test_a_longer_promise_counts_though_another_server_has_just_served_the_cut(s
     server.cuts.serve(cut, keep=5 * MINUTE)
     other.cuts.serve(cut, keep=HOUR)
     server.cuts.serve(cut, keep=MINUTE)
-    served, now = server.cuts.newest(server.table)
+    served, now, _ = server.cuts.newest(server.table)
     assert served is not None and HOUR - MINUTE < served.until - now <= HOUR
     assert cut.looked_at < served.published_at == cut.published_at < served.served_at
     assert served.looked_at == cut.looked_at
@@ -285,7 +285,7 @@ def test_the_cut_after_one_that_is_over_goes_on_from_its_numbers_and_nothing_els
     late = server.look().draft()
     later(real, server.table, KEEP)
 
-    over, now = server.cuts.newest(server.table)
+    over, now, _ = server.cuts.newest(server.table)
     assert over is not None and over.is_over
     assert (over.chunks, over.parts, over.files, over.metadata) == ((), {}, (), "")
     assert over.sequence > first.sequence and over.sequence >= int(now.timestamp() * 1000) - MILLISECONDS
@@ -326,7 +326,7 @@ def test_a_ledger_of_another_history_counts_on_from_the_clock(server: Server, re
     real.ask("UPDATE harness.cuts SET history = 'another/1' WHERE table_id = %s", [server.table.table_id])
     with pytest.raises(CutOvertaken):
         server.cuts.serve(cut, keep=HOUR)
-    newest, now = server.cuts.newest(server.table)
+    newest, now, _ = server.cuts.newest(server.table)
     assert newest is not None and newest.is_over and newest.sequence >= int(now.timestamp() * 1000) - MILLISECONDS
     made = server.look().publish(server.draft(snapshot_id=cut.snapshot_id, bounds={0: (0, 0, 5, 8)}))
     assert made.sequence > newest.sequence, "of what the table had then nothing is asked"
@@ -532,7 +532,7 @@ def test_a_table_of_an_earlier_harness_is_served_as_any(make_database: Callable[
     readers = ledger_database(dsn, role=READER, size=1)
     try:
         known: Any = SimpleNamespace(table_id=1, name="old.orders")
-        newest, _ = Cuts(readers).newest(known)
+        newest, *_ = Cuts(readers).newest(known)
         assert newest is not None and newest.is_over
         [row] = readers.rows("quarantine/place", {"table_id": 1})
     finally:

@@ -36,7 +36,7 @@ def test_a_retired_cut_is_not_served_and_gives_the_next_one_its_numbers_alone(
     server.cuts.retire(cut)
 
     for one in (server, other):
-        newest, _ = one.cuts.newest(one.table)
+        newest, *_ = one.cuts.newest(one.table)
         assert newest is not None and newest.is_over
         assert (newest.chunks, newest.parts, newest.files, newest.metadata) == ((), {}, (), "")
         assert newest.sequence > cut.sequence
@@ -105,7 +105,7 @@ def test_a_cut_that_was_retired_in_the_future_holds_none_up(server: Server, real
     real.ask("UPDATE harness.cuts SET retired_at = retired_at + %s WHERE table_id = %s", [HOUR, server.table.table_id])
     cut = server.cut()
     server.cuts.retire(cut)
-    newest, _ = server.cuts.newest(server.table)
+    newest, *_ = server.cuts.newest(server.table)
     assert newest is not None and newest.is_over and newest.sequence > cut.sequence
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.ports.serving.cuts import Cut, CutDraft, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutDraft, CutOvertaken, Newest
 from harness_pipelines.protocol.cuts import Chunk, CutBounds, next_sequence, snapshot_id
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import ReadPlan
@@ -29,8 +29,9 @@ class Book:
     now: datetime = NOW
     before_publish: Callable[[], object] = lambda: None
 
-    def newest(self, table: Any) -> tuple[Cut | None, datetime]:
-        return (self.cuts[-1] if self.cuts else None), self.now
+    def newest(self, table: Any) -> Newest:
+        no_state: Any = None  # the ledger's is asked for by nothing: what is above the lake is in the log alone
+        return Newest(self.cuts[-1] if self.cuts else None, self.now, no_state)
 
     def publish(self, table: Any, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         happens, self.before_publish = self.before_publish, lambda: None

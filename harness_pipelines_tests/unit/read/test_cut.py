@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness_pipelines.ports.errors import LakeAway
-from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull, Newest
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.cuts import UNNAMED_MAX, Chunk
 from harness_pipelines.protocol.reading.plan import ReadPlan
@@ -36,18 +36,20 @@ class World:
     """A table whose state is always that of the newest cut; it counts how often it is looked at."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.newest, self.looks, self.later = 1000.0, known(7), 0, timedelta(0)
+        self.now_s, self.newest, self.later = 1000.0, known(7), timedelta(0)
+        self.glances = self.looks = 0  #: at the state that the ledger had with the newest cut, and with a lease
         self.checked, self.served, self.retired = list[int](), list[int](), list[int]()
         self.damaged: set[int] = set()
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(module, "look_plan", self._look)
+        monkeypatch.setattr(module, "glanced", self._glance)
         monkeypatch.setattr(module, "as_served", lambda looked: looked)
         monkeypatch.setattr(module, "cut_bounds", lambda plan: {0: (0, 0, 0, 9)})
         monkeypatch.setattr(module, "shows", lambda cut, *_: not cut.is_over)
         monkeypatch.setattr(module, "maker_of", lambda looked: "schema 1")
         self.stores: Any = SimpleNamespace(
             cuts=SimpleNamespace(
-                newest=lambda table: (self.newest, self.clock),
+                newest=lambda table: Newest(self.newest, self.clock, state=None),  # type: ignore[arg-type]
                 serve=lambda cut, keep: self.served.append(cut.sequence),
                 retire=self._retire,
             ),
@@ -72,6 +74,13 @@ class World:
 
     def _look(self, *_: object, **__: object) -> Any:
         self.looks += 1
+        return self._looked()
+
+    def _glance(self, *_: object) -> Any:
+        self.glances += 1
+        return self._looked()
+
+    def _looked(self) -> Any:
         plan = ReadPlan(
             table=TABLE.name, table_id=1, version=1, schema_version=1, fields=(), bounds={}, lake=(), buffer=None,
             tail=None, lease_id="x", lease_until=AT,
@@ -90,10 +99,31 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_loads_within_the_time_get_the_cut_that_was_just_seen_to_be_the_newest(world: World):
     cutter = world.cutter(keep_s=100.0, every_s=0.5)
     assert [cutter.load(TABLE).cut.sequence for _ in range(3)] == [7, 7, 7]
-    assert world.looks == 1
+    assert (world.glances, world.looks) == (1, 0)
     world.now_s += 0.6
     cutter.load(TABLE)
-    assert world.looks == 2
+    assert (world.glances, world.looks) == (2, 0)
+
+
+def test_what_only_the_log_has_is_not_compared_with_what_the_ledger_knows(world: World):
+    log = SimpleNamespace(**{**vars(TABLE), "intake": SimpleNamespace(buffered=False)})
+    world.cutter(keep_s=100.0, every_s=0.5).load(log)
+    assert (world.glances, world.looks) == (0, 1)
+
+
+def test_what_was_seen_is_as_old_as_the_question_to_the_ledger(world: World):
+    """The answer may take long, and says what there was when it was asked for."""
+
+    def late(_: Any) -> Newest:
+        seen = Newest(world.newest, world.clock, state=None)  # type: ignore[arg-type]
+        world.now_s += 0.4
+        return seen
+
+    world.stores.cuts.newest = late
+    cutter = world.cutter(keep_s=100.0, every_s=0.5)
+    for _ in range(2):
+        cutter.load(TABLE)
+    assert world.glances == 2
 
 
 def test_a_cut_of_another_server_is_newer_than_what_this_one_has_seen(world: World):
@@ -101,7 +131,7 @@ def test_a_cut_of_another_server_is_newer_than_what_this_one_has_seen(world: Wor
     cutter.load(TABLE)
     world.newest = known(8)
     assert cutter.load(TABLE).cut.sequence == 8
-    assert world.looks == 2
+    assert (world.glances, world.looks) == (2, 0)
 
 
 @pytest.mark.parametrize(("version", "high", "looks"), [(1, 9, 1), (2, 11, 1), (1, 8, TRIES), (0, 9, TRIES)])
@@ -154,6 +184,7 @@ def test_a_merged_state_that_shows_less_or_nothing_is_not_served(
         return known(8)
 
     monkeypatch.setattr(module, "look_plan", lambda *_, **__: looked)
+    monkeypatch.setattr(module, "glanced", lambda *_: looked)
     monkeypatch.setattr(module, "cut_bounds", lambda plan: {0: (0, merged, merged, 20)})
     monkeypatch.setattr(module, "merged_bounds", lambda plan: {0: (0, merged, merged, merged)})
     monkeypatch.setattr(module, "shows", lambda *_: False)
@@ -161,7 +192,7 @@ def test_a_merged_state_that_shows_less_or_nothing_is_not_served(
     before = (
         [] if last is None else [replace(known(7, over=last < 0), bounds={0: (0, abs(last), abs(last), abs(last))})]
     )
-    world.stores.cuts.newest = lambda table: (before[0] if before else None, AT)
+    world.stores.cuts.newest = lambda table: Newest(before[0] if before else None, AT, state=None)
     cutter = world.cutter(keep_s=900.0, every_s=0.5)
     if given == "refused":
         with pytest.raises(MergedBehind, match=r"shop\.customers"):
@@ -181,7 +212,7 @@ def test_a_long_keep_makes_fewer_cuts_so_that_the_ledger_takes_them(world: World
         world.now_s = 1000.0 + age_s
         for cutter in (world.cutter(keep_s=7200.0, every_s=0.1), world.cutter(keep_s=60.0, every_s=0.1)):
             cutter.load(TABLE)
-        assert world.looks == looks, "files of the other server's are kept for two hours"
+        assert world.glances == looks, "files of the other server's are kept for two hours"
 
 
 @pytest.mark.parametrize(("made_s", "looks"), [(0.0, 0), (0.2, 1)])
@@ -189,7 +220,7 @@ def test_a_cut_that_took_long_to_make_is_as_old_as_its_look(world: World, made_s
     looked_at, until = AT - timedelta(seconds=made_s), AT + timedelta(seconds=60)
     world.newest = replace(known(7), looked_at=looked_at, published_at=AT, until=until)
     world.cutter(keep_s=60.0, every_s=0.1).load(TABLE)
-    assert world.looks == looks
+    assert world.glances == looks
 
 
 def test_a_cut_of_another_server_that_promised_less_is_kept_for_as_long_as_this_one_promises(world: World):
