@@ -127,6 +127,7 @@ class Cutter:
         self._checked: dict[int, float] = {}  #: when the files of a cut were there, by its sequence
         self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
         self._replaced: frozenset[str] = frozenset()  #: paths of chunks whose records the log has no more
+        self._published = ""  #: the lease of the last cut
         self._compared_at: float | None = None  #: when the log was found to be the one that the chunks are of
 
     def load(self, table: TableRow) -> Served:
@@ -307,7 +308,7 @@ class Cutter:
 
     @contextmanager
     def _looking(self, table: TableRow) -> Iterator[Looked]:
-        with lease_of_block(self._stores) as lease_id:
+        with lease_of_block(self._stores, is_over=lambda lease_id: lease_id == self._published) as lease_id:
             yield look_plan(
                 self._stores,
                 table,
@@ -330,7 +331,7 @@ class Cutter:
             check_buffered(looked)
         maker = chunk_maker(self._stores, self._keyed, making, unnamed=self._unnamed, folds=folds)
         cut = make_cut(self._stores, making, maker, makers=makers_of(looked, making.maker), publish=publish)
-        self._unnamed, self._replaced = [], frozenset()
+        self._unnamed, self._replaced, self._published = [], frozenset(), looked.plan.lease_id
         maker.published(cut)
         log.info(
             "cut.published",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import adbc_driver_manager
@@ -17,6 +17,7 @@ from harness_pipelines.buffers.postgres.types import from_copy, segment_rows
 from harness_pipelines.drivers.adbc import AdbcSessions, AdbcTimeout
 from harness_pipelines.drivers.postgres import READER, Asked, named
 from harness_pipelines.protocol.reading.narrowing import Ranges
+from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.topics import PARTITIONS_MAX, by_topic, table_partition
 from harness_pipelines.spec.predicate import TRUE
@@ -139,14 +140,16 @@ def statement(query: BufferQuery) -> str:
     pushed = to_postgres(query.where)
     if pushed is not None:
         condition = sql.SQL("{} AND {}").format(condition, pushed)
-    branches = [
-        segment_rows(query.schema, segment, condition=condition, stores_op=query.stores_op)
-        for segment in query.segments
-    ]
-    whole = sql.SQL(" UNION ALL ").join(branches)
-    if query.limit is not None and query.where == TRUE:
-        whole = sql.SQL("{} LIMIT {}").format(whole, sql.Literal(query.limit))
-    return whole.as_string()
+    wanted = condition.as_string()
+    rows = (_rows(query.schema, segment, query.stores_op) for segment in query.segments)
+    whole = " UNION ALL ".join(f"{one} WHERE {wanted}" for one in rows)
+    return whole if query.limit is None or query.where != TRUE else f"{whole} LIMIT {int(query.limit)}"
+
+
+@lru_cache(maxsize=256)
+def _rows(schema: pa.Schema, segment: SegmentRef, stores_op: bool) -> str:
+    """The SELECT of all rows of a segment, which is the same for each read of it."""
+    return segment_rows(schema, segment, stores_op=stores_op).as_string()
 
 
 def _bounds(ranges: Ranges) -> sql.Composable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType
 
 from harness_pipelines.drivers.conform import conformed
+from harness_pipelines.lakes.iceberg.checked_io import KEPT
 from harness_pipelines.lakes.iceberg.cuts.folder import Place
-from harness_pipelines.lakes.iceberg.cuts.manifests import DATA, DELETES, Entry, Stamp, entry_of
+from harness_pipelines.lakes.iceberg.cuts.manifests import DATA, DELETES, Entry, Stamp, Told, told_of_file
 from harness_pipelines.lakes.iceberg.cuts.shape import CutShape
 from harness_pipelines.lakes.iceberg.parquet import damage_named, parquet_file, write_rows
 from harness_pipelines.lakes.iceberg.read.field_ids import FIELD_ID, by_field_ids
@@ -170,14 +171,20 @@ def entries_of_chunks(chunks: Sequence[Chunk], stamp: Stamp) -> list[list[Entry]
 
 
 def _entry(chunk: Chunk, stamp: Stamp) -> Entry:
+    """The entry of a chunk. What it says of the file is encoded once, not for each cut that names it again."""
     snapshot = orjson.loads(chunk.entry)[SNAPSHOT]
     is_new = snapshot == stamp.snapshot and chunk.sequence == stamp.sequence
-    return entry_of(
-        data_file_of(chunk.entry),
+    told = KEPT.get(
+        chunk.entry, partial(_told, chunk.entry), kind="chunk", weigh=lambda one: len(chunk.entry) + len(one.encoded)
+    )
+    return told.entry(
         status=ManifestEntryStatus.ADDED if is_new else ManifestEntryStatus.EXISTING,
         stamp=Stamp(snapshot=snapshot, sequence=chunk.sequence),
-        is_ours=True,
     )
+
+
+def _told(entry: str) -> Told:
+    return told_of_file(data_file_of(entry), is_ours=True)
 
 
 def read_chunk(io: FileIO, plan: ReadPlan, chunk: Chunk) -> pa.Table:

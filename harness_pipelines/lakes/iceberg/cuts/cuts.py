@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
 
-from harness_pipelines.lakes.iceberg.checked_io import opened_io
+from harness_pipelines.lakes.iceberg.checked_io import StoreIO, opened_io
 from harness_pipelines.lakes.iceberg.cuts import chunks as chunk_files
 from harness_pipelines.lakes.iceberg.cuts.deletes import write_hidden
 from harness_pipelines.lakes.iceberg.cuts.folder import Place, common_folder
@@ -79,7 +79,10 @@ def _last_sequence(metadata: TableMetadata) -> int:
 
 
 class IcebergCuts:
-    """Writes cuts in a folder beside the views, and the views never."""
+    """Writes cuts in a folder beside the views, and the views never.
+
+    Of files of cuts there are no notes (`CheckedIO`), so none are asked for: the ledger knows their sizes.
+    """
 
     def __init__(self, *, warehouse: str) -> None:
         self._warehouse = normal(warehouse)
@@ -106,7 +109,7 @@ class IcebergCuts:
     def read_chunk(self, table: TableRow, plan: ReadPlan, chunk: Chunk) -> pa.Table:
         """The rows of a chunk as they were written. Raises: CutDamaged, LakeUnreadable."""
         try:
-            return chunk_files.read_chunk(opened_io(), plan, chunk)
+            return chunk_files.read_chunk(StoreIO(), plan, chunk)
         except (LakeFileMissing, LakeFileBroken) as error:
             raise CutDamaged(str(error)) from error
 
@@ -118,7 +121,7 @@ class IcebergCuts:
     def check(self, cut: Cut) -> None:
         """Whether *cut* can still be read. Raises: CutDamaged, LakeAway, StoreRefused."""
         with reachable(f"cut {cut.snapshot_id}", "reading it"):
-            check(cut, opened_io())
+            check(cut, StoreIO())
 
     def write_cut(
         self,

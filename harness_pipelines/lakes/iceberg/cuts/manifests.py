@@ -177,35 +177,51 @@ def _existing(found: ManifestEntry) -> Entry:
     )
 
 
-def entry_of(
-    file: DataFile,
-    *,
-    status: ManifestEntryStatus,
-    stamp: Stamp,
-    written: int | None = None,
-    is_ours: bool = False,
-) -> Entry:
-    """The entry of a file that the snapshot of *stamp* added; *written* as in `avro.entry`, if it is another number.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a manifest says of a file, whichever snapshot it is in; the words are those of `Entry`."""
 
-    One that *is_ours* may hide rows of several files. Raises: ForeignDeletes.
-    """
+    path: str
+    hides_in: str | None
+    rows: int
+    partition: tuple[int | None, ...]
+    encoded: bytes  #: `avro.data_file`
+
+    def entry(self, *, status: ManifestEntryStatus, stamp: Stamp, written: int | None = None) -> Entry:
+        """Of the snapshot of *stamp*, which added it; *written* as in `avro.entry`, if it is another number."""
+        sequence = stamp.sequence if written is None else written
+        return Entry(
+            path=self.path,
+            hides_in=self.hides_in,
+            rows=self.rows,
+            sequence=stamp.sequence,
+            partition=self.partition,
+            encoded=avro.entry(
+                status, self.encoded, snapshot=stamp.snapshot, sequence=stamp.sequence, written=sequence
+            ),
+            is_new=status is ManifestEntryStatus.ADDED,
+        )
+
+
+def told_of_file(file: DataFile, *, is_ours: bool = False) -> Told:
+    """One that *is_ours* may hide rows of several files. Raises: ForeignDeletes."""
     hides_in = None
     if int(file.content) != DATA and (hides_in := deleted_from(file)) is None:
         if not is_ours:
             raise foreign(file.file_path)
         hides_in = ""
-    sequence = stamp.sequence if written is None else written
-    return Entry(
+    return Told(
         path=file.file_path,
         hides_in=hides_in,
         rows=file.record_count,
-        sequence=stamp.sequence,
         partition=tuple(file.partition[place] for place in range(len(file.partition))),
-        encoded=avro.entry(
-            status, avro.data_file(file), snapshot=stamp.snapshot, sequence=stamp.sequence, written=sequence
-        ),
-        is_new=status is ManifestEntryStatus.ADDED,
+        encoded=avro.data_file(file),
     )
+
+
+def entry_of(file: DataFile, *, status: ManifestEntryStatus, stamp: Stamp, written: int | None = None) -> Entry:
+    """The entry of a file: `Told.entry`. Raises: ForeignDeletes."""
+    return told_of_file(file).entry(status=status, stamp=stamp, written=written)
 
 
 def write_manifest(

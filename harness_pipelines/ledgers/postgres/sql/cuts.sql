@@ -23,7 +23,8 @@ WHERE t.table_id = %(table_id)s
 SELECT harness.cut_prepare(%(table_id)s::integer, %(version)s::bigint)
 
 -- name: publish
-SELECT looked_at, served_at, until FROM harness.cut_publish(
+-- The row keeps the files from now on, so the maker's lease ends with the same commit.
+SELECT looked_at, served_at, until, harness.lease_end(%(lease_id)s::uuid) FROM harness.cut_publish(
     %(table_id)s::integer, %(sequence)s::bigint, %(snapshot_id)s::bigint, %(timestamp_ms)s::bigint, %(version)s::bigint,
     %(schema_version)s::integer, %(bounds)s::jsonb, %(metadata)s::text, %(chunks)s::jsonb, %(parts)s::jsonb,
     %(files)s::text[], %(previous)s::bigint, %(lease_id)s::uuid, %(keep)s::interval)
