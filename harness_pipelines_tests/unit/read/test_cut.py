@@ -20,6 +20,7 @@ from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow, MergedBehind
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+NO_STATE: Any = None  #: what is compared is given by `shows`
 TABLE: Any = SimpleNamespace(
     name="shop.orders", table_id=1, intake=SimpleNamespace(buffered=True), spec=SimpleNamespace(key=())
 )
@@ -49,7 +50,7 @@ class World:
         monkeypatch.setattr(module, "maker_of", lambda looked: "schema 1")
         self.stores: Any = SimpleNamespace(
             cuts=SimpleNamespace(
-                newest=lambda table: Newest(self.newest, self.clock, state=None),  # type: ignore[arg-type]
+                newest=lambda table: Newest(self.newest, self.clock, NO_STATE),
                 serve=lambda cut, keep: self.served.append(cut.sequence),
                 retire=self._retire,
             ),
@@ -106,7 +107,7 @@ def test_loads_within_the_time_get_the_cut_that_was_just_seen_to_be_the_newest(w
 
 
 def test_what_only_the_log_has_is_not_compared_with_what_the_ledger_knows(world: World):
-    log = SimpleNamespace(**{**vars(TABLE), "intake": SimpleNamespace(buffered=False)})
+    log: Any = SimpleNamespace(**{**vars(TABLE), "intake": SimpleNamespace(buffered=False)})
     world.cutter(keep_s=100.0, every_s=0.5).load(log)
     assert (world.glances, world.looks) == (0, 1)
 
@@ -115,7 +116,7 @@ def test_what_was_seen_is_as_old_as_the_question_to_the_ledger(world: World):
     """The answer may take long, and says what there was when it was asked for."""
 
     def late(_: Any) -> Newest:
-        seen = Newest(world.newest, world.clock, state=None)  # type: ignore[arg-type]
+        seen = Newest(world.newest, world.clock, NO_STATE)
         world.now_s += 0.4
         return seen
 
@@ -192,7 +193,7 @@ def test_a_merged_state_that_shows_less_or_nothing_is_not_served(
     before = (
         [] if last is None else [replace(known(7, over=last < 0), bounds={0: (0, abs(last), abs(last), abs(last))})]
     )
-    world.stores.cuts.newest = lambda table: Newest(before[0] if before else None, AT, state=None)
+    world.stores.cuts.newest = lambda table: Newest(before[0] if before else None, AT, NO_STATE)
     cutter = world.cutter(keep_s=900.0, every_s=0.5)
     if given == "refused":
         with pytest.raises(MergedBehind, match=r"shop\.customers"):
