@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 import pytest
 from psycopg.pq import TransactionStatus
 
@@ -99,6 +101,10 @@ def test_a_load_with_new_rows_looks_once_and_ends_its_lease_with_the_publication
     assert costs.world.rig.ask("SELECT FROM harness.leases WHERE table_id = %s", [costs.world.row.table_id]) == []
     assert costs.files == files + 4, "a chunk, the manifest of the chunks, the list, the metadata"
     assert len(encoded) == 1, "of the other chunks it is known what a manifest says of them"
+    newest = costs.world.stores.cuts.newest(costs.world.row).cut
+    assert newest is not None
+    group = pq.read_metadata(urlsplit(newest.chunks[-1].path).path).row_group(0)
+    assert not any(group.column(at).has_dictionary_page for at in range(group.num_columns)), "they take time and room"
 
 
 @pytest.mark.parametrize(
