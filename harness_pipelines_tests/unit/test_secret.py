@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from harness_pipelines import secret
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.secret import redact
 
@@ -144,3 +147,16 @@ def test_what_is_no_secret_stays_readable():
 )
 def test_a_hostile_text_takes_no_longer_than_its_length_asks_for(part):
     assert redact(part * (50_000 // len(part)))  # a rule that reads the rest again at each place would take minutes
+
+
+PIECES = (
+    "pass", "password", "PassWd", "sig", "sas", "token", "auth", "cookie", "key_pem", "key", "identified by", "api-key",
+    "credentials", "user.info", "=", ":", ": ", "=>", '"', "'", "?", "&", "--", "<", ">", "$$", " ", "\n", "x1", "\\",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_a_text_without_any_key_has_no_pair_of_a_key_and_a_secret(text: str):
+    """So the rules of pairs are left out for it."""
+    if not secret._ANY_KEY.search(text):
+        assert not any(rule.search(text) for rule in secret._PAIRS)
