@@ -11,6 +11,9 @@ from typing import Any
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from harness_pipelines.errors import UsageError
+from harness_pipelines.serve.answers import shown
+
 PACKAGE = "arrow.flight.protocol.sql"
 _PREFIX = f"type.googleapis.com/{PACKAGE}."
 _F = descriptor_pb2.FieldDescriptorProto
@@ -32,8 +35,6 @@ _MESSAGES: Mapping[str, str] = {
     "string? fk_catalog, string? fk_db_schema, string fk_table",
     "CommandStatementQuery": "string query, bytes? transaction_id",
     "CommandPreparedStatementQuery": "bytes prepared_statement_handle",
-    "CommandStatementUpdate": "string query, bytes? transaction_id",
-    "CommandPreparedStatementUpdate": "bytes prepared_statement_handle",
     "TicketStatementQuery": "bytes statement_handle",
     "ActionCreatePreparedStatementRequest": "string query, bytes? transaction_id",
     "ActionCreatePreparedStatementResult": "bytes prepared_statement_handle, bytes dataset_schema, "
@@ -69,6 +70,12 @@ class NotFlightSql(ValueError):
     """The bytes are no message of Flight SQL that is known here."""
 
 
+class CallNotServed(UsageError):
+    """A client asked by Flight for more than queries: for transactions, updates, loads of rows, or lists."""
+
+    way_on = "ask by a query, and without a transaction: a table is written by its topic"
+
+
 def packed(name: str, **fields: Any) -> bytes:
     """A message as it travels."""
     made = any_pb2.Any(type_url=_PREFIX + name, value=_CLASSES[name](**fields).SerializeToString())
@@ -76,13 +83,15 @@ def packed(name: str, **fields: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[str, Any]:
-    """The name of a message and the message. Raises: NotFlightSql."""
+    """The name of a message and the message. Raises: NotFlightSql; CallNotServed for others of Flight SQL."""
     try:
         outer = any_pb2.Any.FromString(data)
         name = outer.type_url.removeprefix(_PREFIX)
         if name not in _CLASSES:
+            if outer.type_url.startswith(_PREFIX):
+                raise CallNotServed(f"{shown(name)} is not served: this server only reads, by queries")
             raise NotFlightSql(
-                f"{outer.type_url or 'a message without a type'} is not of Flight SQL as it is served here"
+                f"{shown(outer.type_url) or 'a message without a type'} is not of Flight SQL as it is served here"
             )
         return name, _CLASSES[name].FromString(outer.value)
     except DecodeError as error:

@@ -21,9 +21,11 @@ import structlog
 
 from harness_pipelines.engines.duckdb.session import Limits, QueryTooSlow
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
+from harness_pipelines.serve.answers import shown
 from harness_pipelines.serve.auth import KnownTokens, Principal
 from harness_pipelines.serve.flight import answers, messages
 from harness_pipelines.serve.flight.logins import AUTH, FlightLogins, NoHandshake, principal_of
+from harness_pipelines.serve.flight.messages import CallNotServed
 from harness_pipelines.serve.flight.queries import Interrupt, PreparedStatements, QueryCancelled, Rows, Running
 
 log = structlog.get_logger(__name__)
@@ -89,6 +91,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
         with _as_flight():
             name, command = messages.unpacked(descriptor.command or b"")
             if name == "CommandStatementQuery":
+                _check_alone(command)
                 with self._looks.slot(), self._open(principal) as sql:
                     schema = sql.schema(command.query)
                 handle = {"id": uuid.uuid4().hex, "sql": command.query}
@@ -124,7 +127,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
         with _as_flight():
             name, command = messages.unpacked(descriptor.command or b"")
             if name != "CommandPreparedStatementQuery":
-                raise UsageError("this server only reads: statements that change tables are refused")
+                raise CallNotServed(f"{name} has nothing to send: only parameters of prepared statements are taken")
             found = self._prepared.get(principal, command.prepared_statement_handle)
             found.values = _one_row(reader)
 
@@ -133,15 +136,9 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
         with _as_flight():
             body = action.body.to_pybytes()
             if action.type == PREPARE:
-                return iter(
-                    [
-                        fl.Result(
-                            self._prepare(
-                                principal, messages.expected("ActionCreatePreparedStatementRequest", body).query
-                            )
-                        )
-                    ]
-                )
+                request = messages.expected("ActionCreatePreparedStatementRequest", body)
+                _check_alone(request)
+                return iter([fl.Result(self._prepare(principal, request.query))])
             if action.type == CLOSE:
                 self._prepared.close(
                     principal, messages.expected("ActionClosePreparedStatementRequest", body).prepared_statement_handle
@@ -154,7 +151,15 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
                 status = self._cancel(principal, messages.expected("ActionCancelQueryRequest", body).info)
                 result = 1 if status == CANCELLED else 3
                 return iter([fl.Result(messages.packed("ActionCancelQueryResult", result=result))])
-            raise UsageError(f"there is no action {action.type!r} here: this server only reads, without transactions")
+            raise CallNotServed(f"the action {shown(action.type)} is not served: this server only reads, by queries")
+
+    def list_flights(self, context: Any, criteria: bytes) -> Any:
+        with _as_flight():
+            raise CallNotServed("ListFlights is not served: CommandGetTables lists the tables")
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with _as_flight():
+            raise CallNotServed("DoExchange is not served: this server only reads, by queries")
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         return [
@@ -237,7 +242,13 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
                 return answers.tables(found, command)
             case "CommandGetPrimaryKeys":
                 return answers.primary_keys(found, command)
-        raise UsageError(f"{name} is not answered: this server only reads")
+        raise CallNotServed(f"{name} is no question: this server only reads, by queries")
+
+
+def _check_alone(request: Any) -> None:
+    """Raises: CallNotServed."""
+    if request.HasField("transaction_id"):
+        raise CallNotServed("transactions are not served: each query is of its own moment")
 
 
 def _one_row(reader: Any) -> list[Any]:
@@ -273,6 +284,18 @@ def _handle(data: bytes) -> dict[str, str]:
     return dict(found)
 
 
+class Unimplemented(NotImplementedError):
+    """What clients get as ``UNIMPLEMENTED``. Flight has no exception for it, and PyArrow takes Python's.
+
+    PyArrow adds the trace of an exception that is not Flight's, and only the name of one whose trace cannot be
+    written. A trace is written with its causes, so they are asked for first.
+    """
+
+    @property  # type: ignore[misc]  # the base class has an attribute
+    def __cause__(self) -> None:
+        raise AttributeError("a client gets no trace")
+
+
 @contextmanager
 def _as_flight() -> Iterator[None]:
     """Errors with the status that clients know.
@@ -288,6 +311,8 @@ def _as_flight() -> Iterator[None]:
         raise fl.FlightUnavailableError(str(error)) from error
     except QueryTooSlow as error:
         raise fl.FlightTimedOutError(str(error)) from error
+    except CallNotServed as error:
+        raise Unimplemented(str(error)) from None
     except (HarnessError, messages.NotFlightSql) as error:
         raise fl.FlightServerError(str(error)) from error
     except Exception as error:  # a fault of the server: what it says may name files, so only the log has it

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
+from google.protobuf import any_pb2
 from structlog.testing import capture_logs
 
 from harness_pipelines.engines.duckdb.session import Limits, Session
@@ -31,6 +32,7 @@ from harness_pipelines.spec.predicate import TRUE
 from harness_pipelines_tests.producer import wait_until
 
 COLUMNS = {"id": {"type": "long", "required": True}, "s": "string"}
+TYPE_URL = "type.googleapis.com/arrow.flight.protocol.sql."
 LONG = "SELECT i FROM range(1000000000000) t(i)"
 
 
@@ -284,11 +286,55 @@ def test_wrong_and_hostile_sql_is_refused(serve, sql):
         client.flight.do_get(fl.Ticket(ticket), client.options).read_all()
 
 
-def test_what_writes_and_what_is_no_flight_sql_is_refused(serve):
+def command_of(name: str) -> fl.FlightDescriptor:
+    """A message of Flight SQL that this server does not have."""
+    return fl.FlightDescriptor.for_command(any_pb2.Any(type_url=f"{TYPE_URL}{name}", value=b"").SerializeToString())
+
+
+def put(client: Client, name: str) -> None:
+    writer, _ = client.flight.do_put(command_of(name), pa.schema([("a", pa.int64())]), client.options)
+    writer.write_table(pa.table({"a": [1]}))
+    writer.close()
+
+
+def exchanged(client: Client) -> None:
+    writer, reader = client.flight.do_exchange(fl.FlightDescriptor.for_command(b"x"), client.options)
+    writer.done_writing()
+    reader.read_all()
+
+
+NOT_SERVED: dict[str, Callable[[Client], object]] = {
+    "ListFlights": lambda client: list(client.flight.list_flights(b"", client.options)),
+    "DoExchange": exchanged,
+    **{
+        name: lambda client, name=name: client.flight.get_flight_info(command_of(name), client.options)
+        for name in ("CommandStatementUpdate", "CommandStatementSubstraitPlan", "CommandPreparedStatementUpdate")
+    },
+    **{name: lambda client, name=name: put(client, name) for name in ("CommandStatementIngest", "CommandGetTables")},
+    **{
+        name: lambda client, name=name: client.act(name, b"")
+        for name in ("BeginTransaction", "EndTransaction", "BeginSavepoint", "EndSavepoint", "SetSessionOptions")
+    },
+    "CreatePreparedSubstraitPlan": lambda client: client.act("CreatePreparedSubstraitPlan", b""),
+    "RenewFlightEndpoint": lambda client: client.act("RenewFlightEndpoint", b""),
+    "TicketStatementQuery": lambda client: client.info("TicketStatementQuery", statement_handle=b"{}"),
+    "transactions": lambda client: client.info("CommandStatementQuery", query="SELECT 1", transaction_id=b"x"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SERVED)
+def test_a_call_that_is_not_served_is_unimplemented_by_its_name_without_a_trace(serve, name):
+    client = Client(serve())
+    with capture_logs() as logs, pytest.raises(NotImplementedError, match=rf"{name}\b.* not served|{name} ") as found:
+        NOT_SERVED[name](client)
+    assert not [word for word in ("Traceback", "File ", "unexpected") if word in str(found.value)]
+    assert logs == []
+    assert client.ask("CommandStatementQuery", query="SELECT 1 AS a").num_rows == 1
+
+
+def test_what_is_no_flight_sql_is_refused(serve):
     client = Client(serve())
     for call in (
-        lambda: client.info("CommandStatementUpdate", query="SELECT 1"),
-        lambda: client.act("BeginTransaction", b""),
         lambda: client.flight.get_flight_info(fl.FlightDescriptor.for_command(b"\xff"), client.options),
         lambda: client.flight.do_get(fl.Ticket(b"nothing"), client.options).read_all(),
     ):
@@ -378,7 +424,6 @@ def test_no_error_of_a_call_shows_a_trace(serve, monkeypatch):
         lambda: client.act("ClosePreparedStatement", messages.packed("CommandGetCatalogs")),
         lambda: client.act("CancelQuery", messages.packed("ActionCancelQueryRequest", info=b"x")),
         lambda: client.act("CancelFlightInfo", b"\x0a\x01x"),
-        lambda: client.act("Other", b""),
         lambda: client.bind(handle, pa.table({"a": [1, 2]})),
         lambda: client.bind(handle, pa.table({"a": ["x" * (2 << 20)]})),
         lambda: client.flight.get_flight_info(fl.FlightDescriptor.for_path("a"), client.options),
