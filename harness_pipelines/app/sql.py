@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness_pipelines.app.installation import Stores
-    from harness_pipelines.engines.duckdb.session import Limits, Session
+    from harness_pipelines.engines.duckdb.database import Limits
+    from harness_pipelines.engines.duckdb.session import Session
     from harness_pipelines.engines.duckdb.tables import TableDataset
 
 

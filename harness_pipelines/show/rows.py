@@ -20,6 +20,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.show.output import json_float, printable
 
 CELL_CHARS_MAX = 60
+GROUP_ROWS, GROUP_BYTES = 65_536, 64 << 20  #: of a row group of Parquet
 UUID_BYTES = 16
 #: What PyArrow's CSV is written from as it is.
 _CSV_TYPES = (
@@ -40,10 +41,22 @@ def _write_parquet(reader: pa.RecordBatchReader, sink: BinaryIO) -> int:
     except pa.ArrowNotImplementedError as error:
         raise UsageError(f"Parquet has no form for a column of the result: {error}; cast it to VARCHAR") from error
     with made as writer:
-        for batch in reader:
-            writer.write_batch(batch)
-            count += batch.num_rows
+        for rows in _row_groups(reader):
+            writer.write_table(rows, row_group_size=rows.num_rows)
+            count += rows.num_rows
     return count
+
+
+def _row_groups(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """The rows in parts that are not small, however small batches are."""
+    held: list[pa.RecordBatch] = []
+    for batch in reader:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= GROUP_ROWS or sum(one.nbytes for one in held) >= GROUP_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> int:

@@ -78,8 +78,10 @@ def flight_serving(
     with needs("flight", "`harness serve --flight`"):
         from harness_pipelines.serve.flight.server import FlightSqlServer
     from harness_pipelines.app.sql import Sql
-    from harness_pipelines.engines.duckdb.session import Limits
+    from harness_pipelines.engines.duckdb.database import Limits
+    from harness_pipelines.engines.duckdb.processes import prepare
 
+    prepare()
     limits = Limits(memory_bytes=wanted.flight_memory, time_s=wanted.flight_timeout)
     globs = tables or ("*",)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness_pipelines.app.sql import Sql
-    from harness_pipelines.engines.duckdb.session import Limits
+    from harness_pipelines.engines.duckdb.database import Limits
     from harness_pipelines.protocol.reading.reads import At
 
 ROWS_MAX = 1000
@@ -100,7 +100,7 @@ def _limits(options: dict[str, Any]) -> Limits:
     from harness_pipelines.extras import needs
 
     with needs("sql", "`harness sql`"):
-        from harness_pipelines.engines.duckdb.session import MEMORY_BYTES, Limits
+        from harness_pipelines.engines.duckdb.database import MEMORY_BYTES, Limits
     return Limits(memory_bytes=options["memory"] or MEMORY_BYTES, time_s=options["timeout"])
 
 

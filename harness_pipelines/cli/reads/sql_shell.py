@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from harness_pipelines.app.client import Harness
     from harness_pipelines.app.sql import Sql
-    from harness_pipelines.engines.duckdb.session import Limits
+    from harness_pipelines.engines.duckdb.database import Limits
     from harness_pipelines.protocol.reading.reads import At
 
 PROMPT, MORE = "harness> ", "    ...> "

@@ -1,67 +1,50 @@
-"""A database in memory for one query after the other, which reaches nothing outside and takes bounded memory.
+"""Queries one after the other, each in a process that is bounded in memory and can be ended at any time.
 
-It holds no rows: tables are views over scans of ours. What a query sorts or joins beyond the memory goes to a folder
-that only this session has. All settings are locked before the first query.
+The tables stay here: that process asks for a scan, and gets its rows. A query that is ended, or not read to its end,
+takes its process with it; the next one gets another.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from tempfile import TemporaryDirectory
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from harness_pipelines.engines.duckdb.aside import Aside
-from harness_pipelines.engines.duckdb.statements import Statement, StatementRefused, read_statement, said, split
-from harness_pipelines.engines.duckdb.tables import TableDataset, quoted
+from harness_pipelines.engines.duckdb.child import BROKEN, RAISED, ROWS_END, SCAN, Shape
+from harness_pipelines.engines.duckdb.database import Limits, QueryTooLarge, QueryTooSlow
+from harness_pipelines.engines.duckdb.processes import Child, prepare
+from harness_pipelines.engines.duckdb.statements import Statement
+from harness_pipelines.engines.duckdb.tables import TableDataset
+from harness_pipelines.engines.duckdb.wire import Line
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports.errors import QueryFailed
 
-MEMORY_BYTES = 1 << 30
-SPILL_MAX = "32GiB"
-BATCH_ROWS = 65_536
-MAIN = "main"  #: the schema that every database has
-#: DuckDB takes these for schemas and databases that it has itself.
-NAMESPACES_TAKEN = frozenset({"information_schema", "memory", "pg_catalog", "system", "temp"})
-#: A bit string and a big number come as DuckDB's own bytes, the largest integers with another sign, times without zone.
-TYPES_REFUSED = frozenset({"bignum", "bit", "time with time zone", "uhugeint", "union", "variant"})
-EXPLAINED = pa.schema([("explain_key", pa.string()), ("explain_value", pa.string())])  #: what EXPLAIN returns
+GIVEN_UP_S = 10.0  #: a scan that waits for a server ends after the query: its thread is left behind
 
 
-class QueryTooLarge(HarnessError):
-    """A query needs more memory than it may have."""
+class QueryDied(HarnessError):
+    """The process of a query ended by itself: DuckDB got no memory where it cannot do without, or broke."""
 
-    way_on = "select fewer rows or columns, or give more memory: `harness sql --memory`"
-
-
-class QueryTooSlow(HarnessError):
-    """A query ran longer than it may."""
-
-    way_on = "select fewer rows, or give more time: `harness sql --timeout`"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one query may take."""
-
-    memory_bytes: int = MEMORY_BYTES  #: above it, DuckDB writes to disk what it can
-    time_s: float | None = None
-    threads: int | None = None  #: None: one for each core
+    way_on = "select fewer rows or columns, or give more memory: `harness sql --memory`; a server goes on"
 
 
 class Session:
-    """One database; one query at a time. Close it, or use it as a context manager."""
+    """One query at a time. Close it, or use it as a context manager."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
-        self._spill = TemporaryDirectory(prefix="harness-sql-", ignore_cleanup_errors=True)
-        self._database = _database(self._limits, self._spill.name)
-        self._tables: dict[str, TableDataset] = {}
+        self._child: Child | None = None
+        self._tables: Mapping[str, TableDataset] = {}
+        self._scans: list[threading.Thread] = []
         self._stopped: HarnessError | None = None
+        self._is_over = True  #: the query that runs, or ran last
+        prepare()
 
     def __enter__(self) -> Session:
         return self
@@ -70,35 +53,31 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        self._database.close()
-        self._spill.cleanup()
+        self._drop()
 
     def split(self, text: str) -> list[str]:
-        """The statements of *text*. Raises: StatementRefused."""
-        return split(self._database, text)
+        """The statements of *text*. Raises: StatementRefused, and as `run`."""
+        with self._in_time():
+            return list(self._ask("split", text))
 
     def read(self, text: str) -> Statement:
-        """What one statement reads. Raises: StatementRefused."""
-        return read_statement(self._database, text)
+        """What one statement reads. Raises: StatementRefused, and as `run`."""
+        with self._in_time():
+            found = self._ask("read", text)
+        assert isinstance(found, Statement)
+        return found
 
     @contextmanager
     def tables(self, tables: Mapping[str, TableDataset]) -> Iterator[None]:
-        """Let queries read *tables* (``namespace.name``) while the block lasts. Raises: StatementRefused."""
-        _check_namespaces(tables)
+        """Let queries read *tables* (``namespace.name``) while the block lasts."""
         self._tables = dict(tables)
-        with ExitStack() as held:
-            for schema in {name.partition(".")[0] for name in tables} - {MAIN}:
-                self._database.execute(f"CREATE SCHEMA {quoted(schema)}")
-                held.callback(self._database.execute, f"DROP SCHEMA {quoted(schema)}")
-            for number, (name, table) in enumerate(tables.items()):
-                schema, _, short = name.partition(".")
-                view = f"{quoted(schema)}.{quoted(short)}"
-                self._database.register(f"harness_{number}", table)
-                held.callback(self._database.unregister, f"harness_{number}")
-                self._database.execute(f"CREATE VIEW {view} AS SELECT {table.select_list} FROM temp.harness_{number}")
-                held.callback(self._database.execute, f"DROP VIEW {view}")
-            held.callback(self._tables.clear)
+        try:
             yield
+        finally:
+            self._tables = {}
+            for scan in self._scans:
+                scan.join(GIVEN_UP_S)
+            self._scans.clear()
 
     @contextmanager
     def run(
@@ -106,57 +85,105 @@ class Session:
     ) -> Iterator[pa.RecordBatchReader]:
         """The rows of *statement*, batch by batch as DuckDB makes them.
 
-        Raises here and while rows are taken: QueryFailed, QueryTooLarge, QueryTooSlow, and what a read of a table
-        raises.
+        Raises here and while rows are taken: StatementRefused, QueryFailed, QueryTooLarge, QueryTooSlow, QueryDied,
+        EngineAway, and what a read of a table raises.
         """
-
-        def begun() -> pa.RecordBatchReader:
-            found = self._database.execute(statement.text, parameters or None)
-            _check_types(found.description)
-            return found.to_arrow_reader(BATCH_ROWS)
-
-        with self._in_time(), Aside(self._database.interrupt) as aside:
-            with self._explained():
-                found = aside.call(begun)
-            yield pa.RecordBatchReader.from_batches(found.schema, self._rows(found, aside))
+        with self._in_time():
+            schema = self._ask("run", self._shapes(), statement, parameters)
+            self._is_over = False
+            try:
+                yield pa.RecordBatchReader.from_batches(schema, self._rows())
+            finally:
+                if not self._is_over:
+                    self._drop()
 
     def schema(self, statement: Statement, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Schema:
-        """The columns of the result. Nothing is run for it. Raises: QueryFailed, QueryTooLarge, QueryTooSlow."""
-        if statement.is_explain:
-            return EXPLAINED
-        with self._in_time(), self._explained():
-            found = self._database.execute(f"FROM ({statement.bare}\n) LIMIT 0", parameters or None)
-            _check_types(found.description)
-            schema: pa.Schema = found.to_arrow_reader(1).schema
-            names = self._names(statement, parameters)
-            if names:  # of two that are equal a subquery renames one
-                schema = pa.schema([field.with_name(name) for name, field in zip(names, schema, strict=True)])
-        return schema
-
-    def _names(self, statement: Statement, parameters: Sequence[Any] | Mapping[str, Any]) -> list[str]:
-        """The names of the columns; none for a statement whose columns are always the same ones."""
-        import duckdb
-
-        try:
-            found = self._database.execute(f"DESCRIBE {statement.bare}", parameters or None).fetchall()
-        except duckdb.ParserException:  # it is DESCRIBE or SUMMARIZE itself
-            return []
-        return [str(name) for name, *_ in found]
+        """The columns of the result. Nothing is run for it. Raises: as `run`."""
+        with self._in_time():
+            return self._ask("schema", self._shapes(), statement, parameters)
 
     def end(self, why: HarnessError) -> None:
         """End the running query; another thread calls it. The rows that are taken next raise *why*."""
         self._stopped = why
-        self._database.interrupt()
+        if (child := self._child) is not None:
+            child.kill(why)
 
-    def _rows(self, found: pa.RecordBatchReader, aside: Aside) -> Iterator[pa.RecordBatch]:
+    def _shapes(self) -> dict[str, Shape]:
+        return {name: Shape(table.schema, table.select_list) for name, table in self._tables.items()}
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        while (found := self._said()) != ROWS_END:
+            yield found
+        self._is_over = True
+
+    def _ask(self, *asked: object) -> Any:
+        child = self._child = self._child or Child(self._limits)
+        try:
+            child.line.send(asked)
+        except OSError as error:
+            raise self._died() from error
+        except BaseException:  # a part of it may be on its way
+            self._drop()
+            raise
+        return self._said()
+
+    def _said(self) -> Any:
+        """What the process says next; the scans that it asks for begin. Raises: as `run`."""
+        if self._stopped is not None:  # it may have come before there was a process to end
+            self._drop()
+            raise self._stopped
+        try:
+            said = self._received()
+        except EOFError as error:
+            raise self._died() from error
+        except BaseException:
+            self._drop()
+            raise
+        if isinstance(said, tuple) and said[0] == RAISED:
+            self._is_over = True
+            if isinstance(said[1], QueryTooLarge):  # the allocator keeps what it has, and the next query needs it
+                self._drop()
+            raise self._reason(said[1])
+        if isinstance(said, tuple) and said[0] == BROKEN:
+            raise RuntimeError(f"the process of a query met an error of ours:\n{said[1]}")
+        return said
+
+    def _received(self) -> Any:
+        assert self._child is not None
         while True:
-            if self._stopped is not None:  # DuckDB forgets an interrupt that comes between two batches
-                raise self._stopped
-            with self._explained():
-                batch = aside.call(next, found, None)
-            if batch is None:
-                return
-            yield batch
+            said, files = self._child.line.receive()
+            if not (isinstance(said, tuple) and said[0] == SCAN):
+                return said
+            self._begin_scan(*said[1:], file=files[0])
+
+    def _died(self) -> BaseException:
+        """What to raise for a process that is gone."""
+        assert self._child is not None
+        why, status = self._child.ended_for, self._drop()
+        how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "itself"
+        return why or self._reason(
+            QueryDied(
+                f"the process of the query was ended by {how}. It may have {self._limits.memory_bytes >> 20} MiB of "
+                "memory: one that needs more can end like this"
+            )
+        )
+
+    def _reason(self, error: BaseException) -> BaseException:
+        """*error*, or what it is a consequence of."""
+        if self._stopped is not None:
+            return self._stopped
+        return next((table.failed for table in self._tables.values() if table.failed is not None), error)
+
+    def _drop(self) -> int:
+        """End the process, if there is one; how it ended."""
+        child, self._child = self._child, None
+        return child.end() if child is not None else 0
+
+    def _begin_scan(self, name: str, columns: Sequence[str], where: pc.Expression | None, *, file: int) -> None:
+        args = (self._tables[name], columns, where, socket.socket(fileno=file))
+        scan = threading.Thread(target=_scan, args=args, name=f"scan {name}", daemon=True)
+        self._scans.append(scan)
+        scan.start()
 
     @contextmanager
     def _in_time(self) -> Iterator[None]:
@@ -173,69 +200,25 @@ class Session:
         finally:
             timer.cancel()
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Give errors their names: Arrow passes on those of DuckDB and of our reads as text."""
-        import duckdb
 
+def _scan(table: TableDataset, columns: Sequence[str], where: pc.Expression | None, end: socket.socket) -> None:
+    """Send the rows of a scan, until there are no more or none is wanted. What a read raises is kept for the query."""
+    with end:
+        line = Line(end)
         try:
-            yield
-        except (duckdb.Error, RuntimeError, OSError, pa.ArrowException) as error:
-            raise self._reason(error) from error
-
-    def _reason(self, error: Exception) -> BaseException:
-        failed = [table.failed for table in self._tables.values() if table.failed is not None]
-        if self._stopped is not None:
-            return self._stopped
-        if failed:
-            return failed[0]
-        text = str(error)
-        if "Out of Memory Error" in text:
-            return QueryTooLarge(
-                f"the query needs more than {self._limits.memory_bytes >> 20} MiB of memory, and cannot do with less"
-            )
-        return QueryFailed(said(error))
+            with closing(cast(Any, table.scanner(columns, where).batches())) as batches:
+                for batch in batches:
+                    if not _is_taken(line, batch):
+                        return
+            line.send(ROWS_END)
+        except Exception as error:
+            table.failed = table.failed or error
 
 
-def _check_namespaces(tables: Iterable[str]) -> None:
-    """Raises: StatementRefused."""
-    for name in tables:
-        if (namespace := name.partition(".")[0]) in NAMESPACES_TAKEN:
-            raise StatementRefused(
-                f"{name} cannot be read by DuckDB, which has a {namespace!r} itself: read it by `harness sql --engine "
-                "spark`, `harness read` or Python"
-            )
-
-
-def _check_types(columns: Iterable[tuple[Any, ...]]) -> None:
-    """Raises: QueryFailed for types of which Arrow would get other values, or bytes that only DuckDB can read."""
-    for name, kind, *_ in columns:
-        left = [kind]
-        while left:
-            one = left.pop()
-            if str(one.id) in TYPES_REFUSED:
-                raise QueryFailed(f"the column {name} has values of the type {one}: cast them to VARCHAR")
-            if str(one.id) in ("array", "list", "map", "struct"):
-                left += [part for _, part in one.children if hasattr(part, "id")]
-
-
-def _database(limits: Limits, spill: str) -> Any:
-    import duckdb
-
-    config: dict[str, Any] = {
-        "allow_community_extensions": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "enable_external_access": False,
-        "memory_limit": f"{limits.memory_bytes}B",
-        "max_temp_directory_size": SPILL_MAX,
-        "preserve_insertion_order": False,  # a table has no order, and keeping one takes memory
-        "python_enable_replacements": False,
-        "temp_directory": spill,
-    }
-    if limits.threads is not None:
-        config["threads"] = limits.threads
-    made = duckdb.connect(":memory:", config=config)
-    made.execute("SET GLOBAL TimeZone = 'UTC'")
-    made.execute("SET lock_configuration = true")
-    return made
+def _is_taken(line: Line, batch: pa.RecordBatch) -> bool:
+    """Whether the query wants more rows."""
+    try:
+        line.send_rows(batch)
+    except OSError:
+        return False
+    return True

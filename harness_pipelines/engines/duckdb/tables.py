@@ -79,9 +79,9 @@ class TableScan:
     schema: pa.Schema
 
     def to_reader(self) -> pa.RecordBatchReader:
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         try:
             with closing(cast(Any, self.table.rows(self.selection))) as batches:
                 for batch in batches:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import structlog
 
-from harness_pipelines.engines.duckdb.session import Limits, QueryTooSlow
+from harness_pipelines.engines.duckdb.database import Limits, QueryTooSlow
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.serve.answers import shown
 from harness_pipelines.serve.auth import KnownTokens, Principal

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from harness_pipelines.cli.reads.sql_shell import Shell, _session
-from harness_pipelines.engines.duckdb.session import Limits, Session
+from harness_pipelines.engines.duckdb.database import Limits
+from harness_pipelines.engines.duckdb.session import Session
 from harness_pipelines.engines.duckdb.statements import ends, keywords
 from harness_pipelines.spec.settings import Settings
 

@@ -16,13 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from harness_pipelines.engines.duckdb.database import Database, Limits, QueryTooLarge, QueryTooSlow
 from harness_pipelines.engines.duckdb.filters import pushed
-from harness_pipelines.engines.duckdb.session import (
-    Limits,
-    QueryTooLarge,
-    QueryTooSlow,
-    Session,
-)
+from harness_pipelines.engines.duckdb.session import Session
 from harness_pipelines.engines.duckdb.statements import StatementRefused
 from harness_pipelines.engines.duckdb.tables import TableDataset
 from harness_pipelines.errors import UsageError
@@ -276,9 +272,9 @@ def test_nothing_but_a_query_over_our_tables_runs(session, sql):
 
 
 @pytest.mark.parametrize("sql", OUTSIDE)
-def test_the_database_reaches_nothing_even_without_the_check(session, sql):
+def test_the_database_reaches_nothing_even_without_the_check(tmp_path, sql):
     with pytest.raises((duckdb.Error, RuntimeError)):
-        session._database.execute(sql).fetchall()
+        Database(Limits(threads=1), str(tmp_path)).connection.execute(sql).fetchall()
 
 
 @pytest.mark.parametrize(
@@ -341,11 +337,12 @@ def test_a_result_that_nobody_takes_ends_after_its_time(reads):
 
 def test_what_does_not_fit_is_refused_and_what_can_goes_to_a_folder_that_ends_with_the_session(reads):
     with Session(Limits(memory_bytes=64 << 20, threads=1)) as session:
-        spill = Path(session._spill.name)
         with pytest.raises(QueryTooLarge, match="64 MiB"):
             ask(session, reads, "SELECT list(i) FROM range(100000000) t(i)")
         sql = "SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY hash(i)) n FROM range(3000000) t(i))"
         assert ask(session, reads, sql) == [(3_000_000,)]
+        assert session._child is not None
+        spill = Path(session._child.spill)
         assert spill.is_dir()
     assert not spill.exists()
 

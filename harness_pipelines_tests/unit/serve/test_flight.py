@@ -15,7 +15,8 @@ import pytest
 from google.protobuf import any_pb2
 from structlog.testing import capture_logs
 
-from harness_pipelines.engines.duckdb.session import Limits, Session
+from harness_pipelines.engines.duckdb.database import Limits
+from harness_pipelines.engines.duckdb.session import Session
 from harness_pipelines.engines.duckdb.tables import TableDataset
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.ledger import TableRow
