@@ -68,7 +68,34 @@ class ServeMetrics:
             "over the limits (`serve.hot_rows`).",
             registry=self.registry,
         )
+        self._named = Counter(
+            "harness_serve_named_loads_total",
+            "Loads of tables as a named snapshot has them (`at:NAME`), by result: made by this load, or again, which was "
+            "there; else a name of the page on errors. They count above, too.",
+            ("result",),
+            registry=self.registry,
+        )
+        self._named_s = Histogram(
+            "harness_serve_named_load_seconds",
+            "Seconds that loads of tables as a named snapshot has them took.",
+            buckets=LOAD_S,
+            registry=self.registry,
+        )
+        self._plans = Counter(
+            "harness_serve_plans_total",
+            "Scans that the server was asked to plan (`--plan`), by result: planned, or a name of the page on errors.",
+            ("result",),
+            registry=self.registry,
+        )
+        self._plan_s = Histogram(
+            "harness_serve_plan_seconds",
+            "Seconds that planning a scan took.",
+            buckets=LOAD_S,
+            registry=self.registry,
+        )
         for counter, values in (
+            (self._named, ("made", "again")),
+            (self._plans, ("planned",)),
             (self._cuts, ("made", "again")),
             (self._refusals, ("hidden", "TableUnknown")),
             (self._reports, ("kept", "over", "other")),
@@ -86,16 +113,30 @@ class ServeMetrics:
         if route == "table" and status in (200, 304):
             self._loads.observe(seconds)
 
-    def loaded(self, cut: CutAnswer) -> None:
-        self._cuts.labels("again" if cut.made_s is None else "made").inc()
+    def loaded(self, cut: CutAnswer, *, is_named: bool, seconds: float) -> None:
+        outcome = "again" if cut.made_s is None else "made"
+        self._cuts.labels(outcome).inc()
+        if is_named:
+            self._named.labels(outcome).inc()
+            self._named_s.observe(seconds)
         self._bytes.inc(cut.made_bytes)
         self._behind.inc(cut.behind > 0)
         if cut.made_s is not None:
             self._making.observe(cut.made_s)
 
-    def refused(self, reason: str) -> None:
+    def refused(self, reason: str, *, is_named: bool = False) -> None:
         """*reason* is one of few."""
         self._refusals.labels(reason).inc()
+        if is_named:
+            self._named.labels(reason).inc()
+
+    def planned(self, seconds: float) -> None:
+        self._plans.labels("planned").inc()
+        self._plan_s.observe(seconds)
+
+    def unplanned(self, reason: str) -> None:
+        """*reason* is one of few."""
+        self._plans.labels(reason).inc()
 
     def reported(self, outcome: Literal["kept", "over", "other"]) -> None:
         self._reports.labels(outcome).inc()

@@ -6,8 +6,11 @@ their place, a namespace of several levels too, is a name that does not exist.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from functools import partial
+from urllib.parse import quote
 
 import orjson
 from starlette.responses import Response
@@ -126,19 +129,21 @@ class Routes:
             return Response(status_code=204)
         if (asked.option("snapshots") or "all") not in ("all", "refs"):  # a cut has one snapshot, which a ref names
             raise bad_request("snapshots is `all` or `refs`")
+        began = time.perf_counter()
         name = self._seen(asked, namespace, table)
         try:
             load = partial(asked.threads.run, self._catalog.cut, name, asked.warehouse)
             cut = await self._turns.cut(name, asked.warehouse, load)
         except TableUnknown as unknown:
-            self._metrics.refused(type(unknown).__name__)
+            self._metrics.refused(type(unknown).__name__, is_named=bool(asked.warehouse.snapshot))
             audit_log.refused(asked.request, asked.principal, table=name, why=str(unknown))
             raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
         except HarnessError as error:
-            self._metrics.refused(type(error).__name__)
+            self._metrics.refused(type(error).__name__, is_named=bool(asked.warehouse.snapshot))
             audit_log.refused(asked.request, asked.principal, table=name, why=str(error))
             raise
-        self._metrics.loaded(cut)
+        cut = replace(cut, storage=cut.storage.renewed_at(_renewal(asked.warehouse, namespace, table)))
+        self._metrics.loaded(cut, is_named=bool(asked.warehouse.snapshot), seconds=time.perf_counter() - began)
         same = answers.names_tag(asked.request.headers.get("if-none-match"), cut.etag)
         audit_log.loaded(asked.request, asked.principal, table=name, warehouse=asked.warehouse, cut=cut, unchanged=same)
         return answers.unchanged(cut.etag) if same else answers.table(cut)
@@ -152,6 +157,7 @@ class Routes:
                 storage = await asked.threads.run(self._catalog.storage, name)
         except TableUnknown as unknown:
             raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
+        storage = storage.renewed_at(_renewal(asked.warehouse, namespace, table))
         if storage.config:
             audit_log.keys_given(asked.request, asked.principal, table=name, until=storage.until)
         return answer({"storage-credentials": storage.credentials()}, headers=answers.NOT_STORED)
@@ -188,14 +194,19 @@ class Routes:
             said = "scans are planned by the engine: `/plan` is offered by a server with `--plan`"
             raise Refused(501, "UnsupportedOperationException", said)
         wanted = scan_wanted(await body_of(asked.request, most=PLAN_BYTES_MAX))
+        began = time.perf_counter()
         name = self._seen(asked, namespace, table)
         try:
             async with self._turns.alone(f"{turn_of(name, asked.warehouse)} plan"):
                 found = await asked.threads.run(self._catalog.scan, name, asked.warehouse, wanted)
-        except TableUnknown as unknown:
-            raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
-        except ScanOfUnknown as unknown:
-            raise Refused(404, "NoSuchSnapshotException", str(unknown)) from unknown
+        except HarnessError as error:
+            self._metrics.unplanned(type(error).__name__)
+            if isinstance(error, TableUnknown):
+                raise no_such_table(namespace, table, asked.warehouse.snapshot) from error
+            if isinstance(error, ScanOfUnknown):
+                raise Refused(404, "NoSuchSnapshotException", str(error)) from error
+            raise
+        self._metrics.planned(time.perf_counter() - began)
         audit_log.planned(asked.request, asked.principal, table=name, warehouse=asked.warehouse, wanted=wanted)
         return Response(orjson.dumps(found), media_type=answers.JSON)
 
@@ -223,6 +234,12 @@ class Routes:
         if not found:
             raise no_such_namespace(namespace) if of is None else no_such_table(namespace, of, asked.warehouse.snapshot)
         return found
+
+
+def _renewal(warehouse: Warehouse, namespace: str, table: str) -> str:
+    """The path of the keys of a table, below the address of the catalog."""
+    parts = ["v1", *([warehouse.prefix] if warehouse.prefix else ()), "namespaces", namespace, "tables", table]
+    return "/".join(["", *(quote(part, safe="") for part in parts), "credentials"])
 
 
 def _prefix(parts: list[str]) -> tuple[Warehouse, list[str]]:

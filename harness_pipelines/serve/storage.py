@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -29,6 +29,7 @@ from harness_pipelines.extras import require
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.spec.settings import READING_KEYS, Settings
 
+RENEWED_AT = "client.refresh-credentials-endpoint"
 SHARE_LEFT = 4  #: keys are given out until a quarter of their time is left
 AGAIN = timedelta(seconds=10)  #: until the store is asked again that refused, or did not answer
 LEFT_MIN = timedelta(minutes=1)  #: that keys last which are given out while the store does not answer
@@ -41,6 +42,13 @@ class Storage:
     prefix: str = ""  #: of the locations that the keys are for
     config: Mapping[str, str] = field(default_factory=dict, repr=False)  #: properties of Iceberg
     until: datetime | None = None  #: the keys are good; None: for ever
+
+    def renewed_at(self, path: str) -> Storage:
+        """The same, with the *path* of the catalog where Iceberg for Java asks for new keys before these end.
+
+        Keys without an end have none: it would ask for the end, too.
+        """
+        return replace(self, config={**self.config, RENEWED_AT: path}) if self.until is not None else self
 
     def credentials(self) -> Sequence[Mapping[str, Any]]:
         """The same as the protocol's list of credentials."""

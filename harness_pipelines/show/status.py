@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.ports.errors import KafkaUnreachable
 from harness_pipelines.protocol.topics import label
 
@@ -216,6 +216,12 @@ class TableSeen:
         }
 
 
+class KafkaNotSet(UsageError):
+    """The ends of the logs are asked for, and no Kafka is known."""
+
+    way_on = "start the command, or the server of the page, with HARNESS_KAFKA and the settings of its login"
+
+
 class KafkaEnds:
     """Ends of the topics' partitions, queried with a short timeout and not again after Kafka failed to answer."""
 
@@ -249,14 +255,16 @@ class KafkaEnds:
 
 
 def open_log(settings: Settings) -> Log:
-    """Return a read-only log client with short timeouts. Raises: UsageError and the client's errors."""
-    from harness_pipelines.errors import UsageError
+    """Return a read-only log client with short timeouts. Raises: KafkaNotSet and the client's errors."""
     from harness_pipelines.sources.joined import JoinedLog
     from harness_pipelines.sources.kafka.client import KafkaTimeouts
     from harness_pipelines.sources.kafka.log import KafkaLog
 
     if settings.kafka is None:
-        raise UsageError("no Kafka runs, and HARNESS_KAFKA is not set")
+        raise KafkaNotSet(
+            "HARNESS_KAFKA is not set here, and no embedded Kafka runs; start this with HARNESS_KAFKA (and "
+            "HARNESS_KAFKA_... for its login) to see the ends of the logs"
+        )
     return JoinedLog(KafkaLog.from_settings(settings, timeouts=KafkaTimeouts(request_s=KAFKA_WAIT_S)))
 
 

@@ -97,11 +97,13 @@ def over(world: CutWorld) -> None:
 # -- rows -------------------------------------------------------------------------------------------------------
 
 
-def assert_all_named(world: CutWorld, steps: Any) -> None:
-    """A snapshot after each step; its cut, made at once or when all is over, has the rows of that moment."""
+def assert_all_named(world: CutWorld, steps: Any, *, every: int = 1) -> None:
+    """A snapshot after each n-th step; its cut, made at once or when all is over, has the rows of that moment."""
     truths = {}
-    for number, (_, step) in enumerate(steps):
+    for number, (_, step) in enumerate(steps, 1):
         step(world)
+        if number % every:
+            continue
         name(world, snapshot := f"s{number}")
         truths[snapshot] = world.truth()
         assert world.seen(named(world, snapshot)) == truths[snapshot]
@@ -118,8 +120,9 @@ def test_a_cut_has_the_rows_of_its_snapshot_wherever_they_are_by_now(world: CutW
     assert_all_named(world, test_cut_flow.STEPS)
 
 
-def test_a_cut_of_a_keyed_table_has_the_newest_versions_of_its_snapshot(keyed: KeyedWorld):
-    assert_all_named(keyed, test_keyed_cut_flow.STEPS)
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_a_cut_of_a_keyed_table_has_the_newest_versions_of_its_snapshot(keyed: KeyedWorld, every: int):
+    assert_all_named(keyed, test_keyed_cut_flow.STEPS, every=every)
 
 
 def test_a_table_whose_buffer_goes_to_the_batch_view_is_no_different(real: RealRig, tmp_path: Path):

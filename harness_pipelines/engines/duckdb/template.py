@@ -32,7 +32,8 @@ def main(number: int) -> None:
                 found = _forked(line, files[0], *args)
                 children.add(found)
             else:
-                found = _ended(*args, children, is_waited_for=word == END)
+                [pid] = args
+                found = _ended(pid, children, is_waited_for=word == END)
             line.send(found)
     except EOFError:
         for pid in children:

@@ -63,7 +63,7 @@ class Line:
             left = memoryview(body)
             while left and (count := self.socket.recv_into(left)):
                 left = left[count:]
-        except ConnectionError as error:
+        except OSError as error:
             raise EOFError from error
         if left:
             raise EOFError

@@ -261,6 +261,21 @@ def test_keys_for_engines_come_with_each_table_that_the_token_may_see(client: Te
     assert error(client.get("/v1/namespaces/shop/tables/none/credentials")) == (404, "NoSuchTableException")
 
 
+@pytest.mark.parametrize(("prefix", "shown"), [("", ""), ("pin:5s/", "pin%3A5s/"), ("at:a/", "at%3Aa/")])
+def test_keys_that_end_come_with_the_path_of_new_ones(catalog: MemoryCatalog, prefix: str, shown: str):
+    client = client_of(application(catalog))
+    keys = {"s3.access-key-id": "reader", "s3.session-token": "hush"}
+    catalog.keys = Storage(prefix="s3://lake/", config=keys, until=datetime(2026, 1, 1, tzinfo=UTC))
+    path = f"/v1/{shown}namespaces/shop/tables/orders/credentials"
+    loaded = client.get(f"/v1/{prefix}namespaces/shop/tables/orders").json()
+    assert loaded["config"] == {**keys, "client.refresh-credentials-endpoint": path}
+    assert loaded["storage-credentials"] == [{"prefix": "s3://lake/", "config": loaded["config"]}]
+    again = client.get(path).json()
+    assert again == {"storage-credentials": loaded["storage-credentials"]}
+    catalog.keys = Storage(prefix="s3://lake/", config=keys)
+    assert client.get(ORDERS).json()["config"] == keys, "Iceberg for Java refuses new keys that have no end"
+
+
 def test_keys_of_a_table_that_may_not_be_seen_are_given_to_no_client(shop: TestClient, catalog: MemoryCatalog):
     catalog.keys = Storage(prefix="s3://lake/", config={"s3.access-key-id": "reader"})
     hidden = shop.get("/v1/namespaces/bank/tables/ledger/credentials")
@@ -550,6 +565,27 @@ def test_metrics_count_requests_by_route_and_name_no_table(client: TestClient):
     assert 'harness_serve_requests_total{route="other",status="404"} 1.0' in shown
     assert "harness_serve_load_seconds_count 2.0" in shown
     assert "orders" not in shown
+
+
+def test_metrics_count_named_snapshots_and_planned_scans_by_result(catalog: MemoryCatalog):
+    client = client_of(application(catalog, plans=True))
+    assert client.get("/v1/at:a/namespaces/shop/tables/orders").status_code == 200
+    assert client.get(ORDERS).status_code == 200
+    catalog.cuts["shop.payments"] = TableNotServed("no")
+    assert client.get("/v1/at:a/namespaces/shop/tables/payments").status_code == 501
+    assert client.post(f"{ORDERS}/plan", json={}).status_code == 200
+    assert client.post("/v1/namespaces/shop/tables/none/plan", json={}).status_code == 404
+    shown = client.get("/metrics").text
+    for line in (
+        'harness_serve_named_loads_total{result="again"} 1.0',
+        'harness_serve_named_loads_total{result="made"} 0.0',
+        'harness_serve_named_loads_total{result="TableNotServed"} 1.0',
+        "harness_serve_named_load_seconds_count 1.0",
+        'harness_serve_plans_total{result="planned"} 1.0',
+        'harness_serve_plans_total{result="TableUnknown"} 1.0',
+        "harness_serve_plan_seconds_count 1.0",
+    ):
+        assert f"{line}\n" in shown
 
 
 def test_the_page_on_metrics_names_those_of_the_catalog(client: TestClient):

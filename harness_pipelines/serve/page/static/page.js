@@ -64,7 +64,7 @@ function show() {
   text("summary", parts.join(" · "));
   at("leave").hidden = !seen.reader;
   text("reader", seen.reader ? `logged in as ${seen.reader}` : "");
-  text("warning", seen.kafka ? `Kafka is not answering, what only it has is not known: ${seen.kafka}` : "");
+  text("warning", seen.kafka ? `What only Kafka has is not known: ${seen.kafka}` : "");
 }
 
 // A picture is drawn once: as long as its key is that of the one on the page, an empty one stands for it.
