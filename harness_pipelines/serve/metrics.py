@@ -70,8 +70,8 @@ class ServeMetrics:
         )
         self._named = Counter(
             "harness_serve_named_loads_total",
-            "Loads of tables as a named snapshot has them (`at:NAME`), by result: made by this load, or again, which was "
-            "there; else a name of the page on errors. They count above, too.",
+            "Loads of tables as a named snapshot has them (`at:NAME`), by result: made by this load, or again, which "
+            "was there; else a name of the page on errors. They count above, too.",
             ("result",),
             registry=self.registry,
         )

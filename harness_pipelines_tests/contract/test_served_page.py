@@ -22,6 +22,7 @@ from harness_pipelines.serve.auth import KNOWN_S, KnownTokens, LedgerTokens
 from harness_pipelines.serve.page.content import Facts, everything
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig
+from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.served import MemoryCatalog
 
 OWN = {"sec-fetch-site": "same-origin"}
@@ -74,6 +75,19 @@ def test_a_login_by_a_token_shows_its_tables_until_it_is_revoked(real: RealRig, 
         books.revoke(made.token.name)
         now[0] += KNOWN_S
         assert client.get("/api/status").status_code == 401
+
+
+def test_a_server_without_kafka_names_the_setting_that_it_lacks(reader: hp.Harness, mine: TableRow):
+    with closing(Facts(reader)) as facts:
+        wait_until(lambda: facts.status(mine.name, sees=everything)["kafka"] is not None, "the end is asked for")
+        wait_until(
+            lambda: "HARNESS_KAFKA" in str(facts.status(mine.name, sees=everything)["open"]["notices"]),
+            "the details of a table say it, too",
+        )
+        found = facts.status(mine.name, sees=everything)
+        assert "HARNESS_KAFKA is not set here" in found["kafka"]
+        assert found["tables"][0]["tail"] is None
+        assert found["open"]["lag"]["tail"] is None
 
 
 def test_the_page_shows_the_tables_that_the_server_serves(real: RealRig, reader: hp.Harness, mine: TableRow):

@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,13 +86,14 @@ def serve(line: Line, limits: Limits, spill: str) -> None:
     """Answer what the other process asks, until it is gone."""
     _bound(limits)
     database = Database(limits, spill)
+    answers: Mapping[str, Callable[..., None]] = {"split": _split, "read": _read, "schema": _schema, "run": _run}
     while True:
         try:
             (asked, *args), _ = line.receive()
         except EOFError:
             return
         try:
-            _ASKED[asked](line, database, *args)
+            answers[asked](line, database, *args)
         except HarnessError as error:
             line.send((RAISED, error))
         except MemoryError:
@@ -127,9 +128,6 @@ def _run(line: Line, database: Database, tables: Mapping[str, Shape], statement:
             line.send_rows(batch)
         del reader
     line.send(ROWS_END)
-
-
-_ASKED = {"split": _split, "read": _read, "schema": _schema, "run": _run}
 
 
 def _remote(line: Line, tables: Mapping[str, Shape]) -> dict[str, RemoteTable]:

@@ -34,13 +34,15 @@ EXPLAINED = pa.schema([("explain_key", pa.string()), ("explain_value", pa.string
 class QueryTooLarge(HarnessError):
     """A query needs more memory than it may have."""
 
-    way_on = "select fewer rows or columns, or give more memory: `harness sql --memory`"
+    way_on = (
+        "select fewer rows or columns, or give more memory: `harness sql --memory`, `harness serve --flight-memory`"
+    )
 
 
 class QueryTooSlow(HarnessError):
     """A query ran longer than it may."""
 
-    way_on = "select fewer rows, or give more time: `harness sql --timeout`"
+    way_on = "select fewer rows, or give more time: `harness sql --timeout`, `harness serve --flight-timeout`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ GIVEN_UP_S = 10.0  #: a scan that waits for a server ends after the query: its t
 class QueryDied(HarnessError):
     """The process of a query ended by itself: DuckDB got no memory where it cannot do without, or broke."""
 
-    way_on = "select fewer rows or columns, or give more memory: `harness sql --memory`; a server goes on"
+    way_on = QueryTooLarge.way_on
 
 
 class Session:

@@ -291,8 +291,8 @@ class Unimplemented(NotImplementedError):
     written. A trace is written with its causes, so they are asked for first.
     """
 
-    @property  # type: ignore[misc]  # the base class has an attribute
-    def __cause__(self) -> None:
+    @property
+    def __cause__(self) -> None:  # type: ignore[override]  # the base class has an attribute
         raise AttributeError("a client gets no trace")
 
 
@@ -308,14 +308,21 @@ def _as_flight() -> Iterator[None]:
     except fl.FlightError:
         raise
     except TryAgain as error:
-        raise fl.FlightUnavailableError(str(error)) from error
+        raise fl.FlightUnavailableError(_said(error)) from error
     except QueryTooSlow as error:
-        raise fl.FlightTimedOutError(str(error)) from error
+        raise fl.FlightTimedOutError(_said(error)) from error
     except CallNotServed as error:
-        raise Unimplemented(str(error)) from None
-    except (HarnessError, messages.NotFlightSql) as error:
+        raise Unimplemented(_said(error)) from None
+    except HarnessError as error:
+        raise fl.FlightServerError(_said(error)) from error
+    except messages.NotFlightSql as error:
         raise fl.FlightServerError(str(error)) from error
     except Exception as error:  # a fault of the server: what it says may name files, so only the log has it
         number = secrets.token_hex(8)
         log.exception("serve.broken", table=None, id=number, route="flight")
         raise fl.FlightServerError(f"an unexpected error; the server's log has more under the id {number}") from error
+
+
+def _said(error: HarnessError) -> str:
+    """The message, and what a client may do where that is known."""
+    return f"{error}. Way on: {error.way_on}" if error.way_on else str(error)

@@ -553,10 +553,12 @@ def test_a_query_ends_after_its_time_also_when_its_client_takes_nothing(serve):
             stream.read_chunk()
 
 
-def test_the_memory_of_a_query_is_bounded(serve):
+@pytest.mark.parametrize("sql", ["SELECT list(i) FROM range(100000000) t(i)", "SELECT repeat('x', 1000000000) AS x"])
+def test_the_memory_of_a_query_is_bounded_and_the_server_goes_on(serve, sql):
     client = Client(serve(memory_bytes=64 << 20))
-    with pytest.raises(fl.FlightServerError, match="64 MiB"):
-        client.ask("CommandStatementQuery", query="SELECT list(i) FROM range(100000000) t(i)")
+    with pytest.raises(fl.FlightServerError, match=r"64 MiB.*--flight-memory"):
+        client.ask("CommandStatementQuery", query=sql)
+    assert client.ask("CommandStatementQuery", query="SELECT 1 AS a").num_rows == 1
 
 
 def test_wide_rows_come_in_messages_that_clients_take(serve):
