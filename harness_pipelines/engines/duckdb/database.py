@@ -34,9 +34,7 @@ EXPLAINED = pa.schema([("explain_key", pa.string()), ("explain_value", pa.string
 class QueryTooLarge(HarnessError):
     """A query needs more memory than it may have."""
 
-    way_on = (
-        "select fewer rows or columns, or give more memory: `harness sql --memory`, `harness serve --flight-memory`"
-    )
+    way_on = "select less, or give more memory: `harness sql --memory`, `harness serve --flight-memory`"
 
 
 class QueryTooSlow(HarnessError):

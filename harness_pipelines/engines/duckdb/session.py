@@ -117,6 +117,7 @@ class Session:
         self._is_over = True
 
     def _ask(self, *asked: object) -> Any:
+        assert self._is_over, "one query at a time"
         child = self._child = self._child or Child(self._limits)
         try:
             child.line.send(asked)
@@ -176,7 +177,7 @@ class Session:
 
     def _drop(self) -> int:
         """End the process, if there is one; how it ended."""
-        child, self._child = self._child, None
+        child, self._child, self._is_over = self._child, None, True
         return child.end() if child is not None else 0
 
     def _begin_scan(self, name: str, columns: Sequence[str], where: pc.Expression | None, *, file: int) -> None:

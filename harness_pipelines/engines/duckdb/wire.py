@@ -18,6 +18,7 @@ import pyarrow as pa
 
 _HEAD = struct.Struct("!BQ")
 _PICKLE, _ROWS = 0, 1
+PIECE_BYTES = 4 << 20  #: of rows, and more only for one large row; clients of Flight take messages of 16 MiB and more
 _LOOK_MS = 500  #: Python acts on a signal between two waits: one that comes just before a wait would not end it
 
 
@@ -42,11 +43,13 @@ class Line:
         self._put(_PICKLE, pickle.dumps(said), files)
 
     def send_rows(self, batch: pa.RecordBatch) -> None:
-        """Raises: OSError when the other end is gone."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:  # with its dictionaries
-            writer.write_batch(batch)
-        self._put(_ROWS, sink.getvalue(), ())
+        """Send *batch* in pieces that take little memory. Raises: OSError when the other end is gone."""
+        count = max(1, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1))
+        for low in range(0, batch.num_rows, count):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:  # with its dictionaries
+                writer.write_batch(batch.slice(low, count))
+            self._put(_ROWS, sink.getvalue(), ())
 
     def receive(self) -> Message:
         """The next message. Raises: EOFError when the other end is gone."""

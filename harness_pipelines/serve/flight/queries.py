@@ -27,7 +27,6 @@ WAIT_S = 10.0  #: for the end of another query
 PREPARED_MAX = 1000  #: of each login; the oldest unused one goes
 AGAIN_S = 0.05
 GIVEN_UP_S = 10.0  #: a query that has not begun by then ends as soon as it has
-MESSAGE_BYTES = 4 << 20  #: clients take messages of 16 MiB and more
 
 
 class ServerBusy(TryAgain):
@@ -107,7 +106,7 @@ class Rows:
         """Begin it. It may take all of its time before there is a row. Raises: as *open_*, and what ended it."""
         try:
             reader = open_(self._held, self._interrupted_by)
-            self.schema, self._batches = reader.schema, _pieces(reader)
+            self.schema, self._batches = reader.schema, iter(reader)
             if self._why is not None:
                 raise self._why
         except BaseException:
@@ -164,14 +163,6 @@ class Rows:
 
     def __del__(self) -> None:
         self._held.close()
-
-
-def _pieces(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Batches small enough for one message each."""
-    for batch in reader:
-        count = max(1, batch.num_rows * MESSAGE_BYTES // max(batch.nbytes, 1))
-        for low in range(0, batch.num_rows, count):
-            yield batch.slice(low, count)
 
 
 @dataclass(slots=True)

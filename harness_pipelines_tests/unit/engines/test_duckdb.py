@@ -319,8 +319,8 @@ LONG = "SELECT count(*) FROM range(1000000000000) t(i), range(10) WHERE i % 3 = 
 
 
 def test_a_query_ends_after_its_time(reads):
-    with Session(Limits(time_s=0.3)) as session:
-        with pytest.raises(QueryTooSlow, match=r"0\.3 s"):
+    with Session(Limits(time_s=1.5)) as session:
+        with pytest.raises(QueryTooSlow, match=r"1\.5 s"):
             ask(session, reads, LONG)
         assert ask(session, reads, "SELECT 1") == [(1,)]
 

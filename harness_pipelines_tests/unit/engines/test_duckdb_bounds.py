@@ -101,8 +101,9 @@ def test_the_columns_of_a_query_are_found_without_running_it(session, sql):
 
 def test_the_columns_of_an_explained_query_are_those_that_it_has(session):
     statement = session.read("EXPLAIN SELECT 1")
+    told = session.schema(statement)
     with session.run(statement) as found:
-        assert found.schema.equals(session.schema(statement))
+        assert found.schema.equals(told)
 
 
 @pytest.mark.parametrize(
