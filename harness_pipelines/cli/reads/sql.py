@@ -32,7 +32,7 @@ ROWS_MAX = 1000
 @click.argument("query", required=False)
 @click.option(
     "--engine", type=click.Choice(["duckdb", "spark"]), default="duckdb", show_default=True,
-    help="What runs the query: DuckDB in this process, or Spark with Spark's SQL.",
+    help="What runs the query: DuckDB on this machine, or Spark with Spark's SQL.",
 )  # fmt: skip
 @click.option(
     "-f", "--file", "source", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",

@@ -140,6 +140,7 @@ def _bound(limits: Limits) -> None:
     What the system counts is the memory that the process may write to (``RLIMIT_DATA``); only Linux counts all of it.
     If the machine has no memory left all the same, the system ends this process before others.
     """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has rows
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     with suppress(FileNotFoundError):
@@ -147,6 +148,8 @@ def _bound(limits: Limits) -> None:
         threads = limits.threads or os.cpu_count() or 1
         uncounted = max(UNCOUNTED_BYTES, limits.memory_bytes // UNCOUNTED_SHARE) + threads * STACK_BYTES
         most = taken + limits.memory_bytes + uncounted
+        _, allowed = resource.getrlimit(resource.RLIMIT_DATA)
+        most = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 

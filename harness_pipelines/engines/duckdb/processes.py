@@ -35,9 +35,9 @@ WAIT_S = 10.0
 
 
 class EngineAway(TryAgain):
-    """The process that starts those of queries was ended from outside."""
+    """No process for a query can be started now: the system allows no more, or ended the one that starts them."""
 
-    way_on = "run the query again: the process is started again"
+    way_on = "run the query again"
 
 
 class Child:
@@ -51,6 +51,8 @@ class Child:
         try:
             with theirs:
                 self._pid: int = _TEMPLATE.asked(FORK, limits, self._spill.name, files=[theirs.fileno()])
+            if self._pid < 0:
+                raise EngineAway(f"no process for the query can be started: {os.strerror(-self._pid)}")
         except BaseException:
             self._forget()
             raise

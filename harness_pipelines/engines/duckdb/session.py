@@ -189,6 +189,8 @@ class Session:
     @contextmanager
     def _in_time(self) -> Iterator[None]:
         self._stopped = None
+        if self._child is not None and self._child.ended_for is not None:  # as the call before was over already
+            self._drop()
         if self._limits.time_s is None:
             yield
             return

@@ -30,7 +30,7 @@ def main(number: int) -> None:
             (word, *args), files = line.receive()
             if word == FORK:
                 found = _forked(line, files[0], *args)
-                children.add(found)
+                children.update([found] if found > 0 else [])
             else:
                 [pid] = args
                 found = _ended(pid, children, is_waited_for=word == END)
@@ -41,8 +41,11 @@ def main(number: int) -> None:
 
 
 def _forked(line: Line, file: int, limits: Limits, spill: str) -> int:
-    """The number of a new copy, whose other end of *file* the caller has."""
-    pid = os.fork()
+    """The number of a new copy, whose other end of *file* the caller has; below zero if the system allows no more."""
+    try:
+        pid = os.fork()
+    except OSError as error:
+        pid = -(error.errno or 1)
     if pid:
         os.close(file)
         return pid

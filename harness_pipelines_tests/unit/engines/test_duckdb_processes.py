@@ -14,7 +14,7 @@ import pytest
 
 from harness_pipelines.engines.duckdb import processes
 from harness_pipelines.engines.duckdb.child import STACK_BYTES, UNCOUNTED_BYTES
-from harness_pipelines.engines.duckdb.database import BATCH_ROWS, Limits, QueryTooLarge
+from harness_pipelines.engines.duckdb.database import BATCH_ROWS, Limits, QueryTooLarge, QueryTooSlow
 from harness_pipelines.engines.duckdb.session import QueryDied, Session
 from harness_pipelines.engines.duckdb.tables import TableDataset
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection
@@ -110,6 +110,18 @@ def test_processes_get_no_settings_and_end_with_the_one_that_starts_them(monkeyp
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the process of the query ends")
         assert ask(session, "SELECT 2") == [(2,)]
     template.close()
+
+
+def test_a_query_that_is_ended_when_it_is_over_ends_no_later_one(session):
+    assert ask(session, "SELECT 1") == [(1,)]
+    session.end(QueryTooSlow("late"))
+    assert ask(session, "SELECT 2") == [(2,)]
+
+
+def test_a_system_that_allows_no_more_processes_is_named(session, monkeypatch):
+    monkeypatch.setattr(processes._TEMPLATE, "asked", lambda *_, **__: -11)
+    with pytest.raises(processes.EngineAway, match="no process"):
+        session.read("SELECT 1")
 
 
 def test_a_scan_whose_read_fails_is_no_shorter_table(session):
