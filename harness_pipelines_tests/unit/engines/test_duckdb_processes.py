@@ -70,7 +70,7 @@ def test_what_duckdb_does_not_count_is_bounded_and_the_next_query_runs(session, 
 
 
 def test_wide_rows_come_in_batches_that_fit_into_the_memory_of_a_query():
-    with Session(Limits(memory_bytes=256 << 20, threads=1)) as session:
+    with Session(Limits(memory_bytes=512 << 20, threads=1)) as session:
         statement = session.read("SELECT repeat('x', 30000) || i AS s FROM range(10000) t(i)")
         with session.run(statement) as found:
             counts = [batch.num_rows for batch in found]

@@ -267,6 +267,7 @@ def test_keys_that_end_come_with_the_path_of_new_ones(catalog: MemoryCatalog, pr
     client = client_of(application(catalog))
     keys = {"s3.access-key-id": "reader", "s3.session-token": "hush"}
     catalog.keys = Storage(prefix="s3://lake/", config=keys, until=datetime(2026, 1, 1, tzinfo=UTC))
+    catalog.named["a"] = ["shop.orders"]
     path = f"/v1/{shown}namespaces/shop/tables/orders/credentials"
     loaded = client.get(f"/v1/{prefix}namespaces/shop/tables/orders").json()
     assert loaded["config"] == {**keys, "client.refresh-credentials-endpoint": path}
