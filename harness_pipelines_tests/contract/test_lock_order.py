@@ -66,15 +66,15 @@ LOCKS: Mapping[str, tuple[str, str]] = {
     "trim": (
         "SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)",
         r"^SELECT (pg_advisory_xact_lock(_shared)?\(|harness\.(named_)?cut_(prepare|retire)\(|"
-        r"[a-z_, ]* FROM harness\.(named_)?cut_publish\()",
+        r"[a-z_, .:()$0-9]* FROM harness\.(named_)?cut_publish\()",
     ),
     "cuts": (
         "SELECT pg_advisory_xact_lock(1752330871, %(table_id)s)",
-        r"^SELECT (harness\.(named_)?cut_retire\(|[a-z_, ]* FROM harness\.(named_)?cut_publish\()",
+        r"^SELECT (harness\.(named_)?cut_retire\(|[a-z_, .:()$0-9]* FROM harness\.(named_)?cut_publish\()",
     ),
     "cut": (
         "SELECT FROM harness.cuts WHERE table_id = %(table_id)s FOR UPDATE",
-        r"^SELECT (harness\.cut_(serve|retire)\(|[a-z_, ]* FROM harness\.cut_publish\()",
+        r"^SELECT (harness\.cut_(serve|retire)\(|[a-z_, .:()$0-9]* FROM harness\.cut_publish\()",
     ),
     "segment": (
         "SELECT FROM harness.segments WHERE table_id = %(table_id)s FOR KEY SHARE",
