@@ -1,6 +1,6 @@
 """The process that the processes of queries are copies of: it has loaded what they need, and so one takes milliseconds.
 
-It does nothing else and has no threads of its own, so that it may be copied. It ends with the process that it belongs
+It does nothing else and has no threads, so that it may be copied. It ends with the process that it belongs
 to, and ends its copies then.
 """
 

@@ -32,18 +32,33 @@ def flipped(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :]
 
 
-@pytest.mark.parametrize("damage", ["a byte", "its end", "another file"])
+@pytest.mark.parametrize("damage", ["its end", "another file"])
 def test_a_chunk_that_was_damaged_is_named(rig: CutRig, damage: str):
     chunk, other = rig.chunk({0: (30, 40)}), rig.chunk({0: (30, 35)})
     content = lake_files.content(chunk.path)
     broken = {
-        "a byte": flipped(content, 40),
         "its end": content[:-30],
         "another file": lake_files.content(other.path),
     }[damage]
     lake_files.put(chunk.path, broken)
     with pytest.raises(CutDamaged, match=Path(chunk.path).name):
         rig.cuts.read_chunk(rig.table, rig.plan(), chunk)
+
+
+def test_a_chunk_with_a_damaged_byte_is_named_or_has_the_same_rows(rig: CutRig):
+    """Statistics and gaps of a file are in no checksum. They change no value."""
+    chunk = rig.chunk({0: (30, 40)})
+    content = lake_files.content(chunk.path)
+    rows = rig.cuts.read_chunk(rig.table, rig.plan(), chunk)
+    named = 0
+    for at in range(4, len(content), 11):
+        lake_files.put(chunk.path, flipped(content, at))
+        try:
+            assert rig.cuts.read_chunk(rig.table, rig.plan(), chunk).equals(rows), at
+        except CutDamaged as damage:
+            assert Path(chunk.path).name in str(damage)
+            named += 1
+    assert named > len(content) / 11 / 2
 
 
 def test_a_chunk_that_is_gone_is_named(rig: CutRig):

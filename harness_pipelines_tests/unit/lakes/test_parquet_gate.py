@@ -15,6 +15,7 @@ PLACE = "lakes/iceberg/parquet.py"
 #: Files of users' own: what a read is written to, and what the demo downloads; and a dataset of reads, without files.
 NOT_OF_THE_LAKE = {
     "show/rows.py", "demo/source.py", "demo/lineitem.py", "demo/orders.py", "engines/duckdb/tables.py",
+    "engines/duckdb/child.py",
 }  # fmt: skip
 READERS = {"pyarrow.parquet", "pyarrow.dataset"}
 #: PyIceberg's own ways to files, which compare nothing; and where each is used behind a comparison.

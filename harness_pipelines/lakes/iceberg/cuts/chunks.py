@@ -201,9 +201,12 @@ def read_chunk(io: FileIO, plan: ReadPlan, chunk: Chunk) -> pa.Table:
             f"{chunk.rows:,} in {chunk.bytes:,}; nothing is returned"
         )
     places, types = _by_id(rows.schema), _types(orjson.dumps([dict(field) for field in plan.fields]))
-    found = [
-        _shaped(rows.column(places.get(one.field_id, one.name)), types.get(one.field_id)) for one in columns.values()
-    ]
+    named = {one.name: places.get(one.field_id, one.name) for one in columns.values()}
+    if missing := [name for name, place in named.items() if place not in rows.column_names]:
+        raise LakeFileBroken(
+            f"{_said(plan)}: {chunk.path} has no column {missing[0]!r}, and was written with it; nothing is returned"
+        )
+    found = [_shaped(rows.column(named[one.name]), types.get(one.field_id)) for one in columns.values()]
     return conformed(pa.table(found, names=list(columns)), pa.schema([one.arrow for one in columns.values()]))
 
 
@@ -236,7 +239,9 @@ def _named_errors(plan: ReadPlan, path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise LakeFileMissing(f"{_said(plan)}: {path} is gone ({error}); nothing is returned") from error
-    except (FileDamaged, pa.ArrowException) as error:
+    except FileDamaged as error:  # it names the file
         raise LakeFileBroken(f"{_said(plan)}: chunk {error}; nothing is returned") from error
+    except pa.ArrowException as error:
+        raise LakeFileBroken(f"{_said(plan)}: chunk {path}: {error}; nothing is returned") from error
     except OSError as error:
         raise LakeUnreadable(f"{_said(plan)}: {path} cannot be read: {error}; nothing is returned") from error
