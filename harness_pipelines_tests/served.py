@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from starlette.testclient import TestClient
+
 from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanWanted
 from harness_pipelines.serve.app import Application
@@ -17,6 +19,7 @@ from harness_pipelines.serve.storage import Storage
 from harness_pipelines.serve.values import CutAnswer, Warehouse
 
 ALL, SHOP = "token-of-all", "token-of-the-shop"
+ORDERS = "/v1/namespaces/shop/tables/orders"
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 
 
@@ -119,3 +122,16 @@ def application(catalog: MemoryCatalog, tokens: MemoryTokens | None = None, **op
 
 def login(secret: str = ALL) -> dict[str, str]:
     return {"authorization": f"Bearer {secret}"}
+
+
+def client_of(app: Application, secret: str | None = ALL) -> TestClient:
+    return TestClient(app, base_url="http://localhost", headers=login(secret) if secret else {})
+
+
+def error(answer: Any) -> tuple[int, str]:
+    """Status and type of an error, which the body has in the protocol's form; *answer* is of any client's kind."""
+    content = answer.json()["error"]
+    assert set(content) == {"message", "type", "code"}
+    assert content["code"] == answer.status_code
+    assert content["message"]
+    return answer.status_code, content["type"]

@@ -173,7 +173,7 @@ def state_of(
 
 
 def state_seen(row: Row) -> ReadState:
-    """What a *row* tells of this instant without a lease: its newest version is JSON, in `head`."""
+    """The state at the instant of a *row*, without a lease. Its `head` is the newest version, as JSON."""
     head = {**row["head"], "committed_at": datetime.fromisoformat(row["head"]["committed_at"])}
     return state_of({**head, **{word: row[word] for word in _OF_NOW}, "lease_id": None, "until": None})
 

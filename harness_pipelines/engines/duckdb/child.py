@@ -98,7 +98,7 @@ def serve(line: Line, limits: Limits, spill: str) -> None:
             line.send((RAISED, error))
         except MemoryError:
             line.send((RAISED, too_large(limits)))
-        except Exception:  # a fault of ours: the other process raises it
+        except Exception:  # the outer edge of this process: the one that asked raises it, with the trace
             line.send((BROKEN, traceback.format_exc()))
 
 

@@ -214,7 +214,7 @@ def _scan(table: TableDataset, columns: Sequence[str], where: pc.Expression | No
                     if not _is_taken(line, batch):
                         return
             line.send(ROWS_END)
-        except Exception as error:
+        except Exception as error:  # the outer edge of a thread: the query raises it
             table.failed = table.failed or error
 
 

@@ -149,8 +149,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
                 return iter([fl.Result(messages.cancel_result(status))])
             if action.type == CANCEL_OLD:
                 status = self._cancel(principal, messages.expected("ActionCancelQueryRequest", body).info)
-                result = 1 if status == CANCELLED else 3
-                return iter([fl.Result(messages.packed("ActionCancelQueryResult", result=result))])
+                return iter([fl.Result(messages.packed("ActionCancelQueryResult", result=status))])
             raise CallNotServed(f"the action {shown(action.type)} is not served: this server only reads, by queries")
 
     def list_flights(self, context: Any, criteria: bytes) -> Any:
@@ -248,7 +247,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]
 def _check_alone(request: Any) -> None:
     """Raises: CallNotServed."""
     if request.HasField("transaction_id"):
-        raise CallNotServed("transactions are not served: each query is of its own moment")
+        raise CallNotServed("transactions are not served: each query reads the tables as they are when it begins")
 
 
 def _one_row(reader: Any) -> list[Any]:

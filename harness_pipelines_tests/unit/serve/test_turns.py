@@ -12,6 +12,7 @@ from harness_pipelines.errors import TryAgain
 from harness_pipelines.serve import turns as module
 from harness_pipelines.serve.turns import Turns
 from harness_pipelines.serve.values import CutAnswer, TableBusy, Warehouse
+from harness_pipelines_tests.producer import DEADLINE_S
 from harness_pipelines_tests.served import cut_of
 
 FRESH = Warehouse.parse("")
@@ -32,15 +33,29 @@ class State:
         return replace(cut_of("shop.orders", number), made_s=1.0, made_bytes=9)
 
 
-async def settled() -> None:
-    """What can run without an event has run."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+class Clock:
+    """Each look is one later than the last. A load looks when it comes, and once more when it begins."""
+
+    def __init__(self) -> None:
+        self._looks, self._awaited = 0, dict[int, asyncio.Future[None]]()
+
+    def __call__(self) -> float:
+        self._looks += 1
+        if (awaited := self._awaited.pop(self._looks, None)) is not None:
+            awaited.set_result(None)
+        return float(self._looks)
+
+    async def looked_at(self, times: int) -> None:
+        """Wait until it was looked at so often. What looked then runs or waits for its turn."""
+        if self._looks < times:
+            self._awaited[times] = asyncio.get_running_loop().create_future()
+            await asyncio.wait_for(self._awaited[times], DEADLINE_S)
 
 
-def run(test: Callable[[Turns, State], Awaitable[None]]) -> None:
+def run(test: Callable[[Turns, State, Clock], Awaitable[None]]) -> None:
     async def within() -> None:
-        await test(Turns(clock=iter(range(10_000)).__next__), State())
+        clock = Clock()
+        await test(Turns(clock=clock), State(), clock)
 
     asyncio.run(within())
 
@@ -51,11 +66,11 @@ def loads(turns: Turns, state: State, count: int, *warehouses: Warehouse) -> lis
 
 
 def test_one_load_answers_for_all_that_came_before_it_began():
-    async def test(turns: Turns, state: State) -> None:
+    async def test(turns: Turns, state: State, clock: Clock) -> None:
         first = loads(turns, state, 1)
-        await settled()
+        await clock.looked_at(2)
         waiting = loads(turns, state, 7)
-        await settled()
+        await clock.looked_at(9)
         assert state.loads == 1
         state.go_on.set()
         found = await asyncio.gather(*first, *waiting)
@@ -67,7 +82,7 @@ def test_one_load_answers_for_all_that_came_before_it_began():
 
 
 def test_a_load_that_comes_later_looks_again():
-    async def test(turns: Turns, state: State) -> None:
+    async def test(turns: Turns, state: State, clock: Clock) -> None:
         state.go_on.set()
         found = [(await loads(turns, state, 1)[0]).snapshot_id for _ in range(3)]
         assert found == [1, 2, 3]
@@ -76,12 +91,12 @@ def test_a_load_that_comes_later_looks_again():
 
 
 def test_other_states_of_the_table_are_not_shared():
-    async def test(turns: Turns, state: State) -> None:
+    async def test(turns: Turns, state: State, clock: Clock) -> None:
         pin = Warehouse.parse("pin:5s")
         running = loads(turns, state, 1)
-        await settled()
+        await clock.looked_at(2)
         waiting = loads(turns, state, 2, FRESH, pin)
-        await settled()
+        await clock.looked_at(6)
         state.go_on.set()
         await asyncio.gather(*running)
         assert [one.snapshot_id for one in await asyncio.gather(*waiting)] == [2, 2, 3, 3]
@@ -90,11 +105,11 @@ def test_other_states_of_the_table_are_not_shared():
 
 
 def test_a_load_that_fails_answers_for_no_other():
-    async def test(turns: Turns, state: State) -> None:
+    async def test(turns: Turns, state: State, clock: Clock) -> None:
         running = loads(turns, state, 1)
-        await settled()
+        await clock.looked_at(2)
         waiting = loads(turns, state, 3)
-        await settled()
+        await clock.looked_at(5)
         state.failing = {2}
         state.go_on.set()
         await asyncio.gather(*running)
@@ -106,11 +121,11 @@ def test_a_load_that_fails_answers_for_no_other():
 
 
 def test_named_snapshots_do_not_wait_for_the_newest_state(monkeypatch: pytest.MonkeyPatch):
-    async def test(turns: Turns, state: State) -> None:
+    async def test(turns: Turns, state: State, clock: Clock) -> None:
         running = loads(turns, state, 1)
-        await settled()
+        await clock.looked_at(2)
         named = loads(turns, state, 1, Warehouse.parse("at:june"))
-        await settled()
+        await clock.looked_at(4)
         assert state.loads == 2
         monkeypatch.setattr(module, "WAIT_S", 0.01)
         with pytest.raises(TableBusy, match=r"shop\.orders"):
