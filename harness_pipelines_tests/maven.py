@@ -13,9 +13,15 @@ _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 SOURCES = Path(__file__).parent / "java"
 
 
-def unpacked(artifact: str, folder: Path) -> None:
-    """Unpack *artifact* (``group:name:version:kind``) into *folder*."""
-    _mvn(f"{_PLUGIN}:unpack", artifact, folder)
+def unpacked(artifact: str, folder: Path) -> Path:
+    """Return *folder*, which *artifact* (``group:name:version:kind``) has by the same name."""
+    if not folder.exists():
+        draft = folder.with_name(f"{folder.name}.new")
+        shutil.rmtree(draft, ignore_errors=True)  # of a call that was ended
+        _mvn(f"{_PLUGIN}:unpack", artifact, draft)
+        (draft / folder.name).rename(folder)
+        shutil.rmtree(draft)
+    return folder
 
 
 def jars_of(artifacts: Sequence[str], folder: Path) -> Path:
@@ -41,5 +47,6 @@ def source_command(source: str, classpath: Sequence[Path], *options: str) -> Seq
 
 
 def _mvn(goal: str, artifact: str, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     command = ["mvn", "-B", "-q", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, cwd=folder)  # where the plugin leaves its marks

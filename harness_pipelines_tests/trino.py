@@ -112,10 +112,7 @@ def trino(catalogs: Mapping[str, str], folder: Path, *, jars: Path) -> Iterator[
 
 def program(jars: Path) -> Path:
     """Its folder, kept beside *jars*; taken from Maven the first time."""
-    folder = kept_at(jars)
-    if not folder.exists():
-        unpacked(ARTIFACT, folder)
-    return folder
+    return unpacked(ARTIFACT, kept_at(jars))
 
 
 def kept_at(jars: Path) -> Path:

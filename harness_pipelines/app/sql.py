@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from harness_pipelines.app.installation import Stores
     from harness_pipelines.engines.duckdb.database import Limits
+    from harness_pipelines.engines.duckdb.processes import Spares
     from harness_pipelines.engines.duckdb.session import Session
     from harness_pipelines.engines.duckdb.tables import TableDataset
 
@@ -32,16 +33,21 @@ class TableNotFound(UsageError):
 class Sql:
     """Runs queries one after the other, each over the tables as they are then.
 
-    *may_see* says which tables there are for the reader.
+    *may_see* says which tables there are for the reader. *spares* are as for `Session`.
     """
 
     def __init__(
-        self, stores: Stores, limits: Limits | None = None, *, may_see: Callable[[str], bool] = lambda name: True
+        self,
+        stores: Stores,
+        limits: Limits | None = None,
+        *,
+        may_see: Callable[[str], bool] = lambda name: True,
+        spares: Spares | None = None,
     ) -> None:
         from harness_pipelines.engines.duckdb.session import Session
 
         self._stores, self._may_see = stores, may_see
-        self.session: Session = Session(limits)
+        self.session: Session = Session(limits, spares=spares)
 
     def __enter__(self) -> Sql:
         return self

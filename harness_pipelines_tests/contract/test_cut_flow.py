@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyiceberg.table import StaticTable
 
 from harness_pipelines.protocol.cuts import Chunk
 from harness_pipelines.read import cut as module
@@ -48,6 +49,17 @@ def test_each_cut_has_the_rows_of_a_read_of_that_moment(world):
         assert world.seen(cut) == truth
     assert [cut.sequence for cut, _ in cuts] == sorted({cut.sequence for cut, _ in cuts})
     assert len({cut.snapshot_id for cut, _ in cuts}) == len(cuts)
+
+
+def test_engines_find_one_table_whichever_view_is_below(world):
+    """Flink loads it several times for one query, and may find a newer cut each time."""
+    shapes = set()
+    for _, step in STEPS:
+        step(world)
+        metadata = StaticTable.from_metadata(world.cut().metadata).metadata
+        shapes.add((metadata.table_uuid, metadata.location, metadata.current_schema_id, metadata.spec().fields))
+    [(_, _, _, partitioned_by)] = shapes
+    assert partitioned_by == ()
 
 
 def test_a_load_that_finds_nothing_new_gives_the_same_cut_and_writes_nothing(world):

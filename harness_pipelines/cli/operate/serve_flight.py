@@ -79,17 +79,17 @@ def flight_serving(
         from harness_pipelines.serve.flight.server import FlightSqlServer
     from harness_pipelines.app.sql import Sql
     from harness_pipelines.engines.duckdb.database import Limits
-    from harness_pipelines.engines.duckdb.processes import prepare
+    from harness_pipelines.engines.duckdb.processes import Spares
 
-    prepare()
     limits = Limits(memory_bytes=wanted.flight_memory, time_s=wanted.flight_timeout)
+    spares = Spares(limits)
     globs = tables or ("*",)
 
     def open_sql(principal: Principal) -> Sql:
         def may_see(name: str) -> bool:
             return principal.may_see(name) and is_named(name, globs)
 
-        return Sql(harness.stores, limits, may_see=may_see)
+        return Sql(harness.stores, limits, may_see=may_see, spares=spares)
 
     scheme = "grpc+tls" if tls else "grpc"
     certificate = (tls[0].read_bytes(), tls[1].read_bytes()) if tls else None
@@ -108,7 +108,9 @@ def flight_serving(
             f"Flight SQL cannot be served at {host}:{wanted.flight}: {error}; nothing was done. Give --flight a free "
             "port (0: any)"
         ) from error
+    spares.fill()
     try:
         yield f"{scheme}://{shown}:{server.port}"
     finally:
         server.stop()
+        spares.close()

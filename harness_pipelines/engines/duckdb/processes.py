@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from tempfile import TemporaryDirectory
@@ -32,6 +33,7 @@ _ENVIRONMENT = {
 }
 _NOT_INHERITED = "HARNESS_"  #: settings, which name servers and have passwords
 WAIT_S = 10.0
+SPARES = 2  #: a query of Flight SQL takes one for its columns and one for its rows
 
 
 class EngineAway(TryAgain):
@@ -58,6 +60,11 @@ class Child:
             raise
 
     @property
+    def is_alive(self) -> bool:
+        """Whether it waits for a question. Not while it runs a query: what it says then is taken for its end."""
+        return not self.line.has_come
+
+    @property
     def spill(self) -> str:
         """The folder for what does not fit in memory."""
         return self._spill.name
@@ -80,6 +87,47 @@ class Child:
     def _forget(self) -> None:
         self.line.close()
         self._spill.cleanup()
+
+
+class Spares:
+    """Processes of equal *limits* that wait for the next queries: starting one takes longer than many a query."""
+
+    def __init__(self, limits: Limits, *, count: int = SPARES) -> None:
+        self._limits, self._count = limits, count
+        self._lock = threading.Lock()
+        self._waiting: deque[Child] = deque()
+        self._is_closed = False
+
+    def take(self) -> Child:
+        """One that waited, or a new one; the next one starts meanwhile. Raises: EngineAway."""
+        found = self._waited() or Child(self._limits)
+        threading.Thread(target=self._fill, name="spare-queries", daemon=True).start()
+        return found
+
+    def _waited(self) -> Child | None:
+        with suppress(IndexError):
+            while True:
+                found = self._waiting.popleft()
+                if found.is_alive:
+                    return found
+                found.end()  # the system had no memory left, or someone ended it
+        return None
+
+    def fill(self) -> None:
+        """Start what is missing. Raises: EngineAway."""
+        with self._lock:
+            while len(self._waiting) < self._count and not self._is_closed:
+                self._waiting.append(Child(self._limits))
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            while self._waiting:
+                self._waiting.pop().end()
+
+    def _fill(self) -> None:
+        with suppress(EngineAway):  # the next query starts its process itself, and reports it
+            self.fill()
 
 
 class Template:

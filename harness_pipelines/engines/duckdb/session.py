@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from harness_pipelines.engines.duckdb.child import BROKEN, RAISED, ROWS_END, SCAN, Shape
 from harness_pipelines.engines.duckdb.database import Limits, QueryTooLarge, QueryTooSlow
-from harness_pipelines.engines.duckdb.processes import Child, prepare
+from harness_pipelines.engines.duckdb.processes import Child, Spares, prepare
 from harness_pipelines.engines.duckdb.statements import Statement
 from harness_pipelines.engines.duckdb.tables import TableDataset
 from harness_pipelines.engines.duckdb.wire import Line
@@ -35,10 +35,13 @@ class QueryDied(HarnessError):
 
 
 class Session:
-    """One query at a time. Close it, or use it as a context manager."""
+    """One query at a time. Close it, or use it as a context manager.
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    *spares*, of the same limits, have processes for it.
+    """
+
+    def __init__(self, limits: Limits | None = None, *, spares: Spares | None = None) -> None:
+        self._limits, self._spares = limits or Limits(), spares
         self._child: Child | None = None
         self._tables: Mapping[str, TableDataset] = {}
         self._scans: list[threading.Thread] = []
@@ -118,7 +121,7 @@ class Session:
 
     def _ask(self, *asked: object) -> Any:
         assert self._is_over, "one query at a time"
-        child = self._child = self._child or Child(self._limits)
+        child = self._child = self._child or self._start()
         try:
             child.line.send(asked)
         except OSError as error:
@@ -127,6 +130,9 @@ class Session:
             self._drop()
             raise
         return self._said()
+
+    def _start(self) -> Child:
+        return Child(self._limits) if self._spares is None else self._spares.take()
 
     def _said(self) -> Any:
         """What the process says next; the scans that it asks for begin. Raises: as `run`."""

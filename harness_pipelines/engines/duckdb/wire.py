@@ -75,6 +75,11 @@ class Line:
         with pa.ipc.open_stream(body) as reader:
             return Message(reader.read_next_batch(), files)
 
+    @property
+    def has_come(self) -> bool:
+        """Whether there is a message, or the other end is gone."""
+        return bool(self._poll.poll(0))
+
     def close(self) -> None:
         self.socket.close()
 

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from harness_pipelines.engines.duckdb import processes
 from harness_pipelines.engines.duckdb.child import STACK_BYTES, UNCOUNTED_BYTES
 from harness_pipelines.engines.duckdb.database import BATCH_ROWS, Limits, QueryTooLarge, QueryTooSlow
+from harness_pipelines.engines.duckdb.processes import Spares
 from harness_pipelines.engines.duckdb.session import QueryDied, Session
 from harness_pipelines.engines.duckdb.tables import TableDataset
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection
@@ -154,3 +156,29 @@ def test_several_sessions_run_at_once(session):
     assert [int(rows[0][0]) for rows in found] == [4_999_950_000] * 3  # type: ignore[index]
     for one in others:
         one.close()
+
+
+def test_a_query_takes_a_process_that_waits_and_the_next_one_starts_meanwhile():
+    limits = Limits(memory_bytes=MEMORY_BYTES, threads=1)
+    spares = Spares(limits, count=1)
+    with closing(spares):
+        spares.fill()
+        [waiting] = spares._waiting
+        with Session(limits, spares=spares) as session:
+            assert ask(session, "SELECT 1") == [(1,)]
+            assert pid_of(session) == waiting._pid
+        wait_until(lambda: bool(spares._waiting), "the next one waits")
+        [waiting] = spares._waiting
+        os.kill(waiting._pid, signal.SIGKILL)
+        wait_until(lambda: not waiting.is_alive, "it has ended")
+        with Session(limits, spares=spares) as session:
+            assert ask(session, "SELECT 2") == [(2,)]
+            assert pid_of(session) != waiting._pid
+    assert not spares._waiting
+
+
+def test_a_process_that_starts_while_the_spares_close_is_none_of_them():
+    spares = Spares(Limits(memory_bytes=MEMORY_BYTES, threads=1))
+    spares.close()
+    spares.fill()
+    assert not spares._waiting

@@ -37,8 +37,10 @@ def snapshot(
 def write_metadata(place: Place, shape: CutShape, head: Mapping[str, Any], *, location: str, table: str) -> str:
     """Write the metadata whose main names *head*; return where it is. Raises: OSError, StoreRefused.
 
-    The logs are empty: DuckDB looks a snapshot up by its time there. Writers are refused; what they wrote before
-    that goes to a folder of the fresh folder.
+    The logs are empty: DuckDB looks a snapshot up by its time there. All cuts of a table have one partitioning,
+    whichever view is below: Flink loads a table several times for one query, and fails where it was partitioned and is
+    no longer. How files are partitioned their manifests say. Writers are refused; what they wrote before that goes to a
+    folder of the fresh folder.
     """
     # ClickHouse wants a number of 32 bits in the name, which ours is not.
     path = place.metadata_file(f"00000-{uuid4()}.metadata.json")
@@ -52,7 +54,7 @@ def write_metadata(place: Place, shape: CutShape, head: Mapping[str, Any], *, lo
         "last-column-id": shape.last_column_id,
         "current-schema-id": shape.schema.schema_id,
         "schemas": [shape.schema_form],
-        "default-spec-id": shape.default_spec_id,
+        "default-spec-id": shape.plain.spec_id,
         "partition-specs": shape.spec_forms,
         "last-partition-id": shape.last_partition_id,
         "default-sort-order-id": 0,

@@ -31,9 +31,8 @@ class CutShape:
 
     schema: Schema  #: of the base view, without the column of the sample layer
     specs: tuple[PartitionSpec, ...]  #: those of the base view under their own ids, then others
-    default_spec_id: int
     moved: Mapping[int, int]  #: by the id of a partitioning in the second view its id here
-    plain: PartitionSpec  #: of the chunks, which are not partitioned
+    plain: PartitionSpec  #: of the chunks, which are not partitioned, and of the table as engines see it
     last_column_id: int
     properties: Mapping[str, str]  #: of the base view, which say what a manifest has of a column
 
@@ -118,7 +117,6 @@ def _made(base: TableMetadata, other: TableMetadata | None, names: tuple[str, st
     return CutShape(
         schema=schema,
         specs=tuple(specs),
-        default_spec_id=base.default_spec_id,
         moved=moved,
         plain=next(spec for spec in specs if spec.spec_id == plain),
         last_column_id=max(base.last_column_id, 0 if other is None else other.last_column_id),
