@@ -9,12 +9,10 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import orjson
@@ -410,16 +409,15 @@ _FORKS.set_forkserver_preload(PRELOADED)
 
 
 class Command:
-    """A `harness` command in a process of its own."""
+    """A `harness` command in a process of its own. What it says goes to files: a full pipe would stop it."""
 
     def __init__(self, settings: Settings, *arguments: str, fault: str = "") -> None:
-        self._said = b""
+        self._outputs = (TemporaryFile(), TemporaryFile())  # noqa: SIM115  # closed in __exit__
         self._process = subprocess.Popen(
             [sys.executable, "-m", "harness_pipelines.cli.main", *arguments],
             env=environment(settings, HARNESS_FAULT=fault),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            stdout=self._outputs[0],
+            stderr=self._outputs[1],
         )
 
     def __enter__(self) -> Command:
@@ -428,7 +426,9 @@ class Command:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        for output in self._outputs:
+            output.close()
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -437,17 +437,23 @@ class Command:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def said(self) -> str:
+        """What it has said so far, on its first output and then on the other one."""
+        found = [os.pread(one.fileno(), os.fstat(one.fileno()).st_size, 0) for one in self._outputs]
+        return b"".join(found).decode(errors="replace")
+
     def await_line(self, words: str, *, deadline_s: float = DEADLINE_S) -> None:
         """Wait until it has said *words* on one of its outputs."""
-        pipes = [pipe.fileno() for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
-        deadline = time.monotonic() + deadline_s
-        while words.encode() not in self._said:
-            ready, _, _ = select.select(pipes, [], [], max(deadline - time.monotonic(), 0))
-            said = [os.read(pipe, 65536) for pipe in ready]  # which may end within a character
-            assert any(said), f"it did not say {words!r}, but: {self._said.decode(errors='replace')}"
-            self._said += b"".join(said)
+        wait_until(
+            lambda: words in self.said or self._process.poll() is not None,
+            f"it says {words!r}",
+            deadline_s=deadline_s,
+            every_s=0.02,
+        )
+        assert words in self.said, f"it did not say {words!r}, but: {self.said}"
 
     def await_end(self, *, deadline_s: float = DEADLINE_S) -> tuple[int, str]:
         """Exit code, and what it said on both outputs."""
-        out, err = self._process.communicate(timeout=deadline_s)
-        return self._process.returncode, self._said.decode(errors="replace") + out + err
+        code = self._process.wait(deadline_s)
+        return code, self.said
