@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,11 +15,17 @@ SOURCES = Path(__file__).parent / "java"
 
 
 def unpacked(artifact: str, folder: Path) -> Path:
-    """Return *folder*, which *artifact* (``group:name:version:kind``) has by the same name."""
+    """Return *folder*, which *artifact* (``group:name:version:tar.gz``) has by the same name.
+
+    Maven's own unpacking leaves files empty that are links to others in the archive.
+    """
     if not folder.exists():
         draft = folder.with_name(f"{folder.name}.new")
         shutil.rmtree(draft, ignore_errors=True)  # of a call that was ended
-        _mvn(f"{_PLUGIN}:unpack", artifact, draft)
+        _mvn(f"{_PLUGIN}:copy", artifact, draft)
+        [archive] = draft.iterdir()
+        with tarfile.open(archive) as opened:
+            opened.extractall(draft, filter="data")
         (draft / folder.name).rename(folder)
         shutil.rmtree(draft)
     return folder
@@ -47,6 +54,5 @@ def source_command(source: str, classpath: Sequence[Path], *options: str) -> Seq
 
 
 def _mvn(goal: str, artifact: str, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     command = ["mvn", "-B", "-q", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
-    subprocess.run(command, check=True, cwd=folder)  # where the plugin leaves its marks
+    subprocess.run(command, check=True)

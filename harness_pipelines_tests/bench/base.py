@@ -98,9 +98,9 @@ class Run:
     def note(self, name: str, value: float, unit: str) -> None:
         self.notes.append(Note(note=name, value=value, unit=unit))
 
-    def topic(self) -> str:
+    def topic(self, partitions: int = PARTITIONS) -> str:
         """A new topic, deleted at the end."""
-        return self.kafka.create(PARTITIONS, topic=f"bench_{uuid.uuid4().hex[:10]}")
+        return self.kafka.create(partitions, topic=f"bench_{uuid.uuid4().hex[:10]}")
 
     def table(self, topic: str, **spec: Any) -> hp.Table:
         """A new table over *topic*, dropped at the end."""

@@ -15,19 +15,20 @@ from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines_tests.rig import environment
 
 START_S, END_S = 60.0, 60.0
+START_OF_TABLE_S = 0.5
 
 
 class WorkerProcess:
-    """Runs all stages of *table* while the block lasts; ended with SIGTERM, so that its claims are given back."""
+    """Runs all stages of *tables* while the block lasts; ended with SIGTERM, so that its claims are given back."""
 
-    def __init__(self, table: hp.Table, *, at_most_s: float) -> None:
-        self._table = table
+    def __init__(self, *tables: hp.Table, at_most_s: float) -> None:
+        self._tables = tables
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
         self._at_most_s = at_most_s
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        settings = self._table.harness.settings
+        settings = self._tables[0].harness.settings
         more = {"HARNESS_JARS": str(settings.jars)} if settings.jars else {}
         self._process = subprocess.Popen(
             [
@@ -35,7 +36,7 @@ class WorkerProcess:
                 "-m",
                 "harness_pipelines.cli.main",
                 "run",
-                self._table.name,
+                *(table.name for table in self._tables),
                 f"--for={self._at_most_s:.0f}s",
             ],
             env=environment(settings, **more),
@@ -47,6 +48,11 @@ class WorkerProcess:
         self._await_claims()
         return self
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def check(self) -> None:
         """Raises: AssertionError with its last lines when it is not running any more."""
         assert self._process is not None
@@ -54,13 +60,14 @@ class WorkerProcess:
             raise AssertionError(f"the worker ended with code {self._process.returncode}:\n{self._tail()}")
 
     def _await_claims(self) -> None:
-        books = Overview(self._table.harness.stores.readers)
-        deadline = time.monotonic() + START_S
-        while {"ingest", "tier"} - {c["stage"] for c in books.claims(self._table.row) if c["alive"]}:
-            self.check()
-            if time.monotonic() > deadline:
-                raise AssertionError(f"the worker did not begin within {START_S:g} s:\n{self._tail()}")
-            time.sleep(0.05)
+        books = Overview(self._tables[0].harness.stores.readers)
+        deadline = time.monotonic() + START_S + len(self._tables) * START_OF_TABLE_S
+        for table in self._tables:
+            while {"ingest", "tier"} - {c["stage"] for c in books.claims(table.row) if c["alive"]}:
+                self.check()
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"the worker did not begin with {table.name} in time:\n{self._tail()}")
+                time.sleep(0.05)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

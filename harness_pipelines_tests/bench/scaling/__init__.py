@@ -1,0 +1,1 @@
+"""Many tables in one process: what they cost, busy and idle."""
