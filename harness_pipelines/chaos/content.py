@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -112,7 +112,17 @@ SUBJECTS = (
     ),
 )
 MAIN, KEYED, DIRECT, GROWING = SUBJECTS
+CROWD_SHARE = 0.2  #: of the records of a run, beside those of `SUBJECTS`
 BY_SUFFIX: Mapping[str, Subject] = {subject.suffix: subject for subject in SUBJECTS}
+
+
+def subjects_of(crowd: int) -> Sequence[Subject]:
+    """`SUBJECTS`, and *crowd* small logs of one partition beside them, which are no fault's aim."""
+    more = (
+        Subject(suffix=f"_{n:03}", share=CROWD_SHARE / crowd, partitions=1, rules={"layout": {"regions": 2}})
+        for n in range(crowd)
+    )
+    return (*SUBJECTS, *more)
 
 
 def key_of(number: Number) -> Number:

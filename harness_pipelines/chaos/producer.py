@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness_pipelines.chaos.content import SUBJECTS, Subject, is_misfit
+from harness_pipelines.chaos.content import Subject, is_misfit, subjects_of
 from harness_pipelines.chaos.processes import stop_with_parent
 from harness_pipelines.chaos.truth import ENTRY
 from harness_pipelines.sources.kafka.producer import RecordProducer
@@ -97,6 +97,6 @@ def journal_of(folder: Path, subject: Subject) -> Path:
 
 
 if __name__ == "__main__":
-    folder_, rate_ = sys.argv[1:]
-    found_ = {subject: Journal(journal_of(Path(folder_), subject)) for subject in SUBJECTS}
+    folder_, rate_, crowd_ = sys.argv[1:]
+    found_ = {subject: Journal(journal_of(Path(folder_), subject)) for subject in subjects_of(int(crowd_))}
     produce(Settings.from_env(), found_, rate=float(rate_))

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 import harness_pipelines as hp
-from harness_pipelines.chaos.content import COORDINATES, READ, SUBJECTS
+from harness_pipelines.chaos.content import COORDINATES, READ, subjects_of
 from harness_pipelines.chaos.processes import stop_with_parent, tell
 from harness_pipelines.chaos.producer import journal_of
 from harness_pipelines.chaos.promotion import promotions_of
@@ -207,17 +207,17 @@ class Reader:
         return True
 
 
-def watched_in(folder: Path, first: str) -> list[Watched]:
+def watched_in(folder: Path, first: str, crowd: int) -> list[Watched]:
     """The tables of a run whose producer writes its journals to *folder*."""
-    return [Watched(name=s.name(first), truth=Truth(journal_of(folder, s), s)) for s in SUBJECTS]
+    return [Watched(name=s.name(first), truth=Truth(journal_of(folder, s), s)) for s in subjects_of(crowd)]
 
 
 def main() -> None:
-    engine, first, folder = sys.argv[1:]
+    engine, first, folder, crowd = sys.argv[1:]
     stopping = stop_with_parent()
     configure_logging()
     with hp.connect() as harness:
-        Reader(harness, watched_in(Path(folder), first), engine=engine, stopping=stopping).run()
+        Reader(harness, watched_in(Path(folder), first, int(crowd)), engine=engine, stopping=stopping).run()
 
 
 if __name__ == "__main__":

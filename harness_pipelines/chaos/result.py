@@ -45,6 +45,7 @@ class Options:
     seed: int
     seconds: float  #: of the storm; starting, settling and judging come on top
     table: str = "chaos.records"  #: the first one; the names of the others begin with it
+    crowd: int = 0  #: small tables beside the four
     rate: float = 200.0  #: records per second over all partitions of all tables
     thaw_s: float = 60.0  #: after the last fault, for a new record of every partition to be readable and in the lake
     jars: Path | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from harness_pipelines.chaos.alerts import DRILLS, END_S, GAP_S, Alerts, needed
-from harness_pipelines.chaos.content import SUBJECTS
+from harness_pipelines.chaos.content import SUBJECTS, subjects_of
 from harness_pipelines.chaos.processes import Child
 from harness_pipelines.chaos.producer import journal_of
 from harness_pipelines.chaos.result import Options, Outage, Result
@@ -59,7 +59,7 @@ def run_chaos(
     if options.alerts is not None:
         needed(options.alerts)
     with (
-        World(table=options.table, jars=options.jars, s3=options.s3, dagster=options.dagster, say=say) as world,
+        World(options, say=say) as world,
         _watched(options, world) as alerts,
     ):
         if_late(world.kill)
@@ -94,7 +94,7 @@ class Storm:
     def __init__(self, world: World, result: Result, say: Callable[[str], None], alerts: Alerts | None) -> None:
         self._world, self._result, self._say, self._alerts = world, result, say, alerts
         self.truths: dict[str, Truth] = {}
-        for subject in SUBJECTS:
+        for subject in subjects_of(result.options.crowd):
             journal = journal_of(world.home, subject)
             journal.touch()
             self.truths[subject.name(result.options.table)] = Truth(journal, subject)
@@ -102,13 +102,14 @@ class Storm:
         self._running: list[tuple[Fault, Future[bool]]] = []
         self._seen: Reached = {name: {} for name in self.truths}  # the newest that reads showed
         self._last: dict[tuple[str, str], Mapping[str, int]] = {}  # where the last right read of each reader ended
-        self._producer = world.child("producer", "producer", str(world.home), str(result.options.rate))
+        crowd = str(result.options.crowd)
+        self._producer = world.child("producer", "producer", str(world.home), str(result.options.rate), crowd)
         self._readers: dict[str, tuple[str, Child]] = {}
         of = (result.options.table, str(world.home))
         readers = {
-            "arrow": ("reader", "arrow", *of),
-            "spark": ("reader", "spark", *of),
-            "served": ("served", world.url, world.token, *of),
+            "arrow": ("reader", "arrow", *of, crowd),
+            "spark": ("reader", "spark", *of, "0"),  # one read of it takes seconds
+            "served": ("served", world.url, world.token, *of, crowd),
         }
         for number, (engine, (module, *words)) in enumerate(readers.items()):
             name = f"reader-{number}-{engine}"
@@ -116,7 +117,14 @@ class Storm:
         self._say_at = time.monotonic() + PROGRESS_S
         self._blows_from = inf
         # When the last right read of each was seen.
-        self._right_at = {(name, table): time.monotonic() for name in self._readers for table in self.truths}
+        self._right_at = {one: time.monotonic() for one in self._reads()}
+
+    def _reads(self) -> Iterator[tuple[str, str]]:
+        """Which reader reads which table: Spark, only those that faults aim at."""
+        for name, (engine, _) in self._readers.items():
+            for table, truth in self.truths.items():
+                if engine != "spark" or truth.subject in SUBJECTS:
+                    yield name, table
 
     def blow(self) -> None:
         """Go through the schedule."""
@@ -235,7 +243,10 @@ class Storm:
 
     def _say_progress(self) -> None:
         """Taken from the readers' output: the ledger may be stopped now, while the schedule continues."""
-        seen = ", ".join(f"{name}: {sum(highs.values())}" for name, highs in self._seen.items())
+        counts = {name: sum(highs.values()) for name, highs in self._seen.items()}
+        aims = {name: counts.pop(name) for name, truth in self.truths.items() if truth.subject in SUBJECTS}
+        seen = ", ".join(f"{name}: {count}" for name, count in aims.items())
+        seen += f", {len(counts)} more: {sum(counts.values())}" if counts else ""
         self._say(f"{self._result.reads} reads, {len(self._result.outages)} faults so far; records read of {seen}")
         late = [o for o in self._result.outages if self._is_late(o)]
         if late:
@@ -399,7 +410,7 @@ class Storm:
     def _await_readers(self) -> None:
         """Each reader shows all that was acknowledged."""
         ends = {name: {str(p): high for p, high in truth.highs.items()} for name, truth in self.truths.items()}
-        due = [(reader, table) for reader in self._readers for table in ends]
+        due = list(self._reads())
         if not self._await(lambda: all(self._last.get(one) == ends[one[1]] for one in due), STILL_S):
             late = {one: self._last.get(one) for one in due if self._last.get(one) != ends[one[1]]}
             self.find(f"{STILL_S:g} s after everything was in the lake, these show less than {ends}: {late}")

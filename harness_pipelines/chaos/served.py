@@ -95,11 +95,11 @@ class ServedReader(Reader):
 
 
 def main() -> None:
-    url, token, first, folder = sys.argv[1:]
+    url, token, first, folder, crowd = sys.argv[1:]
     stopping = stop_with_parent()
     configure_logging()
     with hp.connect() as harness:
-        watched = watched_in(Path(folder), first)
+        watched = watched_in(Path(folder), first, int(crowd))
         ServedReader(harness, watched, visitor=Visitor(url, token), stopping=stopping).run()
 
 

@@ -22,13 +22,14 @@ from urllib.parse import urlsplit
 import orjson
 
 import harness_pipelines as hp
-from harness_pipelines.chaos.content import BY_SUFFIX, GROWING, SUBJECTS, Subject
+from harness_pipelines.chaos.content import GROWING, Subject, subjects_of
 from harness_pipelines.chaos.damage import digest_of, files_of
 from harness_pipelines.chaos.orchestrator import Orchestrator
 from harness_pipelines.chaos.processes import Child, Worker, environment, family_of, send
 from harness_pipelines.chaos.promotion import fail_over, promotions_of, unfenced
 from harness_pipelines.chaos.proxy import PostgresProxy, TcpProxy
 from harness_pipelines.chaos.reader import fingerprint, read_by_arrow
+from harness_pipelines.chaos.result import Options
 from harness_pipelines.chaos.schedule import ACTS, WORKERS, Fault, Kind, Part
 from harness_pipelines.chaos.served import KEEP_S
 from harness_pipelines.chaos.standby import await_server
@@ -70,18 +71,18 @@ class World:
     Workers and readers get `env`, which leads through the proxies; ``harness`` goes around them.
     """
 
-    def __init__(self, *, table: str, jars: Path | None, s3: bool, dagster: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, options: Options, *, say: Callable[[str], None]) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="harness-chaos-"))
         self.keep = False  #: keep the home, with the logs, at the end
         self.workers: list[Worker] = []
         self.movers: list[Worker | Orchestrator] = []  #: the workers, and Dagster
         self.servers: list[Worker] = []  #: `harness serve`
-        self.of_dagster = {GROWING.name(table)} if dagster else set()  #: the tables that no worker has
+        self.of_dagster = {GROWING.name(options.table)} if options.dagster else set()  #: the tables that no worker has
         self._children: list[Child] = []  #: that may still run
         self.told: queue.SimpleQueue[tuple[Fault, Mapping[str, Any]]] = queue.SimpleQueue()  #: by what has words
         self._say = say
-        self._name = table
-        self._services, self._s3 = Services(self.home, jars=jars), s3
+        self._name, self._subjects = options.table, subjects_of(options.crowd)
+        self._services, self._s3 = Services(self.home, jars=options.jars), options.s3
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=FAULTS_AT_ONCE_MAX, thread_name_prefix="chaos")
         self._acts = threading.BoundedSemaphore(ACTS_AT_ONCE_MAX)
@@ -119,7 +120,7 @@ class World:
         self.env: Mapping[str, str] = environment(replace(own, dsn=self.postgres_proxy.dsn, spark=through))
         self.harness = self._stack.enter_context(hp.connect(own))
         self.harness.init()
-        self.tables = {subject.name(self._name): self._apply(subject) for subject in SUBJECTS}
+        self.tables = {subject.name(self._name): self._apply(subject) for subject in self._subjects}
         self.workers = [self._worker(number) for number in range(WORKERS)]
         self.movers = [*self.workers, *self._dagster(own, through)]
         self.token = self.harness.stores.tokens.create("chaos", ["*"], lasts=None).secret
@@ -222,7 +223,7 @@ class World:
 
     def table_of(self, fault: Fault) -> hp.Table:
         """The table that *fault* is done to, as the ledger has it now. Raises: TryAgain."""
-        return self.harness.table(BY_SUFFIX[fault.subject or ""].name(self._name))
+        return self.harness.table(self._name + (fault.subject or ""))
 
     def heal(self) -> None:
         """End what has not ended by itself: call it after the last fault is over."""
@@ -277,7 +278,7 @@ class World:
 
     def _rotate(self, _fault: Fault, began: Began) -> bool:
         began()
-        for subject in SUBJECTS:
+        for subject in self._subjects:
             if subject.buffered:
                 self.harness.stores.segments.rotate(self.harness.table(subject.name(self._name)).row)
         return True
@@ -313,12 +314,11 @@ class World:
         return mine
 
     def _join(self, _fault: Fault, began: Began) -> bool:
-        [topic] = [subject.topic for subject in SUBJECTS if subject.grows]
-        there = len(self.harness.stores.log.describe(topic).partitions)
+        there = len(self.harness.stores.log.describe(GROWING.topic).partitions)
         if there >= PARTITIONS_MAX:
             return False
         began()
-        add_partitions(self.harness.settings, topic, there + 1)
+        add_partitions(self.harness.settings, GROWING.topic, there + 1)
         return True
 
     def _act(self, fault: Fault, began: Began) -> bool:
@@ -334,7 +334,7 @@ class World:
 
     def _acted(self, fault: Fault) -> Mapping[str, Any]:
         env = {**self.env, **({"HARNESS_FAULT": f"{fault.point}=stop"} if fault.point else {})}
-        name = BY_SUFFIX[fault.subject or ""].name(self._name)
+        name = self._name + (fault.subject or "")
         log = self._log(f"act-{fault.at_s:07.2f}-{fault.kind}")
         child = self._child("act", fault.kind, name, env=env, log=log)
         until = time.monotonic() + ACT_S + fault.lasts_s
@@ -439,7 +439,7 @@ class World:
             old = fail_over(self._services, self.home, port=port, lag=lag)
             for mover in self.movers:
                 mover.rest()
-            for subject in SUBJECTS:
+            for subject in self._subjects:
                 self.told.put((fault, self._reconciled(replace(fault, subject=subject.suffix))))
             for mover in self.movers:
                 mover.resume()

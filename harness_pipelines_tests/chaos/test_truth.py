@@ -11,16 +11,19 @@ import pyarrow.compute as pc
 import pytest
 
 from harness_pipelines.chaos.content import (
+    CROWD_SHARE,
     GROWING,
     KEYED,
     KEYS,
     MAIN,
     PARTITIONS,
+    SUBJECTS,
     Subject,
     is_delete,
     is_early,
     is_misfit,
     key_of,
+    subjects_of,
 )
 from harness_pipelines.chaos.producer import Journal
 from harness_pipelines.chaos.reader import Cut, fingerprint
@@ -71,6 +74,13 @@ def changed(found: pa.Table, column: str, number: int, to: object) -> pa.Table:
 
 def counts(verdict: Verdict) -> tuple[int, int, int, int]:
     return verdict.lost, verdict.doubled, verdict.foreign, verdict.altered
+
+
+def test_a_crowd_of_tables_is_beside_those_that_faults_aim_at():
+    found = subjects_of(46)
+    assert tuple(found[:4]) == SUBJECTS == tuple(subjects_of(0))
+    assert len({one.suffix for one in found}) == len({one.topic for one in found}) == 50
+    assert sum(one.share for one in found[4:]) == pytest.approx(CROWD_SHARE)
 
 
 def test_a_read_of_exactly_the_records_below_its_bounds_is_right(truth: Truth):

@@ -43,6 +43,15 @@ class ChaosFailed(HarnessError):
     "--seed", type=click.IntRange(min=0), help="Repeat the fault schedule of an earlier run.  [default: a new seed]"
 )
 @click.option(
+    "--more-tables",
+    "crowd",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="COUNT",
+    help="Small append tables beside the four. Give --thaw more time: each read of one takes its turn.",
+)
+@click.option(
     "--rate", type=click.FloatRange(min=1), default=200.0, show_default=True, help="Records produced per second."
 )
 @click.option(
@@ -101,7 +110,8 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
       harness chaos --for 60s --seed 7 --dry-run
       harness chaos --for 10m --s3 --yes
       harness chaos --for 30m --alerts deploy/prometheus --yes
-      harness chaos --for 1h --dagster --alerts deploy/prometheus --yes
+      harness chaos --for 20m --more-tables 46 --thaw 5m --yes
+    harness chaos --for 1h --dagster --alerts deploy/prometheus --yes
     """
     target: str | None = options["json_target"]
     _check(settings, for_s=options["for_s"], dry_run=options["dry_run"], yes=options["yes"])
@@ -127,6 +137,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
         seconds=options["for_s"],
         table=table,
         rate=options["rate"],
+        crowd=options["crowd"],
         thaw_s=options["thaw_s"],
         jars=settings.jars,
         s3=options["s3"],
