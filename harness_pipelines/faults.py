@@ -133,6 +133,11 @@ _EXPIRE = (
     ),
     ("after_commit", "segments are retired, dead branches are still there", "removes the branches, condemns the files"),
     (
+        "in_fold",
+        "old history is in a checkpoint and removed, the COMMIT was not sent",
+        "folds it again: Postgres has rolled the fold back",
+    ),
+    (
         "quarantine_in_transaction",
         "bytes of quarantined records are in files, pointer and records are written, the COMMIT was not sent",
         "moves them again: Postgres has rolled back and has the bytes; the files are orphans",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.acts.reconcile import Losses, Reconciler
     from harness_pipelines.ledgers.postgres.cuts import Cuts
     from harness_pipelines.ledgers.postgres.events import Outbox
+    from harness_pipelines.ledgers.postgres.history.fold import HistoryFold
     from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
     from harness_pipelines.ledgers.postgres.notify import News
     from harness_pipelines.ledgers.postgres.requests.recall import Recalls
@@ -311,6 +312,12 @@ class Stores:
         from harness_pipelines.lakes.iceberg.reads import IcebergReads
 
         return IcebergReads()
+
+    @once
+    def history_fold(self) -> HistoryFold:
+        from harness_pipelines.ledgers.postgres.history.fold import HistoryFold
+
+        return HistoryFold(self.database)
 
     @once
     def upkeep(self) -> Upkeep:

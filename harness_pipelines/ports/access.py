@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.files import FileStore
+    from harness_pipelines.ports.history import Folding
     from harness_pipelines.ports.lake import LakeReads, MirrorBook, MirrorOpener
     from harness_pipelines.ports.lake_writes import LakeWrites, RepairBuilds, SchemaBuilds
     from harness_pipelines.ports.ledger import Ledger, ReadLeases, TableRow
@@ -299,6 +300,13 @@ class HasTokens(Protocol):
     @property
     def tokens(self) -> TokenBook:
         """See `TokenBook`."""
+        ...
+
+
+class HasHistoryFold(Protocol):
+    @property
+    def history_fold(self) -> Folding:
+        """See `Folding`."""
         ...
 
 

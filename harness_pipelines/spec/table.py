@@ -37,6 +37,7 @@ QUARANTINE_SUFFIX = "__quarantine"  # of the Iceberg table with the bytes of rec
 PART_MAX = NAME_BYTES_MAX - len(STREAM_SUFFIX)
 TOPICS_MAX = 32  # each has its own consumer
 LEASE_S_MAX = 24 * 3600.0
+HISTORY_S_MIN = 86400.0
 DURATION_S_MAX = 36_500 * 86_400  # the ledger keeps moments, and a moment in a thousand years has no use
 COUNT_MAX = 2**63 - 1  # what the ledger's columns hold
 LAYOUT_COLUMNS_MAX = 8
@@ -83,6 +84,12 @@ def _size(value: Any) -> int:
 def _lease(seconds: float) -> float:
     if seconds > LEASE_S_MAX:
         raise ValueError(f"a lease lasts at most {LEASE_S_MAX // 3600:g}h, not {seconds / 3600:g}h")
+    return seconds
+
+
+def _history(seconds: float) -> float:
+    if seconds < HISTORY_S_MIN:
+        raise ValueError(f"history is kept for at least {HISTORY_S_MIN // 86400:g}d, not {seconds / 3600:g}h")
     return seconds
 
 
@@ -179,6 +186,14 @@ class Retention(SpecPart):
         Seconds, AfterValidator(_lease), Field(description="Lease of a reader without a renewal; at most 24h.")
     ] = 15 * 60.0
     grace: Annotated[Seconds, Field(description="Delay between unreachable and deleted.")] = 10 * 60.0
+    history: Annotated[
+        Seconds,
+        AfterValidator(_history),
+        Field(
+            description="Age from which moves, versions and events that nothing needs are folded into checkpoints, "
+            "which keep their ranges, counts and digests; at least 1d."
+        ),
+    ] = 30 * 86400.0
 
 
 class Freshness(SpecPart):

@@ -16,8 +16,9 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports.access import HasGuard, HasLake, HasLedger, HasRawBytes, HasUpkeep
+from harness_pipelines.ports.access import HasGuard, HasHistoryFold, HasLake, HasLedger, HasRawBytes, HasUpkeep
 from harness_pipelines.ports.errors import FilesKept, LedgerOlderThanLake, WarehouseTaken
+from harness_pipelines.ports.history import Folded
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import BytesMoved, StoredFile
@@ -28,7 +29,7 @@ LOOK_EVERY_S_MAX = 600.0
 RETIRED_FOR_MIN = timedelta(seconds=30)  #: a statement of a reader may last so long after its lease was looked up
 
 
-class Ports(HasLake, HasLedger, HasRawBytes, HasGuard, HasUpkeep, Protocol):
+class Ports(HasLake, HasLedger, HasRawBytes, HasGuard, HasUpkeep, HasHistoryFold, Protocol):
     """The ports that it uses."""
 
 
@@ -46,6 +47,7 @@ class Expired:
         default_factory=BytesMoved
     )  #: records that were quarantined, whose bytes went to the lake
     uploads: int = 0  #: that were cut off long ago, and are aborted
+    folded: Folded = field(default_factory=Folded)  #: rows of the ledger's history
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -57,6 +59,7 @@ class Expired:
             "retained_from": self.retained_from,
             "quarantined": self.quarantined.to_json(),
             "uploads": self.uploads,
+            "folded": self.folded.to_json(),
         }
 
 
@@ -101,6 +104,7 @@ def expire_once(
     faults.point("expire.before_trim")
     decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
     faults.point("expire.after_commit")
+    folded = Folded() if dry_run else stores.history_fold.fold(table, claim)
     with _going_on(held_up):
         if admitted:
             moved = stores.raw_bytes.move(table, claim, dry_run=dry_run)
@@ -126,6 +130,7 @@ def expire_once(
         retained_from=decision.retained_from,
         quarantined=moved,
         uploads=uploads,
+        folded=folded,
     )
     log.info(
         "expire.done",

@@ -16,6 +16,9 @@ WHERE q.table_id = %(table_id)s AND (i.partition IS NULL OR q."offset" < i.start
 SELECT move_id, stage, trigger, lo, hi, coalesce(rows, 0) AS rows, digest::jsonb AS digests, schema_version
 FROM harness.moves
 WHERE table_id = %(table_id)s AND state = 'COMMITTED' AND undone_by IS NULL AND (stage = %(stage)s OR trigger = 'accept-loss')
+UNION ALL
+SELECT last_move, stage, 'checkpoint', lo, hi, rows, digest, schema_version FROM harness.checkpoints
+WHERE table_id = %(table_id)s AND kind = 'in effect' AND stage = %(stage)s
 ORDER BY move_id
 
 -- name: begin_accepted

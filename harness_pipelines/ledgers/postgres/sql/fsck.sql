@@ -45,6 +45,13 @@ SELECT move_id, stage, shard, lo, hi, base_version, schema_version, state, attem
        undone_by, planned_at
 FROM harness.moves WHERE table_id = %(table_id)s ORDER BY move_id
 
+-- name: checkpoints
+SELECT checkpoint, stage, kind, schema_version, lo, hi, rows, moves, first_move, last_move, folded_at
+FROM harness.checkpoints WHERE table_id = %(table_id)s ORDER BY stage, first_move
+
+-- name: folded
+SELECT version, versions, event, events, stream_hi, folded_at FROM harness.folds WHERE table_id = %(table_id)s
+
 -- name: schemas
 SELECT schema_version, fields FROM harness.schemas WHERE table_id = %(table_id)s ORDER BY schema_version
 
@@ -84,14 +91,16 @@ JOIN pg_class c ON c.relname = s.segment AND c.relnamespace = 'harness_buffer'::
 WHERE s.table_id = %(table_id)s AND s.state <> 'retired'
 
 -- name: outbox
-SELECT count(*) AS events, coalesce(min(seq), 0) AS first, coalesce(max(seq), 0) AS last
+SELECT count(*) AS events, coalesce(min(seq), 0) AS first,
+       greatest(max(seq), (SELECT event FROM harness.folds WHERE table_id = %(table_id)s), 0) AS last
 FROM harness.outbox WHERE table_id = %(table_id)s
 
 -- name: outbox_gaps
--- An event that begins a history says which numbers are left out.
+-- An event that begins a history says which numbers are left out. Folded ones are counted.
 SELECT before + 1 AS low, seq AS high FROM (
-    SELECT seq, event, lag(seq, 1, 0::bigint) OVER (ORDER BY seq) AS before
-    FROM harness.outbox WHERE table_id = %(table_id)s
+    SELECT o.seq, o.event, lag(o.seq, 1, coalesce(f.event, 0)) OVER (ORDER BY o.seq) AS before
+    FROM harness.outbox o LEFT JOIN harness.folds f USING (table_id)
+    WHERE o.table_id = %(table_id)s AND o.seq > coalesce(f.event, 0)
 ) s WHERE seq <> before + 1 AND event NOT IN ('history_lost', 'promoted') ORDER BY seq LIMIT %(limit)s
 
 -- name: begun

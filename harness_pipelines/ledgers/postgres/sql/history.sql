@@ -6,6 +6,12 @@ SELECT t.history, harness.history() AS ours FROM harness.tables t WHERE t.table_
 SELECT move_id, nonce::text AS nonce FROM harness.moves WHERE table_id = %(table_id)s AND move_id = ANY(%(move_ids)s)
 UNION ALL
 SELECT move_id, nonce FROM harness.lost_moves WHERE table_id = %(table_id)s AND move_id = ANY(%(move_ids)s)
+UNION ALL
+-- Of what was folded the numbers alone are known.
+SELECT w.move_id, NULL FROM unnest(%(move_ids)s::bigint[]) AS w (move_id)
+WHERE EXISTS (SELECT FROM harness.checkpoints c
+              WHERE c.table_id = %(table_id)s AND w.move_id BETWEEN c.first_move AND c.last_move)
+  AND NOT EXISTS (SELECT FROM harness.moves m WHERE m.move_id = w.move_id)
 
 -- name: nonce
 SELECT nonce::text AS nonce FROM harness.moves WHERE move_id = %(move_id)s

@@ -29,3 +29,10 @@ SELECT move_id FROM harness.moves
 WHERE table_id = %(table_id)s AND state = 'COMMITTED'
   AND (lo ->> %(partition)s::text)::bigint <= %(offset)s AND (hi ->> %(partition)s::text)::bigint > %(offset)s
 ORDER BY move_id
+
+-- name: folded
+-- The checkpoints that a move, or a record, went into.
+SELECT stage, kind, moves, first_move, last_move, folded_at FROM harness.checkpoints
+WHERE table_id = %(table_id)s AND (%(move_id)s::bigint BETWEEN first_move AND last_move
+   OR (lo ->> %(partition)s::text)::bigint <= %(offset)s AND (hi ->> %(partition)s::text)::bigint > %(offset)s)
+ORDER BY first_move

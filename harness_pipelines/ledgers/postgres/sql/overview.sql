@@ -13,8 +13,7 @@ SELECT (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s AN
        (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers,
        (SELECT extract(epoch FROM clock_timestamp() - min(born))::float8 FROM harness.leases
         WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS oldest_lease_s,
-       (SELECT coalesce(sum(rows), 0)::bigint FROM harness.moves
-        WHERE table_id = %(table_id)s AND stage IN ('tier', 'replay') AND state = 'COMMITTED' AND undone_by IS NULL) AS lake_rows
+       (SELECT coalesce(sum(rows), 0)::bigint FROM harness.rows_brought WHERE table_id = %(table_id)s) AS lake_rows
 
 -- name: violations
 SELECT check_name AS "check", severity, sum(records)::bigint AS records, min(first_at) AS first_at, max(last_at) AS last_at,

@@ -27,7 +27,9 @@ UPDATE harness.moves SET lo = %(lo)s, hi = %(hi)s, base_version = %(base_version
 WHERE table_id = %(table_id)s AND move_id = %(move_id)s
 
 -- name: lineage
-SELECT version, revert_of FROM harness.versions WHERE table_id = %(table_id)s
+-- Below what is folded nothing changes any more.
+SELECT version, revert_of FROM harness.versions WHERE table_id = %(table_id)s AND version > coalesce((
+    SELECT version FROM harness.folds WHERE table_id = %(table_id)s), 0)
 
 -- name: mark_undone
 -- Of the moves that reconcile took over in one version, that version names the last alone.
@@ -40,6 +42,7 @@ WITH published AS (
 UPDATE harness.moves m SET undone_by = CASE WHEN m.undone_by IS NULL THEN %(move_id)s::bigint END
 FROM published v
 WHERE m.move_id = v.move_id AND m.stage <> 'revert'
+  AND v.version > coalesce((SELECT version FROM harness.folds WHERE table_id = %(table_id)s), 0)
   AND (m.undone_by IS NULL) <> (v.version = ANY(%(in_effect)s))
 
 -- name: claims

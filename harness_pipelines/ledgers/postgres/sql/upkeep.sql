@@ -69,10 +69,7 @@ WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED' AND m.planned_at < clock
 -- name: folders
 -- Where the views are and were: reconcile begins a batch view that cannot go on in its own folder, and another engine may
 -- change the location of a view.
--- Only the last `/metadata/` of a path is the view's: a namespace or a folder of the warehouse may be named so too.
-SELECT DISTINCT regexp_replace(metadata, '/metadata/[^/]*$', '') AS folder
-FROM harness.versions CROSS JOIN LATERAL (VALUES (stream_metadata), (batch_metadata)) AS of_view (metadata)
-WHERE table_id = %(table_id)s AND metadata IS NOT NULL
+SELECT folder FROM harness.view_folders WHERE table_id = %(table_id)s
 
 -- name: made_in
 -- Metadata files in the folders that the views of a table were made in, as version 1 has them.

@@ -1,0 +1,177 @@
+"""Fold old history into checkpoints, in small transactions that hold the trim lock and no lock of the table.
+
+A transaction decides by `protocol.checkpoints` and calls the ledger's functions. These make a checkpoint of exactly
+what they remove, and refuse to remove what something needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from psycopg import Error
+
+from harness_pipelines import faults
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.ledgers.postgres.boundary import check_held
+from harness_pipelines.ledgers.postgres.named_snapshots import versions_named
+from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
+from harness_pipelines.ports.history import Folded
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.bounds import Vector, vector_from_json
+from harness_pipelines.protocol.checkpoints import (
+    FOLD_AT_LEAST,
+    VERSIONS_AT_ONCE,
+    FoldableVersion,
+    Kind,
+    Span,
+    foldable,
+    folded_through,
+    grouped,
+    without_needed,
+)
+from harness_pipelines.protocol.claims import Claim
+
+log = structlog.get_logger(__name__)
+BATCHES_MAX = 25  #: transactions of one run: a ledger that was never folded gets there over some runs
+
+
+class HistoryNeeded(TryAgain):
+    """History that was to be folded is needed by now; nothing was removed."""
+
+    way_on = "the next run of expire decides again"
+
+
+class HistoryFold:
+    """Folds the history of tables of one ledger."""
+
+    def __init__(self, database: Database, *, at_least: int = FOLD_AT_LEAST, at_once: int = VERSIONS_AT_ONCE) -> None:
+        """*at_least*: fewer old versions, or moves of ingest, wait; *at_once* are folded in one transaction."""
+        self._database, self._at_least, self._at_once = database, at_least, at_once
+
+    def fold(self, table: TableRow, claim: Claim) -> Folded:
+        """Fold what is older than the table's `retention.history` and needed by nothing, some batches of it.
+
+        Raises: FencedOut; HistoryNeeded, with the batches before it folded.
+        """
+        key = {
+            "table_id": table.table_id,
+            "history": timedelta(seconds=table.spec.retention.history),
+            "newest": table.spec.retention.snapshots,
+            "least": self._at_least,
+            "limit": self._at_once,
+        }
+        found = self._database.rows("fold/state", key)
+        if not found or not found[0]["is_due"]:
+            return Folded()
+        needed = self._needed(table, retained_from=found[0]["retained_from"])
+        whole = Folded()
+        for _ in range(BATCHES_MAX):
+            done = self._batch(key, claim, needed)
+            whole = whole.plus(done)
+            if done == Folded(through=done.through):
+                break
+        if whole.moves:
+            log.info("expire.folded", table=table.name, versions=whole.versions, moves=whole.moves, events=whole.events)
+        return whole
+
+    def _needed(self, table: TableRow, *, retained_from: int) -> frozenset[int]:
+        """Versions below *retained_from* that must stay: pins are taken of later ones alone, or of what is pinned."""
+        key = {"table_id": table.table_id}
+        with self._database.session() as connection:
+            pins = {row["version"] for row in connection.execute(sql("fold/pins"), key)}
+            named = versions_named(connection, table.table_id)
+            answers = versions_needed(
+                connection, table.table_id, retained_from=retained_from, numbers=pins, named=named
+            )
+            first = connection.execute(sql("fold/first"), key).fetchall()
+        return frozenset({*pins, *(v.version for v in answers), *(row["version"] for row in first)})
+
+    def _batch(self, key: Mapping[str, Any], claim: Claim, needed: Collection[int]) -> Folded:
+        try:
+            with self._database.transaction() as connection:
+                connection.execute(sql("reads/take_trim_lock"), key)
+                if (state := connection.execute(sql("fold/state"), key).fetchone()) is None:
+                    return Folded()
+                done = _fold(connection, {**key, **state, "through": state["version"]}, needed)
+                check_held(connection, claim)
+                faults.point("expire.in_fold")
+                return done
+        except Error as error:
+            if error.sqlstate != "HP020":
+                raise
+            raise HistoryNeeded(str(error).split("\n")[0]) from error
+
+
+def _fold(connection: Connection, key: Mapping[str, Any], needed: Collection[int]) -> Folded:
+    before: int = key["through"]
+    versions = [FoldableVersion(**row) for row in connection.execute(sql("fold/old_versions"), key)]
+    reverts = {r["version"]: r["revert_of"] for r in connection.execute(sql("fold/reverts"), key)}
+    through = max(before, folded_through(max((v.version for v in versions), default=before), reverts))
+    ingest, abandoned = sql("fold/old_ingest"), sql("fold/old_abandoned")
+    beside = [row["move_id"] for asked in (ingest, abandoned) for row in connection.execute(asked, key)]
+    asked = [*beside, *(v.move_id for v in versions if v.version <= through and v.move_id is not None)]
+    rows = connection.execute(sql("fold/moves_of"), {**key, "move_ids": asked}).fetchall()
+    spans = {r["move_id"]: _span(r) for r in rows if foldable(r["stage"], r["state"], r["trigger"])}
+    going = without_needed(versions, through=through, needed=needed, moves=spans.keys())
+    if going or through > before:
+        numbers = {"before": before, "through": through, "versions": [v.version for v in going]}
+        connection.execute(sql("fold/fold_versions"), {**key, **numbers})
+    moves = [spans[n] for n in (*beside, *(v.move_id for v in going)) if n in spans]
+    _fold_moves(connection, key, moves)
+    events = _fold_events(connection, {**key, "through": through})
+    return Folded(versions=len(going), moves=len(moves), events=events, through=through)
+
+
+def _fold_moves(connection: Connection, key: Mapping[str, Any], moves: Sequence[Span]) -> None:
+    known = [_checkpoint(row) for row in connection.execute(sql("fold/checkpoints"), key)]
+    barriers = [row["move_id"] for row in connection.execute(sql("fold/barriers"), key)]
+    for group in grouped([*known, *moves], barriers):
+        ids = [one.first_move for one in group if one.checkpoint is None]
+        connection.execute(sql("fold/fold_moves"), {**key, "move_ids": ids, "checkpoints": _numbers(group)})
+
+
+def _numbers(group: Iterable[Span]) -> list[int]:
+    return [one.checkpoint for one in group if one.checkpoint is not None]
+
+
+def _fold_events(connection: Connection, key: Mapping[str, Any]) -> int:
+    [row] = connection.execute(sql("fold/old_events"), {**key, "limit": 2 * key["limit"]}).fetchall()
+    if row["through"] is None:
+        return 0
+    [done] = connection.execute(sql("fold/fold_events"), {**key, "through": row["through"]}).fetchall()
+    return int(done["folded"])
+
+
+def _span(row: Mapping[str, Any]) -> Span:
+    kind: Kind = (
+        "abandoned" if row["state"] == "ABANDONED" else "undone" if row["undone_by"] is not None else "in effect"
+    )
+    one = _ranged(row, kind)
+    digests: Vector | None = None if row["digest"] is None else {}  # the ledger adds them up
+    return replace(one, first_move=row["move_id"], last_move=row["move_id"], digests=digests)
+
+
+def _checkpoint(row: Mapping[str, Any]) -> Span:
+    one = _ranged(row, row["kind"])
+    digests = None if row["digest"] is None else vector_from_json(row["digest"])
+    numbers = {word: row[word] for word in ("first_move", "last_move", "moves", "checkpoint")}
+    return replace(one, digests=digests, **numbers)
+
+
+def _ranged(row: Mapping[str, Any], kind: Kind) -> Span:
+    in_effect = kind == "in effect"
+    return Span(
+        stage=row["stage"],
+        kind=kind,
+        schema_version=row["schema_version"],
+        first_move=0,
+        last_move=0,
+        lo=vector_from_json(row["lo"]) if in_effect else {},
+        hi=vector_from_json(row["hi"]) if in_effect else {},
+        rows=row["rows"] or 0,
+    )
