@@ -9,7 +9,8 @@ from harness_pipelines.drivers.postgres import Connection
 #: Each step has a move of ingest, one of tier with its version, and its event. The last ones are of this moment.
 _STEPS = """
 WITH base AS (
-    SELECT nextval('harness.moves_move_id_seq') AS move, (SELECT max(version) FROM harness.versions WHERE table_id = %(t)s) AS version,
+    SELECT nextval('harness.moves_move_id_seq') AS move,
+           (SELECT max(version) FROM harness.versions WHERE table_id = %(t)s) AS version,
            (SELECT outbox_seq FROM harness.tables WHERE table_id = %(t)s) AS event
 ), steps AS (
     SELECT i, clock_timestamp() - (%(steps)s - i) * %(gap)s::interval AS at, base.*,
@@ -17,29 +18,32 @@ WITH base AS (
            (SELECT jsonb_object_agg(p, i * %(rows)s) FROM generate_series(0, %(partitions)s - 1) p) AS hi
     FROM generate_series(1, %(steps)s) i, base
 ), ingest AS (
-    INSERT INTO harness.moves (move_id, table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, rows, digest,
-                               planned_at, committed_at)
+    INSERT INTO harness.moves (move_id, table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, rows,
+                               digest, planned_at, committed_at)
     OVERRIDING SYSTEM VALUE
     SELECT move + 2 * i, %(t)s, 'ingest', 0, lo, hi, 1, 'COMMITTED', 1, 'log', %(rows)s * %(partitions)s,
            (SELECT jsonb_object_agg(p, (i * 1234567890123456789::numeric + p::numeric) %% 18446744073709551616)::text
             FROM jsonb_object_keys(lo) p), at, at
     FROM steps
 ), tier AS (
-    INSERT INTO harness.moves (move_id, table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, rows,
-                               planned_at, committed_at)
+    INSERT INTO harness.moves (move_id, table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch,
+                               trigger, rows, planned_at, committed_at)
     OVERRIDING SYSTEM VALUE
-    SELECT move + 2 * i + 1, %(t)s, 'tier', 0, lo, hi, version + i - 1, 1, 'COMMITTED', 1, 'age', %(rows)s * %(partitions)s, at, at
+    SELECT move + 2 * i + 1, %(t)s, 'tier', 0, lo, hi, version + i - 1, 1, 'COMMITTED', 1, 'age',
+           %(rows)s * %(partitions)s, at, at
     FROM steps
-    RETURNING move_id
 ), versions AS (
-    INSERT INTO harness.versions (table_id, version, stream_metadata, stream_snapshot, schema_version, bounds, move_id, committed_at)
+    INSERT INTO harness.versions (table_id, version, stream_metadata, stream_snapshot, schema_version, bounds, move_id,
+                                  committed_at)
     SELECT %(t)s, version + i, 'file:///planted/t/metadata/' || i || '.metadata.json', i, 1, (
-        SELECT jsonb_object_agg(p, jsonb_build_object('start', 0, 'batch_hi', 0, 'stream_hi', i * %(rows)s, 'buffer_hi', i * %(rows)s))
+        SELECT jsonb_object_agg(p, jsonb_build_object(
+            'start', 0, 'batch_hi', 0, 'stream_hi', i * %(rows)s, 'buffer_hi', i * %(rows)s))
         FROM jsonb_object_keys(lo) p), move + 2 * i + 1, at
     FROM steps
 ), told AS (
     INSERT INTO harness.outbox (table_id, seq, event, payload)
-    SELECT %(t)s, event + i, 'published', jsonb_build_object('version', version + i, 'move', move + 2 * i + 1) FROM steps
+    SELECT %(t)s, event + i, 'published', jsonb_build_object('version', version + i, 'move', move + 2 * i + 1)
+    FROM steps
 )
 UPDATE harness.tables SET outbox_seq = outbox_seq + %(steps)s,
     retained_from = greatest((SELECT max(version) - 50 FROM base) + %(steps)s, 1)
@@ -48,7 +52,8 @@ WHERE table_id = %(t)s
 _AFTER = (
     "SELECT setval('harness.moves_move_id_seq', (SELECT max(move_id) FROM harness.moves))",
     "UPDATE harness.ingest_positions SET buffer_hi = %(steps)s * %(rows)s WHERE table_id = %(t)s",
-    "UPDATE harness.lake_positions SET stream_hi = %(steps)s * %(rows)s, trim_floor = %(steps)s * %(rows)s WHERE table_id = %(t)s",
+    "UPDATE harness.lake_positions SET stream_hi = %(steps)s * %(rows)s, trim_floor = %(steps)s * %(rows)s "
+    "WHERE table_id = %(t)s",
 )
 
 

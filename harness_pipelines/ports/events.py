@@ -12,7 +12,7 @@ class Event:
     """One event of a table."""
 
     seq: int  #: 1, 2, 3, ... of the table, larger ones behind `promoted` and `history_lost`: who has it has all before
-    event: str  #: created, published, reverted, reconciled, accepted-foreign, promoted, history_lost
+    event: str  #: created, published, reverted, reconciled, accepted-foreign, promoted, history_lost; folded
     payload: Mapping[str, Any]  #: the version that it made, the move that made it, ...
     table_id: int = 0  #: of the table; one that is dropped and made again under the same name has another
 

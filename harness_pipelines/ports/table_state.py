@@ -95,9 +95,64 @@ class MoveRow:
         return {p: (low, high) for p, (low, high) in found.items() if low != high}
 
     @property
+    def title(self) -> str:
+        """Its words in a finding, behind its stage."""
+        return f"move {self.move_id}"
+
+    @property
     def accepted(self) -> bool:
         """Whether it accepted another writer's rows, which belong to no partition of the log."""
         return any(p < 0 for p in self.lo)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """Moves that were folded into one row."""
+
+    checkpoint: int
+    stage: str
+    kind: str  #: in effect, undone, abandoned
+    schema_version: int
+    lo: Vector
+    hi: Vector
+    rows: int
+    moves: int
+    first_move: int
+    last_move: int
+    folded_at: datetime
+
+    @property
+    def move_id(self) -> int:
+        """The last of its moves."""
+        return self.last_move
+
+    @property
+    def accepted(self) -> bool:
+        """Moves that accepted another writer's rows are not folded."""
+        return False
+
+    @property
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        """Non-empty ranges ``[low, high)`` by partition, in which the moves left no gap."""
+        found = {p: (low, self.hi.get(p, -1)) for p, low in sorted(self.lo.items())}
+        return {p: (low, high) for p, (low, high) in found.items() if low != high}
+
+    @property
+    def title(self) -> str:
+        """Its words in a finding, behind its stage."""
+        return f"checkpoint of moves {self.first_move}-{self.last_move} (folded on {self.folded_at:%Y-%m-%d})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldRow:
+    """How far history is folded."""
+
+    version: int = 0
+    versions: int = 0  #: that were folded
+    event: int = 0
+    events: int = 0  #: that were folded
+    stream_hi: Vector = field(default_factory=dict)  #: by partition the highest of the folded versions
+    folded_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,12 +261,19 @@ class Books:
     named_cuts: Sequence[NamedCutRow] = ()  #: of the states that named snapshots pin, those that servers show
     cut_folders: Sequence[str] = ()  #: where servers put files for cuts; none of a table that no server served
     buffered_bytes: int = 0  #: of its segments, where a server served it
+    checkpoints: Sequence[CheckpointRow] = ()
+    folded: FoldRow = field(default_factory=FoldRow)
 
     @property
     def retained(self) -> list[VersionRow]:
         """Return the versions that can be read now: retained, or held by a live lease."""
         leased = {lease["version"] for lease in self.leases if lease["alive"]}
         return [v for v in self.versions if v.version >= self.retained_from or v.version in leased]
+
+
+def checkpoints_of(checkpoints: Sequence[CheckpointRow], stage: str) -> list[CheckpointRow]:
+    """Those of *stage* whose moves are in effect."""
+    return [one for one in checkpoints if (one.stage, one.kind) == (stage, "in effect")]
 
 
 def kept_from(positions: Mapping[int, PositionRow], moves: Sequence[MoveRow]) -> tuple[list[MoveRow], dict[int, int]]:

@@ -12,6 +12,8 @@ from harness_pipelines.protocol.bounds import Bounds, vector_from_json
 from harness_pipelines.protocol.digest import added, parsed
 from harness_pipelines.protocol.schema.schemas import ids_of
 
+CHECKPOINT = "checkpoint"  #: in place of a trigger: moves that were folded into one row
+
 
 class Ports(HasCorrections, HasProof, HasReaders, Protocol):
     """The ports that it uses."""
@@ -19,7 +21,7 @@ class Ports(HasCorrections, HasProof, HasReaders, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenMove:
-    """A committed move that took records: the ledger's account of some ranges."""
+    """A committed move that took records, or a checkpoint of such: the ledger's account of some ranges."""
 
     move_id: int
     stage: str
@@ -28,6 +30,11 @@ class TakenMove:
     hi: Mapping[int, int]
     rows: int
     digests: Mapping[int, int]  #: of the rows per partition; empty where none were recorded
+
+    @property
+    def title(self) -> str:
+        """Its words in a finding."""
+        return f"{self.stage} {'moves up to' if self.trigger == CHECKPOINT else 'move'} {self.move_id}"
 
     def ends_below(self, bounds: Mapping[int, Bounds]) -> bool:
         """True if all of it lies below what the audit sees."""

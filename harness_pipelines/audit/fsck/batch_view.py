@@ -109,6 +109,8 @@ def merges_tile(look: Look) -> Iterator[Objection]:
     starts |= {p: cut.batch_hi for p, cut in first.bounds.items()}
     ends = {p: row.batch_hi for p, row in look.books.positions.items() if row.batch_hi is not None}
     later = {v.move_id for v in look.books.versions if v.version > first.version}
+    # No checkpoint reaches over what reconcile took over.
+    later |= {one.move_id for one in look.books.checkpoints if one.first_move > (first.move_id or 0)}
     yield from seams("otree", [m for m in look.otree_moves if m.move_id in later], starts, ends)
 
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from harness_pipelines.audit.fsck.rule import Look, Objection, ViewSeen, adopted_in, rule, spelled
+from harness_pipelines.audit.fsck.rule import Look, Objection, Taken, ViewSeen, adopted_in, rule, spelled
 from harness_pipelines.ports.files import FileSeen, MetadataSeen, SnapshotSeen
 from harness_pipelines.ports.table_state import SHOWN_MAX, Books, MoveRow, VersionRow, protocol_versions
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
@@ -285,7 +285,7 @@ def move_rows(look: Look) -> Iterator[Objection]:
     if not _stream_known(look):
         return
     spans, moves = _spans(look.tier_moves), {m.move_id: m for m in look.tier_moves if not m.accepted}
-    compacted = any(m.stage == "compact" for m in look.moves_in_effect) or bool(look.taken_over & look.lineage)
+    compacted = bool(look.compact_moves) or bool(look.taken_over & look.lineage)
     compacted = compacted or bool(look.books.corrected)  # whose files reach over several moves, too
     corrected: Counter[int] = Counter()
     for row in look.books.corrected:
@@ -343,7 +343,7 @@ def lake_rows_fit_offsets(look: Look) -> Iterator[Objection]:
             yield Objection(f"lake {partition}", text, hint=True)
 
 
-def _spans(moves: Iterable[MoveRow]) -> dict[int, list[tuple[int, int, int]]]:
+def _spans(moves: Iterable[Taken]) -> dict[int, list[tuple[int, int, int]]]:
     """Per partition (low, high, move), by low."""
     spans: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for move in moves:

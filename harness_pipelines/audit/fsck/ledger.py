@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from itertools import pairwise
 
-from harness_pipelines.audit.fsck.rule import PUBLISHING, Look, Objection, adopted_in, rule, spelled
+from harness_pipelines.audit.fsck.rule import PUBLISHING, Look, Objection, Taken, adopted_in, rule, spelled
 from harness_pipelines.ports.ledger import LEASE_AGE_MAX
 from harness_pipelines.ports.table_state import MoveRow, VersionRow
 from harness_pipelines.protocol.claims import Claim, Stage, ahead, is_ahead
@@ -24,7 +24,15 @@ def version_numbers(look: Look) -> Iterator[Objection]:
     if not numbers:
         yield Objection("versions", "the table has no version; its first one is made with it")
         return
-    for before, after in pairwise([0, *numbers]):
+    folded, kept = look.books.folded, [n for n in numbers if n <= look.books.folded.version]
+    left_out = sum(number - low for number, low in look.books.begun.items() if number <= folded.version)
+    if folded.versions + len(kept) + left_out != folded.version:
+        yield Objection(
+            "folded versions",
+            f"versions up to {folded.version} were folded: {folded.versions} of them, {len(kept)} are kept; together "
+            f"they should be {folded.version - left_out}",
+        )
+    for before, after in pairwise([folded.version, *(n for n in numbers if n > folded.version)]):
         missing = range(before + 1, min(look.books.begun.get(after, after), after))
         if missing:
             shown = f"{missing[0]}-{missing[-1]}" if len(missing) > 1 else str(missing[0])
@@ -65,7 +73,7 @@ def bounds_only_rise(look: Look) -> Iterator[Objection]:
                 yield Objection(where, f"{where}: the partition is gone, version {before.version} had it")
                 continue
             fell = [word for word in ("start", "buffer_hi") if getattr(new, word) < getattr(old, word)]
-            risen = [] if after.revert_of is not None else ["stream_hi"]
+            risen = [] if after.revert_of is not None else ["stream_hi"]  # reverts are never folded
             risen += ["batch_hi"] if risen and after.version not in look.taken_over else []
             fell += [word for word in risen if getattr(new, word) < getattr(old, word)]
             for word in fell:
@@ -117,6 +125,7 @@ def _read_by_tier(look: Look) -> Iterator[Objection]:
     """`buffer: none`: a tier move is the ingest as well; only a revert lets `stream_hi` fall below what was read."""
     for partition, row in look.books.positions.items():
         read = [v.bounds[partition].stream_hi for v in look.books.versions if partition in v.bounds]
+        read += [high for p, high in look.books.folded.stream_hi.items() if p == partition]
         highest = max(read, default=row.ingest_start)
         if row.buffer_hi != highest:
             yield Objection(
@@ -127,24 +136,24 @@ def _read_by_tier(look: Look) -> Iterator[Objection]:
 
 
 def seams(
-    stage: str, moves: Iterable[MoveRow], starts: Mapping[int, int], ends: Mapping[int, int]
+    stage: str, moves: Iterable[Taken], starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> Iterator[Objection]:
     """Where the ranges of *moves* leave a gap, overlap, or do not end where they should."""
-    ranges: dict[int, list[tuple[int, int, int]]] = {p: [] for p in (*starts, *ends)}
+    ranges: dict[int, list[tuple[int, int, str]]] = {p: [] for p in (*starts, *ends)}
     for move in moves:
         for partition, (low, high) in move.ranges.items():
-            ranges.setdefault(partition, []).append((low, high, move.move_id))
+            ranges.setdefault(partition, []).append((low, high, move.title))
     for partition, taken in sorted(ranges.items()):
         at, before = starts.get(partition, 0), "the start"
-        for low, high, move_id in sorted(taken):
+        for low, high, title in sorted(taken):
             if low != at or high < low:
                 verb = "overlaps" if low < at else "leaves a gap after"
                 yield Objection(
-                    f"{stage} move {move_id}, partition {partition}",
-                    f"{stage} move {move_id} took [{low}, {high}) of partition {partition}; "
+                    f"{stage} {title}, partition {partition}",
+                    f"{stage} {title} took [{low}, {high}) of partition {partition}; "
                     f"it {verb} {before}, which ends at {at}",
                 )
-            at, before = max(at, high), f"move {move_id}"
+            at, before = max(at, high), title
         if partition in ends and at != ends[partition]:
             yield Objection(
                 f"{stage} end, partition {partition}",

@@ -13,7 +13,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.files import FileSeen, Survey
 from harness_pipelines.ports.lake import MirrorState
 from harness_pipelines.ports.source import TopicIdentity, Watermark
-from harness_pipelines.ports.table_state import Books, MoveRow, VersionRow
+from harness_pipelines.ports.table_state import Books, CheckpointRow, MoveRow, VersionRow, checkpoints_of
 from harness_pipelines.protocol.changes.reverts import in_effect
 from harness_pipelines.protocol.cut_checks import ListedCut
 from harness_pipelines.protocol.lake.history import NamedMove
@@ -21,6 +21,7 @@ from harness_pipelines.protocol.lake.mirrors import KnownSnapshot, Seen
 from harness_pipelines.protocol.versions import EFFECTS, View, ViewName
 
 PUBLISHING = frozenset(map(str, EFFECTS))  #: stages whose moves publish files, each as a version
+Taken = MoveRow | CheckpointRow  #: committed moves with their ranges: one, or a checkpoint of many
 RECONCILED = "reconcile"  #: trigger of the moves that reconcile took over from the lake
 
 
@@ -139,19 +140,33 @@ class Look:
 
     @cached_property
     def lineage(self) -> frozenset[int]:
-        """The versions whose moves make up the head, without those that a revert undid."""
-        known: dict[int, int | None] = {v.version: v.revert_of for v in self.books.versions}
-        return in_effect(known, max(known, default=0))
+        """The versions whose moves make up the head, without those that a revert undid.
+
+        No revert reaches below what is folded: of the versions that are kept there the marks of their moves tell.
+        """
+        folded = self.books.folded.version
+        known: dict[int, int | None] = {v.version: v.revert_of for v in self.books.versions if v.version > folded}
+        undone = {m.move_id for m in self.books.moves if m.undone_by is not None}
+        kept = {v.version for v in self.books.versions if v.version <= folded and v.move_id not in undone}
+        return in_effect(known, max(known, default=0)) | kept
 
     @cached_property
-    def tier_moves(self) -> list[MoveRow]:
+    def tier_moves(self) -> list[Taken]:
         """Those that brought the rows of the head's stream view."""
-        return [m for m in self.moves_in_effect if m.stage == "tier"]
+        return self._with_folded("tier", self.moves_in_effect)
 
     @cached_property
-    def otree_moves(self) -> list[MoveRow]:
+    def otree_moves(self) -> list[Taken]:
         """Those that made the head's batch view, relayouts too."""
-        return [m for m in self.moves_in_effect if m.stage == "otree"]
+        return self._with_folded("otree", self.moves_in_effect)
+
+    @cached_property
+    def compact_moves(self) -> list[Taken]:
+        """Those that brought files of the head's stream view together."""
+        return self._with_folded("compact", self.moves_in_effect)
+
+    def _with_folded(self, stage: str, moves: Iterable[MoveRow]) -> list[Taken]:
+        return [*checkpoints_of(self.books.checkpoints, stage), *(m for m in moves if m.stage == stage)]
 
     @cached_property
     def moves_in_effect(self) -> list[MoveRow]:
@@ -173,8 +188,8 @@ class Look:
         )
 
     @cached_property
-    def ingest_moves(self) -> list[MoveRow]:
-        return [m for m in self.books.moves if _published(m) and m.stage == "ingest"]
+    def ingest_moves(self) -> list[Taken]:
+        return self._with_folded("ingest", filter(_published, self.books.moves))
 
     @cached_property
     def origin(self) -> dict[int, int]:

@@ -101,6 +101,7 @@ def settle(moves: Sequence[TakenMove], known: Known) -> Accounts:
 def _account(move: TakenMove, known: Known, *, rows: int, changed: Sequence[int]) -> Account:
     return Account(
         move_id=move.move_id,
+        title=move.title,
         stage=move.stage,
         rows=move.rows,
         found=rows,

@@ -177,10 +177,12 @@ class Account:
     hi: dict[int, int]
     holes: Sequence[tuple[int, int, int]]  #: (partition, low, high): offsets without a row or a quarantined record
     changed: Sequence[int] = ()  #: partitions whose rows differ from the digest that ingest recorded
+    title: str = ""  #: its words in a finding; of a checkpoint, that they are the moves up to the last of them
 
     def to_json(self) -> dict[str, Any]:
         return {
             "move": self.move_id,
+            "title": self.title,
             "stage": self.stage,
             "rows": self.rows,
             "found": self.found,

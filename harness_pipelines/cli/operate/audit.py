@@ -166,7 +166,7 @@ def _show(report: AuditReport) -> None:
             console.print(f"[red]{kind}[/]  {count:,} in total; --json lists the first {FINDINGS_MAX:,}")
     for account in report.accounts:
         console.print(
-            f"[red]accounting[/]  {account.stage} move {account.move_id} moved "
+            f"[red]accounting[/]  {account.title} moved "
             f"{quantity(account.rows, 'row')}, the tiers hold {account.found:,}{_changed(account)}"
         )
     if report.foreign:

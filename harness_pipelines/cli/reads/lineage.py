@@ -74,10 +74,15 @@ def _show_file(seen: FileLineage) -> None:
     _line("snapshot", f"{origin.snapshot} ({kept}){version}")
     if origin.move is not None:
         _show_move_told(origin.move)
+    elif origin.move_id is not None and seen.folded is not None:
+        _line("move", f"{origin.move_id}, which is in the ledger no more: {seen.folded}")
     elif origin.move_id is not None:
         _line("move", f"{origin.move_id}, which this ledger does not have: it belongs to a lost ledger")
     else:
-        _line("move", "unknown: no retained metadata names it")
+        _line(
+            "move",
+            "unknown: no retained metadata names it, and no version in the ledger came with it",
+        )
 
 
 def _kind(file: FileTold) -> str:
@@ -178,6 +183,9 @@ def _show_record(seen: RecordLineage) -> None:
         _line("", f"`harness quarantine show {seen.table} {at.partition} {at.offset}` has its bytes")
     if seen.files:
         _show_files("files", seen.files, origin=True)
+    for one in seen.folded:
+        which = f"one of {one.moves:,} moves from {one.first_move} to {one.last_move}"
+        _line(one.stage, f"{which}, which were folded into a checkpoint on {one.folded_at:%F}")
     for move in seen.moves:
         made = "" if move.version is None else f", made version {move.version}"
         undone = "" if move.undone_by is None else f"; taken back by move {move.undone_by}"

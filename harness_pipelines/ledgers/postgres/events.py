@@ -6,14 +6,22 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 
 from harness_pipelines.drivers.postgres import Database
-from harness_pipelines.errors import UsageError
+from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.ledgers.postgres.history.numbers import told_of
 from harness_pipelines.ledgers.postgres.notify import News
 from harness_pipelines.ledgers.postgres.states import StateClaim, StateCommit
 from harness_pipelines.ports.events import Event
 from harness_pipelines.ports.ledger import TableRow
 
 EVENTS_AT_ONCE = 1_000
+FOLDED = "folded"  #: the event that stands for all before it
 IDLE_S = 15.0  #: a third of a subscriber's lease and less
+
+
+class EventsFolded(HarnessError):
+    """Events behind a consumer's position are no longer in the ledger, which keeps no position for it."""
+
+    way_on = "read the table, then continue behind its last event; the ledger keeps what a `--subscriber` waits for"
 
 
 class Outbox:
@@ -25,7 +33,9 @@ class Outbox:
     def events(self, table: TableRow, *, after: int, follow: bool) -> Iterator[Event]:
         """The events behind number *after*; with *follow* those to come are waited for, some milliseconds each.
 
-        Raises: PostgresUnreachable; a consumer continues after the last event that it has.
+        An event `folded` stands in front where those from the first one on are folded: its payload has their number.
+        Raises: PostgresUnreachable; a consumer continues after the last event that it has. EventsFolded, when some
+        behind *after* are folded: a subscriber whose position the ledger keeps never meets that.
         """
         return (event for event in self._events(table, after=after, follow=follow) if event is not None)
 
@@ -46,6 +56,14 @@ class Outbox:
 
     def _events(self, table: TableRow, *, after: int, follow: bool) -> Generator[Event | None]:
         """The same, and None now and then while nothing happens."""
+        if (folded := told_of(self.database, table)) is not None and after < folded.event:
+            if after > 0:
+                raise EventsFolded(
+                    f"{table.name}: events {after + 1}-{folded.event} were folded on {folded.folded_at:%Y-%m-%d}, as "
+                    "older than its `retention.history`, and no subscriber had asked for them"
+                )
+            after, payload = folded.event, {"version": folded.version, "events": folded.events}
+            yield Event(seq=after, event=FOLDED, payload=payload, table_id=table.table_id)
         while True:
             heard = self._news.heard(table.table_id) if follow else 0
             key = {"table_id": table.table_id, "after": after, "limit": EVENTS_AT_ONCE}

@@ -9,6 +9,7 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.ledgers.postgres.history.numbers import also_told
 from harness_pipelines.ledgers.postgres.named_snapshots import await_moment, version_named, version_then
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import LEASE_AGE_MAX, LeaseEnded, ReadState, TableRow, new_lease
@@ -65,6 +66,7 @@ class Leases:
                 raise VersionGone(
                     f"{table.name}: version {wanted} is not retained"
                     + (f" (the oldest is {row['retained_from']})" if row else "; `harness status` shows the newest")
+                    + also_told(connection, table)
                 )
             if at is None:
                 return rows.state_of(row)

@@ -14,6 +14,7 @@ from typing import Any
 from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.ledgers.postgres.history.numbers import also_told
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.bounds import Bounds
@@ -180,7 +181,7 @@ def version_then(connection: Connection, table: TableRow, then: datetime) -> int
     key = {"table_id": table.table_id, "then": then}
     row = connection.execute(sql("snapshots/version_then"), key).fetchone()
     if row is None:
-        raise VersionGone(f"{table.name} had no version yet at {then.isoformat()}")
+        raise VersionGone(f"{table.name} had no version yet at {then.isoformat()}{also_told(connection, table)}")
     return int(row["version"])
 
 

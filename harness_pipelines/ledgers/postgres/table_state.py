@@ -23,7 +23,9 @@ from harness_pipelines.ports.table_state import (
     SHOWN_MAX,
     Books,
     Buffered,
+    CheckpointRow,
     CorrectionRow,
+    FoldRow,
     LayoutRow,
     MoveRow,
     OverlayRow,
@@ -145,6 +147,8 @@ class TableStates:
                 mirrored=frozenset(
                     version for row in connection.execute(sql("mirrors/kept"), key) for version in row["holds"]
                 ),
+                checkpoints=[CheckpointRow(**_with_vectors(row)) for row in _all(connection, "checkpoints", key)],
+                folded=_folded(connection, key),
                 **_cuts(connection, table["cut_folders"], key),
             )
 
@@ -296,7 +300,16 @@ def _overlay(row: Mapping[str, Any]) -> OverlayRow:
 
 
 def _move(row: Mapping[str, Any]) -> MoveRow:
-    return MoveRow(**{**row, "lo": vector_from_json(row["lo"]), "hi": vector_from_json(row["hi"])})
+    return MoveRow(**_with_vectors(row))
+
+
+def _with_vectors(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "lo": vector_from_json(row["lo"]), "hi": vector_from_json(row["hi"])}
+
+
+def _folded(connection: Connection, key: Mapping[str, Any]) -> FoldRow:
+    found = _all(connection, "folded", key)
+    return FoldRow(**{**found[0], "stream_hi": vector_from_json(found[0]["stream_hi"])}) if found else FoldRow()
 
 
 def _segment(row: Mapping[str, Any]) -> SegmentRow:

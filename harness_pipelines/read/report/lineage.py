@@ -95,6 +95,30 @@ class MoveTold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedMoves:
+    """A checkpoint: old moves of one stage that are no longer in the ledger one by one."""
+
+    stage: str
+    kind: str
+    moves: int
+    first_move: int
+    last_move: int
+    folded_at: datetime
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> FoldedMoves:
+        """From a row of the ledger."""
+        return cls(**row)
+
+    def __str__(self) -> str:
+        which = f"{self.moves:,} moves from {self.first_move} to {self.last_move}"
+        return f"{self.stage}, {self.kind}: {which}, folded into a checkpoint on {self.folded_at:%F}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """The snapshot that added a file, and what it leads to."""
 
@@ -152,6 +176,7 @@ class FileLineage:
     last: int | None
     head: int
     oldest: int  #: the oldest version that is kept
+    folded: FoldedMoves | None = None  #: where its move is, if the ledger does not have it any more
 
     def to_json(self) -> dict[str, Any]:
         hidden = self.hidden and {"rows": self.hidden.rows, "by": self.hidden.path}
@@ -213,6 +238,7 @@ class RecordLineage:
     recalled: tuple[str, ...]  #: tables of recalled rows that have it
     quarantined: Mapping[str, Any] | None
     moves: tuple[MoveTold, ...]  #: whose ranges have it, oldest first
+    folded: tuple[FoldedMoves, ...] = ()  #: in which others are whose ranges had it
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -230,6 +256,7 @@ class RecordLineage:
             "recalled": list(self.recalled),
             "quarantine": self.quarantined,
             "moves": [move.to_json() for move in self.moves],
+            "folded": [one.to_json() for one in self.folded],
         }
 
 
@@ -294,6 +321,12 @@ class _Look:
             for s in snapshots
         }
 
+    def folded(self, origin: Origin) -> FoldedMoves | None:
+        """Where the move of *origin* is, if the ledger does not have it any more."""
+        if origin.move is not None or origin.move_id is None:
+            return None
+        return next((FoldedMoves.of(row) for row in self.books.folded(move_id=origin.move_id)), None)
+
 
 # -- a file -------------------------------------------------------------------------------------------------
 
@@ -314,6 +347,7 @@ def _file(look: _Look, asked: FileAsked) -> FileLineage:
         last=last.version if last else None,
         head=look.head.version,
         oldest=look.versions[0].version,
+        folded=look.folded(file.origin),
     )
 
 
@@ -365,6 +399,11 @@ def without_files(stores: Ports, table: TableRow, move_id: int) -> MoveLineage:
 
 def _told(books: LineageBook, name: str, move_id: int) -> MoveTold:
     rows = books.moves([move_id])
+    if move_id not in rows and (into := books.folded(move_id=move_id)):
+        raise MoveUnknown(
+            f"{name} has no move {move_id} in the ledger any more, or never had it: it is older than the table's "
+            f"`retention.history`. The moves of then were folded: {', '.join(map(str, map(FoldedMoves.of, into)))}"
+        )
     if move_id not in rows:
         raise MoveUnknown(
             f"{name} has no move {move_id} in the ledger: numbers of moves are given over all tables. `harness events "
@@ -464,6 +503,7 @@ def _record(stores: Ports, table: TableRow, state: ReadState, asked: RecordAsked
         recalled=tuple(books.holding(overlays, asked)),
         quarantined=_refusal(refused[0]) if refused else None,
         moves=moves,
+        folded=tuple(FoldedMoves.of(row) for row in books.folded(record=asked)),
     )
 
 

@@ -15,6 +15,7 @@ from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres import parameters
 from harness_pipelines.ledgers.postgres.acts.corrections import readable_versions, restored_corrections
 from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, BoundaryFrame, Commit, SharedCatalog
+from harness_pipelines.ledgers.postgres.history.numbers import also_told
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
@@ -24,7 +25,7 @@ from harness_pipelines.protocol.changes.reverts import (
     Retained,
     RevertPlan,
     check_revert,
-    in_effect,
+    lineage_in_effect,
     plan_revert,
     reverted,
 )
@@ -133,7 +134,10 @@ class Reverts:
         if target is None:
             found = connection.execute(sql("revert/version"), {**self._key, "version": to}).fetchone()
             if found is None:
-                raise VersionGone(f"{self._table.name} has no version {to}; the newest is {head.version}")
+                raise VersionGone(
+                    f"{self._table.name} has no version {to}; the newest is {head.version}"
+                    f"{also_told(connection, self._table)}"
+                )
             target = rows.version(found)
         intake = self._table.intake
         held = Retained(
@@ -207,7 +211,7 @@ class Reverts:
         )
         frame.version(following)
         history = connection.execute(sql("revert/lineage"), self._key).fetchall()
-        lineage = in_effect({row["version"]: row["revert_of"] for row in history}, following.version)
+        lineage = lineage_in_effect(history, following.version)
         key = {**self._key, "move_id": move_id, "in_effect": sorted(lineage)}
         connection.execute(sql("revert/mark_undone"), key)
         connection.execute(sql("corrections/follow_revert"), self._key)

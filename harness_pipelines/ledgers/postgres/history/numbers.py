@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres import parameters
 from harness_pipelines.ports import rows
+from harness_pipelines.ports.history import FoldedHistory
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.history import NamedMove, number_behind
 from harness_pipelines.protocol.moves import MoveClosed
@@ -67,6 +68,22 @@ def nonce_of(database: Database, move_id: int) -> str:
     if not (found := database.rows("history/nonce", {"move_id": move_id})):
         raise MoveClosed(f"move {move_id} is not in the ledger; nothing was written")
     return str(found[0]["nonce"])
+
+
+def told_of(database: Database, table: TableRow) -> FoldedHistory | None:
+    """What readers are told of history that is folded; None: nothing is."""
+    return _told(database.rows("fold/told", {"table_id": table.table_id}))
+
+
+def also_told(connection: Connection, table: TableRow) -> str:
+    """The same as the end of a sentence, in the transaction of *connection*."""
+    told = _told(connection.execute(sql("fold/told"), {"table_id": table.table_id}).fetchall())
+    return "" if told is None or not told.version else f"; {told}"
+
+
+def _told(found: Sequence[Any]) -> FoldedHistory | None:
+    words = ("version", "versions", "event", "events", "folded_at")
+    return FoldedHistory(**{word: found[0][word] for word in words}) if found else None
 
 
 class TableHistories:

@@ -51,7 +51,8 @@ SELECT EXISTS (
     SELECT FROM harness.versions v LEFT JOIN harness.moves m ON m.move_id = v.move_id
     WHERE v.table_id = %(table_id)s AND v.version > %(since)s AND v.version <= %(to)s
       AND (v.revert_of IS NOT NULL OR m.stage = 'replay')
-) AS any, EXISTS (SELECT FROM harness.versions WHERE table_id = %(table_id)s AND version = %(since)s) AS known
+) AS any, EXISTS (SELECT FROM harness.versions WHERE table_id = %(table_id)s AND version = %(since)s) AS known,
+    EXISTS (SELECT FROM harness.folds WHERE table_id = %(table_id)s AND version > %(since)s) AS is_folded
 
 -- name: of_versions
 -- All corrections of the records that those of the given versions corrected.

@@ -1,17 +1,26 @@
 -- name: state
 -- How far history is folded, and whether so much more is old that it is worth a transaction. By the age of the row that is so
 -- far from the oldest one, which costs the same however long the history is.
-SELECT coalesce(f.version, 0) AS version, coalesce(f.event, 0) AS event, t.retained_from,
+-- *retained_from*: of what is older no version can be read, and no subscriber waits for its event.
+SELECT coalesce(f.version, 0) AS version, coalesce(f.event, 0) AS event, w.retained_from,
        coalesce((
            SELECT v.committed_at FROM harness.versions v
-           WHERE v.table_id = t.table_id AND v.version > coalesce(f.version, 0) AND v.version < t.retained_from
+           WHERE v.table_id = t.table_id AND v.version > coalesce(f.version, 0) AND v.version < w.retained_from
            ORDER BY v.version OFFSET %(least)s - 1 LIMIT 1
        ) < clock_timestamp() - %(history)s::interval, false) OR coalesce((
            SELECT m.committed_at FROM harness.moves m
            WHERE m.table_id = t.table_id AND m.stage = 'ingest' AND m.state = 'COMMITTED'
            ORDER BY m.move_id OFFSET %(least)s - 1 + %(newest)s LIMIT 1
        ) < clock_timestamp() - %(history)s::interval, false) AS is_due
-FROM harness.tables t LEFT JOIN harness.folds f USING (table_id) WHERE t.table_id = %(table_id)s
+FROM harness.tables t LEFT JOIN harness.folds f USING (table_id)
+CROSS JOIN LATERAL (
+    SELECT least(t.retained_from, (
+        SELECT (o.payload ->> 'version')::bigint FROM harness.outbox o
+        WHERE o.table_id = t.table_id AND o.payload ? 'version' AND o.seq > (
+            SELECT min(s.dealt_with) FROM harness.subscribers s WHERE s.table_id = t.table_id)
+        ORDER BY o.seq LIMIT 1)) AS retained_from
+) w
+WHERE t.table_id = %(table_id)s
 
 -- name: pins
 -- Versions that something needs whatever their age: read, pinned, shown elsewhere, or built on.

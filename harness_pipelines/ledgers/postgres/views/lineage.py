@@ -51,6 +51,16 @@ class Lineage:
         key = {**self._key, "partition": str(record.partition), "offset": record.offset}
         return list(self.moves(row["move_id"] for row in self.database.rows("lineage/carried", key)).values())
 
+    def folded(self, *, move_id: int | None = None, record: RecordAsked | None = None) -> list[Row]:
+        """The checkpoints that the move, or those that had the record, may have gone into: stage, kind, moves,
+        first_move, last_move, folded_at."""
+        at = (
+            {"partition": str(record.partition), "offset": record.offset}
+            if record
+            else {"partition": None, "offset": None}
+        )
+        return list(self.database.rows("lineage/folded", {**self._key, **at, "move_id": move_id}))
+
     def holding(self, segments: Sequence[str], record: RecordAsked) -> list[str]:
         """Those of *segments*, tables of the buffer, that have the record. Raises: SegmentMissing."""
         parts = [
