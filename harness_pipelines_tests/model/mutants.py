@@ -16,6 +16,7 @@ from harness_pipelines_tests.model.cut_files import CutFiles
 from harness_pipelines_tests.model.cuts import Cuts
 from harness_pipelines_tests.model.cuts_state import Left as CutsLeft
 from harness_pipelines_tests.model.files import Files
+from harness_pipelines_tests.model.folds import Folds
 from harness_pipelines_tests.model.history import History
 from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
@@ -56,6 +57,7 @@ FILES_REVERT = Files(records=1, reverts=1, readers=0, name="files: reverts")
 ACTS = Acts(name="acts: without an open move")
 REMOVALS = Removals(name="removals: beside an adoption")
 PURGES = Purges(name="purges: beside a rebuild")
+FOLDS = Folds(name="folds: reverts, a pin")
 MOMENTS = Moments(name="moments: reads of a time beside publishers")
 VIEWS = Views(ViewsLeft(ends=1), records=3, tiered=2, merged=1, name="views: two attempts")
 VIEWS_FAULTS = Views(ViewsLeft(crashes=1, ends=1, lost=1), tiered=2, merged=1, name="views: faults")
@@ -145,7 +147,7 @@ CUT_FILES_UNNAMED = CutFiles(compactions=0, remembers=True, name="cuts: files th
 SUITE: tuple[AnyModel, ...] = (
     *(FAULTS, HALVES, REVERTS, REVERTS_SLOW, PUBLISHERS, FOREIGN),
     *(SEGMENTS, SCHEMAS, READS, READS_LONG, FILES, FILES_MOVES, FILES_CRASH, FILES_REVERT),
-    *(ACTS, REMOVALS, PURGES, MOMENTS),
+    *(ACTS, REMOVALS, PURGES, MOMENTS, FOLDS),
     *(
         VIEWS,
         VIEWS_SMALL,
@@ -220,6 +222,13 @@ MUTANTS: Mapping[str, Mutant] = {
     "a mirror takes a conflict for a success": Mutant(MIRROR, ("conflict_is_success",), MIRRORS, "S38"),
     "a mirror forgets what it sent before": Mutant(MIRROR, ("intent_replaces",), MIRRORS, "S10"),
     "expire keeps nothing for a mirror": Mutant(EXPIRE, ("holds_not_kept",), MIRRORS, "S10"),
+    "expire folds versions that can be read": Mutant(EXPIRE, ("folds_what_is_retained",), FOLDS, "S39"),
+    "expire folds what a revert has taken back, or brings back": Mutant(EXPIRE, ("reverts_not_asked",), FOLDS, "S39"),
+    "expire folds a pinned version": Mutant(EXPIRE, ("pins_not_asked",), FOLDS, "S39"),
+    "a checkpoint takes moves that do not go on from it": Mutant(EXPIRE, ("seams_closed",), FOLDS, "S39"),
+    "a checkpoint takes undone moves for moves in effect": Mutant(EXPIRE, ("undone_folded_as_others",), FOLDS, "S39"),
+    "expire folds reverts": Mutant(EXPIRE, ("reverts_folded",), FOLDS, "S39"),
+    "moves are removed before the checkpoint has them": Mutant(EXPIRE, ("folds_in_two",), FOLDS, "S39"),
     "a dropped mirror is forgotten at once": Mutant(None, ("dropped_at_once",), MIRRORS_DROP, "S10"),
     "a worker does not ask whether the mirror was dropped": Mutant(
         MIRROR, ("registered_unasked",), MIRRORS_DROP, "S10"

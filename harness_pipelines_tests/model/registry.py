@@ -45,6 +45,7 @@ STEPS: Mapping[Stage, tuple[str, ...]] = {
     Stage.EXPIRE: (
         *("expire.lock", "expire.delete_leases", "expire.retire", "expire.drop", "expire.trim", "expire.drop_branches"),
         *("expire.look_reached", "expire.condemn", "expire.recheck", "expire.begin", "expire.delete", "expire.abandon"),
+        *("expire.let_go", "expire.fold"),
     ),
     Stage.MIRROR: (
         *("mirror.take_claim", "mirror.intend", "mirror.look", "mirror.register", "mirror.commit", "mirror.conflict"),
@@ -62,7 +63,7 @@ FSCK_RULES: Mapping[Stage, tuple[str, ...]] = {
     Stage.TIER: ("S3", "S7", "S8", "S9", "S37"),
     Stage.OTREE: ("S8", "S9", "S19"),
     Stage.COMPACT: ("S9", "S37"),
-    Stage.EXPIRE: ("S10", "S11"),
+    Stage.EXPIRE: ("S10", "S11", "S39"),
     Stage.MIRROR: ("S10",),
     Stage.REVERT: ("S3", "S34"),
     Stage.REPLAY: ("S31",),

@@ -140,15 +140,9 @@ class Look:
 
     @cached_property
     def lineage(self) -> frozenset[int]:
-        """The versions whose moves make up the head, without those that a revert undid.
-
-        No revert reaches below what is folded: of the versions that are kept there the marks of their moves tell.
-        """
-        folded = self.books.folded.version
-        known: dict[int, int | None] = {v.version: v.revert_of for v in self.books.versions if v.version > folded}
-        undone = {m.move_id for m in self.books.moves if m.undone_by is not None}
-        kept = {v.version for v in self.books.versions if v.version <= folded and v.move_id not in undone}
-        return in_effect(known, max(known, default=0)) | kept
+        """The versions whose moves make up the head, without those that a revert undid."""
+        known: dict[int, int | None] = {v.version: v.revert_of for v in self.books.versions}
+        return in_effect(known, max(known, default=0))
 
     @cached_property
     def tier_moves(self) -> list[Taken]:

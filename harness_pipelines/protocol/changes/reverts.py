@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, Vector
@@ -192,7 +192,8 @@ def fenced(claim: Claim, *, now: datetime) -> Claim:
 def in_effect(revert_of: Mapping[int, int | None], head: int) -> frozenset[int]:
     """The versions whose moves make up *head*: backwards, and from a revert to what it restored.
 
-    *revert_of* has every version of the table, ``None`` for those that are no revert.
+    *revert_of* has the versions of the table, ``None`` for those that are no revert. Folded ones may be missing, which
+    are no reverts.
     """
     numbers = sorted(revert_of)
     found: set[int] = set()
@@ -203,20 +204,6 @@ def in_effect(revert_of: Mapping[int, int | None], head: int) -> frozenset[int]:
         restored = revert_of[number]
         at = at - 1 if restored is None else bisect_right(numbers, restored)
     return frozenset(found)
-
-
-def lineage_in_effect(history: Iterable[Mapping[str, Any]], head: int) -> frozenset[int]:
-    """The same by rows of the ledger, some of whose versions are folded (`is_settled`).
-
-    No revert reaches below these: of the versions that are kept there, the same are in effect in every later one.
-    """
-    revert_of, settled = {}, set()
-    for row in history:
-        if not row["is_settled"]:
-            revert_of[row["version"]] = row["revert_of"]
-        elif row["is_in_effect"]:
-            settled.add(row["version"])
-    return in_effect(revert_of, head) | settled
 
 
 def _stream_hi(version: Version, starts: Vector) -> dict[int, int]:

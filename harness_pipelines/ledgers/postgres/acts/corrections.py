@@ -22,7 +22,6 @@ from harness_pipelines.ledgers.postgres.boundary import (
     check_pointer,
     gone,
 )
-from harness_pipelines.ledgers.postgres.history.numbers import told_of
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.views.quarantine import ReadBytes, set_aside, with_bytes
 from harness_pipelines.ports import rows
@@ -48,7 +47,7 @@ from harness_pipelines.protocol.changes.corrections import (
     net,
     waiting,
 )
-from harness_pipelines.protocol.changes.reverts import lineage_in_effect
+from harness_pipelines.protocol.changes.reverts import in_effect
 from harness_pipelines.protocol.schema.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, check_base
 
@@ -110,11 +109,6 @@ class Corrections:
             return {}
         key = {**self._key, "since": since, "to": to}
         found_between = self._database.rows("corrections/any_between", key)[0]
-        if found_between["is_folded"]:
-            raise VersionGone(
-                f"{self._table.name}: version {since} is too old to tell what became since of records that were read "
-                f"then: {told_of(self._database, self._table)}. Begin at `earliest`"
-            )
         if not found_between["known"]:
             raise VersionGone(
                 f"{self._table.name}: the ledger has no version {since}: it is of a history that was lost, so nothing "
@@ -123,7 +117,8 @@ class Corrections:
         if not found_between["any"]:
             return {}
         history = self._database.rows("revert/lineage", self._key)
-        had, has = lineage_in_effect(history, since), lineage_in_effect(history, to)
+        revert_of = {row["version"]: row["revert_of"] for row in history}
+        had, has = in_effect(revert_of, since), in_effect(revert_of, to)
         found = self._database.rows("corrections/of_versions", {**self._key, "versions": sorted(had ^ has)})
         return net([_recorded(row) for row in found], since=had, to=has)
 
@@ -305,7 +300,7 @@ def readable_versions(connection: Connection, table_id: int) -> tuple[list[Versi
 def restored_corrections(connection: Connection, table_id: int, target: int, *, among: Vectors) -> list[Coordinate]:
     """Return the records of the offsets *among* whose row in version *target* differs from the log, or is missing."""
     lineage = connection.execute(sql("revert/lineage"), {"table_id": table_id}).fetchall()
-    has = lineage_in_effect(lineage, target)
+    has = in_effect({row["version"]: row["revert_of"] for row in lineage}, target)
     low, high = among
     key = {"table_id": table_id, "versions": sorted(has), "partitions": sorted(low)}
     key |= {"lows": [low[p] for p in sorted(low)], "highs": [high[p] for p in sorted(low)]}

@@ -25,7 +25,7 @@ from harness_pipelines.protocol.changes.reverts import (
     Retained,
     RevertPlan,
     check_revert,
-    lineage_in_effect,
+    in_effect,
     plan_revert,
     reverted,
 )
@@ -211,7 +211,7 @@ class Reverts:
         )
         frame.version(following)
         history = connection.execute(sql("revert/lineage"), self._key).fetchall()
-        lineage = lineage_in_effect(history, following.version)
+        lineage = in_effect({row["version"]: row["revert_of"] for row in history}, following.version)
         key = {**self._key, "move_id": move_id, "in_effect": sorted(lineage)}
         connection.execute(sql("revert/mark_undone"), key)
         connection.execute(sql("corrections/follow_revert"), self._key)

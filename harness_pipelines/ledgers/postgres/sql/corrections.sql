@@ -51,8 +51,11 @@ SELECT EXISTS (
     SELECT FROM harness.versions v LEFT JOIN harness.moves m ON m.move_id = v.move_id
     WHERE v.table_id = %(table_id)s AND v.version > %(since)s AND v.version <= %(to)s
       AND (v.revert_of IS NOT NULL OR m.stage = 'replay')
-) AS any, EXISTS (SELECT FROM harness.versions WHERE table_id = %(table_id)s AND version = %(since)s) AS known,
-    EXISTS (SELECT FROM harness.folds WHERE table_id = %(table_id)s AND version > %(since)s) AS is_folded
+) AS any, EXISTS (SELECT FROM harness.versions WHERE table_id = %(table_id)s AND version = %(since)s)
+    -- A folded one was there, if its number is none that a lost history left out.
+    OR EXISTS (SELECT FROM harness.folds WHERE table_id = %(table_id)s AND version >= %(since)s) AND NOT EXISTS (
+        SELECT FROM harness.outbox o WHERE o.table_id = %(table_id)s AND o.event IN ('history_lost', 'promoted')
+        AND %(since)s BETWEEN (o.payload ->> 'from')::bigint AND (o.payload ->> 'to')::bigint) AS known
 
 -- name: of_versions
 -- All corrections of the records that those of the given versions corrected.

@@ -27,10 +27,8 @@ UPDATE harness.moves SET lo = %(lo)s, hi = %(hi)s, base_version = %(base_version
 WHERE table_id = %(table_id)s AND move_id = %(move_id)s
 
 -- name: lineage
--- Below what is folded nothing changes any more: there the marks of moves say whether a version is in effect.
-SELECT v.version, v.revert_of, v.version <= coalesce(f.version, 0) AS is_settled, m.undone_by IS NULL AS is_in_effect
-FROM harness.versions v LEFT JOIN harness.folds f USING (table_id) LEFT JOIN harness.moves m ON m.move_id = v.move_id
-WHERE v.table_id = %(table_id)s
+-- Reverts are never folded, so that the way back from any version is that of all versions.
+SELECT version, revert_of FROM harness.versions WHERE table_id = %(table_id)s
 
 -- name: mark_undone
 -- Of the moves that reconcile took over in one version, that version names the last alone.
@@ -43,7 +41,6 @@ WITH published AS (
 UPDATE harness.moves m SET undone_by = CASE WHEN m.undone_by IS NULL THEN %(move_id)s::bigint END
 FROM published v
 WHERE m.move_id = v.move_id AND m.stage <> 'revert'
-  AND v.version > coalesce((SELECT version FROM harness.folds WHERE table_id = %(table_id)s), 0)
   AND (m.undone_by IS NULL) <> (v.version = ANY(%(in_effect)s))
 
 -- name: claims
