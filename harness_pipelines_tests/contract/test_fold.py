@@ -6,19 +6,32 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 
-from harness_pipelines.audit.fsck import batch_view, buffer, ledger  # noqa: F401
+from harness_pipelines import faults
+from harness_pipelines.audit.fsck import batch_view, buffer, ledger
 from harness_pipelines.audit.fsck.rule import RULES, Look
 from harness_pipelines.drivers.postgres import sql
-from harness_pipelines.ledgers.postgres.history.fold import HistoryFold
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ledgers.postgres.events import EventsFolded, Outbox
+from harness_pipelines.ledgers.postgres.history.fold import HistoryFold, HistoryNeeded
+from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
+from harness_pipelines.ledgers.postgres.notify import News
 from harness_pipelines.ledgers.postgres.table_state import TableStates
+from harness_pipelines.ledgers.postgres.views.lineage import Lineage
 from harness_pipelines.ports.history import Folded
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.lake.lineage import RecordAsked
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 from harness_pipelines_tests.planted import plant
 
+WITH_RULES = (batch_view, buffer, ledger)  #: whose import registers the rules
 HOURLY = timedelta(hours=1)
+LEASE = (
+    "INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born) "
+    "SELECT gen_random_uuid(), %s, 500, '{}', 'r', clock_timestamp() + interval '1 hour', clock_timestamp()"
+)
 STEPS = 2_000  #: 83 days, of which 30 are kept
 
 
@@ -110,3 +123,176 @@ def test_fsck_names_a_checkpoint_that_was_changed_by_hand(real: RealRig, stateme
     real.ask(statement, [table.table_id])
 
     assert any(one.startswith(found) for one in objections(real, table) if one not in before)
+
+
+# -- what is kept -------------------------------------------------------------------------------------------
+
+
+def kept(real: RealRig, table: TableRow) -> set[int]:
+    return {
+        row["version"] for row in real.ask("SELECT version FROM harness.versions WHERE table_id = %s", [table.table_id])
+    }
+
+
+def checkpoints(real: RealRig, table: TableRow, stage: str) -> list[dict[str, Any]]:
+    asked = "SELECT * FROM harness.checkpoints WHERE table_id = %s AND stage = %s ORDER BY first_move"
+    return real.ask(asked, [table.table_id, stage])
+
+
+def test_a_pinned_version_stays_with_its_move_until_nothing_pins_it(real: RealRig):
+    table = planted(real)
+    before = answers(real, table)
+    pin = "INSERT INTO harness.snapshot_tables (name, table_id, version, bounds) SELECT %s, table_id, version, bounds "
+    real.ask("INSERT INTO harness.snapshots (name) VALUES (%s)", [table.name])
+    real.ask(pin + "FROM harness.versions WHERE table_id = %s AND version = 500", [table.name, table.table_id])
+
+    fold(real, table)
+
+    assert {1, 500} == {version for version in kept(real, table) if version < 600}
+    assert len(checkpoints(real, table, "tier")) == 2
+    assert answers(real, table) == before
+
+    real.ask("DELETE FROM harness.snapshots WHERE name = %s", [table.name])
+    fold(real, table, at_least=0)
+
+    assert 500 not in kept(real, table)
+    assert len(checkpoints(real, table, "tier")) == 1
+    assert answers(real, table) == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        LEASE,
+        "INSERT INTO harness.mirrors (table_id, catalog, holds) VALUES (%s, 'c', '{500}')",
+        "INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, "
+        "trigger) VALUES (%s, 'otree', 0, '{}', '{}', 500, 1, 'PLANNED', 1, 'age')",
+        "UPDATE harness.versions SET revert_of = 20 WHERE version = 500 AND table_id = %s",
+        "UPDATE harness.moves SET trigger = 'accept-loss' WHERE table_id = %s AND move_id = ("
+        "SELECT move_id FROM harness.versions v WHERE v.table_id = moves.table_id AND v.version = 500)",
+    ],
+    ids=["leased", "mirrored", "a base", "a revert", "of people"],
+)
+def test_a_version_that_something_names_stays(real: RealRig, statement: str):
+    table = planted(real)
+    real.ask(statement, [table.table_id])
+    fold(real, table)
+
+    assert {version for version in kept(real, table) if version < 600} == {1, 500}
+
+
+def test_nothing_is_folded_below_which_a_revert_has_reached(real: RealRig):
+    table = planted(real)
+    newest = max(kept(real, table))
+    real.ask(
+        "UPDATE harness.versions SET revert_of = 300 WHERE table_id = %s AND version = %s", [table.table_id, newest]
+    )
+    fold(real, table)
+
+    assert kept(real, table) >= set(range(301, newest + 1))
+    assert 299 not in kept(real, table)
+
+
+def test_a_younger_history_and_a_short_one_are_left_alone(real: RealRig):
+    table = planted(real, steps=750)  # 31 days: 30 rows are old, which is not worth a transaction
+
+    assert fold(real, table) == Folded()
+    assert len(kept(real, table)) == 751
+
+
+@pytest.mark.parametrize("version", [1, 1_990])
+def test_the_ledger_itself_refuses_to_fold_what_is_needed(real: RealRig, version: int):
+    table = planted(real)
+
+    with real.database.transaction() as connection, pytest.raises(Exception, match="are needed, or are gone"):
+        key = {"table_id": table.table_id, "before": 0, "through": 1_995, "versions": [version]}
+        connection.execute(sql("fold/fold_versions"), key)
+
+
+def test_a_crash_in_the_middle_of_a_fold_loses_and_doubles_nothing(real: RealRig):
+    table = planted(real)
+    before, rows = answers(real, table), kept(real, table)
+
+    class Killed(BaseException):
+        pass
+
+    def killed() -> None:
+        raise Killed
+
+    faults.arm("expire.in_fold", killed)
+    with pytest.raises(Killed):
+        fold(real, table)
+    faults.disarm()
+
+    assert (answers(real, table), kept(real, table)) == (before, rows)
+    real.pass_time(2 * HOURLY)  # until the claim of the one that died is over
+    fold(real, table)
+    assert {**answers(real, table), "last move": before["last move"]} == before
+
+
+def test_a_fold_whose_claim_was_taken_over_is_refused(real: RealRig):
+    table = planted(real)
+    before = kept(real, table)
+    asleep, _ = real.taken_over(table, Stage.EXPIRE)
+
+    with pytest.raises(HarnessError, match="epoch"):
+        HistoryFold(real.database).fold(table, asleep)
+    assert kept(real, table) == before
+
+
+def test_a_fold_that_the_ledger_refuses_is_tried_again(real: RealRig, monkeypatch: pytest.MonkeyPatch):
+    table = planted(real)
+    real.ask(LEASE, [table.table_id])
+    with monkeypatch.context() as blind:
+        blind.setattr(HistoryFold, "_needed", lambda *_, **__: frozenset({1}))
+        with pytest.raises(HistoryNeeded, match="1 of .* are needed"):
+            fold(real, table)
+    assert 500 in kept(real, table)
+
+
+# -- readers of history -------------------------------------------------------------------------------------
+
+
+def test_events_that_are_folded_are_named_and_never_left_out_silently(real: RealRig):
+    table = planted(real)
+    outbox = Outbox(real.readers, News(real.dsn))
+    whole = list(outbox.events(table, after=0, follow=False))
+    fold(real, table)
+
+    first, *rest = outbox.events(table, after=0, follow=False)
+
+    assert (first.event, first.seq, first.payload["events"]) == ("folded", rest[0].seq - 1, len(whole) - len(rest))
+    assert rest == whole[-len(rest) :]
+    with pytest.raises(EventsFolded, match=r"events 6-\d+ were folded"):
+        next(outbox.events(table, after=5, follow=False))
+
+
+def test_what_a_subscriber_waits_for_is_not_folded(real: RealRig):
+    table = planted(real)
+    commit = "INSERT INTO harness.state_commits VALUES (%s, 1, 1, '700', %s, 'null', '{}', clock_timestamp())"
+    name = table.name.replace(".", "-")
+    real.ask(
+        "INSERT INTO harness.states (name, holder, epoch, lease_until) VALUES (%s, gen_random_uuid(), 1, now())", [name]
+    )
+    real.ask(commit, [name, Jsonb({"events_of": table.name, "table_id": table.table_id})])
+
+    fold(real, table)
+
+    left = real.ask("SELECT min(seq) AS seq FROM harness.outbox WHERE table_id = %s", [table.table_id])[0]["seq"]
+    assert left <= 701
+    assert kept(real, table) >= set(range(705, 2_001))
+    assert 600 not in kept(real, table)
+
+
+def test_a_move_and_a_record_of_folded_history_are_told_by_their_checkpoint(real: RealRig):
+    table = planted(real)
+    book = Lineage(real.readers, table)
+    [old] = book.carried(RecordAsked(partition=0, offset=15))[-1:]
+    fold(real, table)
+
+    assert book.moves([old["move_id"]]) == {}
+    told = {row["stage"]: row for row in book.folded(record=RecordAsked(partition=0, offset=15))}
+    assert told.keys() == {"ingest", "tier"}
+    assert told["tier"]["first_move"] <= old["move_id"] <= told["tier"]["last_move"]
+    assert {row["stage"] for row in book.folded(move_id=old["move_id"])} == {"ingest", "tier"}
+    assert TableHistories(real.readers).known(table, [old["move_id"]]) == {old["move_id"]: {""}}

@@ -52,6 +52,7 @@ class HistoryFold:
     def __init__(self, database: Database, *, at_least: int = FOLD_AT_LEAST, at_once: int = VERSIONS_AT_ONCE) -> None:
         """*at_least*: fewer old versions, or moves of ingest, wait; *at_once* are folded in one transaction."""
         self._database, self._at_least, self._at_once = database, at_least, at_once
+        self._unfinished: set[int] = set()  #: tables of which a run has left something
 
     def fold(self, table: TableRow, claim: Claim) -> Folded:
         """Fold what is older than the table's `retention.history` and needed by nothing, some batches of it.
@@ -66,14 +67,16 @@ class HistoryFold:
             "limit": self._at_once,
         }
         found = self._database.rows("fold/state", key)
-        if not found or not found[0]["is_due"]:
+        if not found or not (found[0]["is_due"] or table.table_id in self._unfinished):
             return Folded()
         needed = self._needed(table, retained_from=found[0]["retained_from"])
         whole = Folded()
+        self._unfinished.add(table.table_id)
         for _ in range(BATCHES_MAX):
             done = self._batch(key, claim, needed)
             whole = whole.plus(done)
             if done == Folded(through=done.through):
+                self._unfinished.discard(table.table_id)
                 break
         if whole.moves:
             log.info("expire.folded", table=table.name, versions=whole.versions, moves=whole.moves, events=whole.events)
@@ -97,7 +100,7 @@ class HistoryFold:
                 connection.execute(sql("reads/take_trim_lock"), key)
                 if (state := connection.execute(sql("fold/state"), key).fetchone()) is None:
                     return Folded()
-                done = _fold(connection, {**key, **state, "through": state["version"]}, needed)
+                done = _fold(connection, {**key, **state}, needed)
                 check_held(connection, claim)
                 faults.point("expire.in_fold")
                 return done
@@ -108,16 +111,19 @@ class HistoryFold:
 
 
 def _fold(connection: Connection, key: Mapping[str, Any], needed: Collection[int]) -> Folded:
-    before: int = key["through"]
-    versions = [FoldableVersion(**row) for row in connection.execute(sql("fold/old_versions"), key)]
-    reverts = {r["version"]: r["revert_of"] for r in connection.execute(sql("fold/reverts"), key)}
-    through = max(before, folded_through(max((v.version for v in versions), default=before), reverts))
+    before: int = key["version"]
+    reverts = {
+        r["version"]: r["revert_of"] for r in connection.execute(sql("fold/reverts"), {**key, "through": before})
+    }
+    through = max(before, folded_through(key["last"] or 0, reverts))
+    asked = {**key, "through": through, "needed": sorted(needed)}
+    versions = [FoldableVersion(**row) for row in connection.execute(sql("fold/old_versions"), asked)]
     ingest, abandoned = sql("fold/old_ingest"), sql("fold/old_abandoned")
-    beside = [row["move_id"] for asked in (ingest, abandoned) for row in connection.execute(asked, key)]
-    asked = [*beside, *(v.move_id for v in versions if v.version <= through and v.move_id is not None)]
-    rows = connection.execute(sql("fold/moves_of"), {**key, "move_ids": asked}).fetchall()
+    beside = [row["move_id"] for some in (ingest, abandoned) for row in connection.execute(some, key)]
+    move_ids = [*beside, *(v.move_id for v in versions if v.move_id is not None)]
+    rows = connection.execute(sql("fold/moves_of"), {**key, "move_ids": move_ids}).fetchall()
     spans = {r["move_id"]: _span(r) for r in rows if foldable(r["stage"], r["state"], r["trigger"])}
-    going = without_needed(versions, through=through, needed=needed, moves=spans.keys())
+    going = without_needed(versions, through=through, needed=needed, moves=spans.keys())[: key["limit"]]
     if going or through > before:
         numbers = {"before": before, "through": through, "versions": [v.version for v in going]}
         connection.execute(sql("fold/fold_versions"), {**key, **numbers})

@@ -1,24 +1,23 @@
 -- name: state
--- How far history is folded, and whether so much more is old that it is worth a transaction. By the age of the row that is so
--- far from the oldest one, which costs the same however long the history is.
--- *retained_from*: of what is older no version can be read, and no subscriber waits for its event.
-SELECT coalesce(f.version, 0) AS version, coalesce(f.event, 0) AS event, w.retained_from,
-       coalesce((
-           SELECT v.committed_at FROM harness.versions v
-           WHERE v.table_id = t.table_id AND v.version > coalesce(f.version, 0) AND v.version < w.retained_from
-           ORDER BY v.version OFFSET %(least)s - 1 LIMIT 1
-       ) < clock_timestamp() - %(history)s::interval, false) OR coalesce((
+-- How far history is folded, the last version that may be, and whether that is so much more that it is worth a transaction.
+-- *last*: it is old, no read may ask for it, and no subscriber waits for its event.
+SELECT coalesce(f.version, 0) AS version, coalesce(f.event, 0) AS event, w.retained_from, w.last,
+       coalesce(greatest(w.last - coalesce(f.version, 0), 0) >= %(least)s, false) OR coalesce((
            SELECT m.committed_at FROM harness.moves m
            WHERE m.table_id = t.table_id AND m.stage = 'ingest' AND m.state = 'COMMITTED'
-           ORDER BY m.move_id OFFSET %(least)s - 1 + %(newest)s LIMIT 1
+           ORDER BY m.move_id OFFSET %(least)s + %(newest)s LIMIT 1
        ) < clock_timestamp() - %(history)s::interval, false) AS is_due
 FROM harness.tables t LEFT JOIN harness.folds f USING (table_id)
 CROSS JOIN LATERAL (
-    SELECT least(t.retained_from, (
-        SELECT (o.payload ->> 'version')::bigint FROM harness.outbox o
+    SELECT t.retained_from, least(t.retained_from - 1, (
+        SELECT v.version FROM harness.versions v
+        WHERE v.table_id = t.table_id AND v.committed_at < clock_timestamp() - %(history)s::interval
+        ORDER BY v.committed_at DESC, v.version DESC LIMIT 1
+    ), (
+        SELECT (o.payload ->> 'version')::bigint - 1 FROM harness.outbox o
         WHERE o.table_id = t.table_id AND o.payload ? 'version' AND o.seq > (
             SELECT min(s.dealt_with) FROM harness.subscribers s WHERE s.table_id = t.table_id)
-        ORDER BY o.seq LIMIT 1)) AS retained_from
+        ORDER BY o.seq LIMIT 1)) AS last
 ) w
 WHERE t.table_id = %(table_id)s
 
@@ -34,19 +33,18 @@ UNION SELECT base_version FROM harness.moves
       WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARANTINED') AND base_version IS NOT NULL
 
 -- name: first
-SELECT min(version) AS version FROM harness.versions WHERE table_id = %(table_id)s
+SELECT version FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version LIMIT 1
 
 -- name: old_versions
--- Those that were kept by an earlier fold, and the next ones that are old.
-SELECT version, move_id, revert_of FROM harness.versions WHERE table_id = %(table_id)s AND version <= %(through)s
-UNION ALL
-SELECT version, move_id, revert_of FROM (
-    SELECT version, move_id, revert_of, committed_at FROM harness.versions
-    WHERE table_id = %(table_id)s AND version > %(through)s AND version < %(retained_from)s ORDER BY version LIMIT %(limit)s
-) next WHERE committed_at < clock_timestamp() - %(history)s::interval
-ORDER BY version
+-- Those up to *through* that something made which goes on by itself; among them the newest of each stage, which stay.
+SELECT v.version, v.move_id, v.revert_of FROM harness.versions v JOIN harness.moves m USING (move_id)
+WHERE v.table_id = %(table_id)s AND v.version <= %(through)s AND v.revert_of IS NULL
+  AND v.version <> ALL(%(needed)s::bigint[]) AND m.stage IN ('tier', 'otree', 'compact')
+  AND m.trigger NOT IN ('accept-loss', 'accept-foreign', 'reconcile')
+ORDER BY v.version LIMIT %(limit)s + 4 * %(newest)s
 
 -- name: reverts
+-- Of versions that are not folded yet.
 SELECT version, revert_of FROM harness.versions
 WHERE table_id = %(table_id)s AND version > %(through)s AND revert_of IS NOT NULL
 

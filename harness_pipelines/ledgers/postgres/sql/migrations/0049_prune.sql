@@ -87,6 +87,7 @@ FOR EACH ROW WHEN (NEW.stage IN ('tier', 'replay')) EXECUTE FUNCTION harness.cou
 
 -- For those that look a version up by its move, the newest commit of a stage, and what names a move that is to go.
 CREATE INDEX versions_by_move ON harness.versions (move_id);
+CREATE INDEX versions_by_time ON harness.versions (table_id, committed_at, version);
 CREATE INDEX versions_of_reverts ON harness.versions (table_id, version) WHERE revert_of IS NOT NULL;
 CREATE INDEX committed_moves ON harness.moves (table_id, stage, move_id) WHERE state = 'COMMITTED';
 CREATE INDEX abandoned_moves ON harness.moves (table_id, move_id) WHERE state = 'ABANDONED';
