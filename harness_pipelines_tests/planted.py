@@ -51,9 +51,9 @@ WHERE table_id = %(t)s
 """
 _AFTER = (
     "SELECT setval('harness.moves_move_id_seq', (SELECT max(move_id) FROM harness.moves))",
-    "UPDATE harness.ingest_positions SET buffer_hi = %(steps)s * %(rows)s WHERE table_id = %(t)s",
-    "UPDATE harness.lake_positions SET stream_hi = %(steps)s * %(rows)s, trim_floor = %(steps)s * %(rows)s "
-    "WHERE table_id = %(t)s",
+    "UPDATE harness.ingest_positions SET buffer_hi = %(steps)s::bigint * %(rows)s WHERE table_id = %(t)s",
+    "UPDATE harness.lake_positions SET stream_hi = %(steps)s::bigint * %(rows)s WHERE table_id = %(t)s",
+    "UPDATE harness.lake_positions SET trim_floor = stream_hi WHERE table_id = %(t)s",
 )
 
 

@@ -157,8 +157,17 @@ _LEFT = """
             WHERE table_id = %(table_id)s AND since < clock_timestamp() - interval '1 hour')
          + (SELECT (coalesce(sum(bytes), 0) > 1048576)::int FROM harness.quarantine_in_postgres
             WHERE table_id = %(table_id)s)
+         + (SELECT greatest(count(*) - 60, 0) FROM harness.moves WHERE table_id = %(table_id)s
+            AND stage = 'ingest' AND committed_at < clock_timestamp() - interval '30 days')
+"""
+#: Old moves of ingest that took nothing, more than expire leaves.
+_OLD = """
+    INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, rows, committed_at)
+    SELECT %(table_id)s, 'ingest', 0, '{}', '{}', 1, 'COMMITTED', 0, 'log', 0, clock_timestamp() - interval '40 days'
+    FROM generate_series(1, 200)
 """
 _AGE = (
+    _OLD,
     "UPDATE harness.segments SET retired_at = retired_at - interval '1 day' WHERE table_id = %(table_id)s",
     "UPDATE harness.condemned_files SET since = since - interval '1 day' WHERE table_id = %(table_id)s",
 )

@@ -18,7 +18,7 @@ OPEN = ("PLANNED", "QUARANTINED")
 SLACK = timedelta(minutes=1)
 
 
-@rule("S3", "versions are numbered without gaps")
+@rule("S3", "versions are numbered without gaps, or folded and counted")
 def version_numbers(look: Look) -> Iterator[Objection]:
     numbers = [v.version for v in look.books.versions]
     if not numbers:

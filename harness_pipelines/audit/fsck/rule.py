@@ -219,7 +219,7 @@ Check = Callable[[Look], Iterable[Objection]]
 class Rule:
     """A named check of one invariant."""
 
-    invariant: str  #: S1 .. S38, L1 .. L10 of the design, F1 .. F9 of cuts
+    invariant: str  #: S1 .. S39, L1 .. L10 of the design, F1 .. F9 of cuts
     title: str
     check: Check = field(repr=False)
     needs: frozenset[str] = frozenset()  #: lake, log, mirrors, cuts: what the rule cannot do without
