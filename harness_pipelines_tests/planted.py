@@ -49,7 +49,12 @@ UPDATE harness.tables SET outbox_seq = outbox_seq + %(steps)s,
     retained_from = greatest((SELECT max(version) - 50 FROM base) + %(steps)s, 1)
 WHERE table_id = %(t)s
 """
+#: Without triggers, which would change one row of a counter again and again in one transaction.
+_BEFORE = "SET LOCAL session_replication_role = replica"
 _AFTER = (
+    "INSERT INTO harness.rows_brought VALUES (%(t)s, 'tier', %(steps)s::bigint * %(rows)s * %(partitions)s)",
+    "INSERT INTO harness.view_folders VALUES (%(t)s, 'file:///planted/t') ON CONFLICT DO NOTHING",
+    "SET LOCAL session_replication_role = origin",
     "SELECT setval('harness.moves_move_id_seq', (SELECT max(move_id) FROM harness.moves))",
     "UPDATE harness.ingest_positions SET buffer_hi = %(steps)s::bigint * %(rows)s WHERE table_id = %(t)s",
     "UPDATE harness.lake_positions SET stream_hi = %(steps)s::bigint * %(rows)s WHERE table_id = %(t)s",
@@ -62,5 +67,5 @@ def plant(
 ) -> None:
     """Give a table without rows *steps* moves of ingest and of tier, one each *gap*, up to now. As the owner."""
     given = {"t": table_id, "steps": steps, "gap": gap, "rows": rows, "partitions": partitions}
-    for statement in (_STEPS, *_AFTER):
+    for statement in (_BEFORE, _STEPS, *_AFTER):
         connection.execute(statement, given)

@@ -296,3 +296,46 @@ def test_a_move_and_a_record_of_folded_history_are_told_by_their_checkpoint(real
     assert told["tier"]["first_move"] <= old["move_id"] <= told["tier"]["last_move"]
     assert {row["stage"] for row in book.folded(move_id=old["move_id"])} == {"ingest", "tier"}
     assert TableHistories(real.readers).known(table, [old["move_id"]]) == {old["move_id"]: {""}}
+
+
+# -- counters -----------------------------------------------------------------------------------------------
+
+
+def test_counters_are_the_sums_that_they_stand_for(real: RealRig):
+    table = real.table(partitions=1)
+
+    def move(state: str, rows: int | None, stage: str = "tier") -> int:
+        made = real.ask(
+            "INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, rows) "
+            "VALUES (%s, %s, 0, '{}', '{}', 1, %s, 1, 'age', %s) RETURNING move_id",
+            [table.table_id, stage, state, rows],
+        )
+        return int(made[0]["move_id"])
+
+    def counted() -> tuple[int, int]:
+        summed = (
+            "SELECT coalesce(sum(rows), 0)::bigint AS n FROM harness.moves WHERE table_id = %s AND stage <> 'ingest' "
+        )
+        in_effect = "AND state = 'COMMITTED' AND undone_by IS NULL"
+        [row] = real.ask(summed + in_effect, [table.table_id])
+        return real.ask(sql("overview/counts"), {"table_id": table.table_id})[0]["lake_rows"], row["n"]
+
+    first, opened, _ = move("COMMITTED", 7), move("PLANNED", None), move("COMMITTED", 90, "ingest")
+    assert counted() == (7, 7)
+    real.ask("UPDATE harness.moves SET state = 'COMMITTED', rows = 5 WHERE move_id = %s", [opened])
+    replay = move("COMMITTED", 2, "replay")
+    assert counted() == (14, 14)
+    real.ask("UPDATE harness.moves SET undone_by = %s WHERE move_id = ANY(%s)", [replay, [first, opened]])
+    assert counted() == (2, 2)
+    real.ask("UPDATE harness.moves SET undone_by = NULL WHERE move_id = %s", [first])
+    assert counted() == (9, 9)
+
+
+def test_the_folders_of_views_are_noted_when_a_version_names_them(real: RealRig):
+    table = real.table(partitions=1)
+    versions = "SELECT stream_metadata, batch_metadata FROM harness.versions WHERE table_id = %s"
+    named = {
+        path.rsplit("/metadata/", 1)[0] for row in real.ask(versions, [table.table_id]) for path in row.values() if path
+    }
+
+    assert {row["folder"] for row in real.ask(sql("upkeep/folders"), {"table_id": table.table_id})} == named

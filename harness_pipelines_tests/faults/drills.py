@@ -162,7 +162,8 @@ _LEFT = """
 """
 #: Old moves of ingest that took nothing, more than expire leaves.
 _OLD = """
-    INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, rows, committed_at)
+    INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, rows,
+                               committed_at)
     SELECT %(table_id)s, 'ingest', 0, '{}', '{}', 1, 'COMMITTED', 0, 'log', 0, clock_timestamp() - interval '40 days'
     FROM generate_series(1, 200)
 """
