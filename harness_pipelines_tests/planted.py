@@ -50,7 +50,7 @@ UPDATE harness.tables SET outbox_seq = outbox_seq + %(steps)s,
 WHERE table_id = %(t)s
 """
 #: Without triggers, which would change one row of a counter again and again in one transaction.
-_BEFORE = "SET LOCAL session_replication_role = replica"
+_BEFORE = ("SET LOCAL session_replication_role = replica", "SET LOCAL statement_timeout = 0")
 _AFTER = (
     "INSERT INTO harness.rows_brought VALUES (%(t)s, 'tier', %(steps)s::bigint * %(rows)s * %(partitions)s)",
     "INSERT INTO harness.view_folders VALUES (%(t)s, 'file:///planted/t') ON CONFLICT DO NOTHING",
@@ -67,5 +67,5 @@ def plant(
 ) -> None:
     """Give a table without rows *steps* moves of ingest and of tier, one each *gap*, up to now. As the owner."""
     given = {"t": table_id, "steps": steps, "gap": gap, "rows": rows, "partitions": partitions}
-    for statement in (_BEFORE, _STEPS, *_AFTER):
+    for statement in (*_BEFORE, _STEPS, *_AFTER):
         connection.execute(statement, given)

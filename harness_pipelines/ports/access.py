@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
     from harness_pipelines.ports.files import FileStore
-    from harness_pipelines.ports.history import Folding
     from harness_pipelines.ports.lake import LakeReads, MirrorBook, MirrorOpener
     from harness_pipelines.ports.lake_writes import LakeWrites, RepairBuilds, SchemaBuilds
     from harness_pipelines.ports.ledger import Ledger, ReadLeases, TableRow
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.serving.keys import BatchKeys
     from harness_pipelines.ports.serving.tokens import TokenBook
     from harness_pipelines.ports.source import Log
-    from harness_pipelines.ports.upkeep import Expiry, LogNotes, QuarantineMover, StallNotes
+    from harness_pipelines.ports.upkeep import Expiry, Folding, LogNotes, QuarantineMover, StallNotes
     from harness_pipelines.protocol.bounds import OffsetRange
     from harness_pipelines.protocol.changes.corrections import Wanted
     from harness_pipelines.protocol.claims import Claim

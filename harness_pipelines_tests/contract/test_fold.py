@@ -19,8 +19,8 @@ from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.notify import News
 from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ledgers.postgres.views.lineage import Lineage
-from harness_pipelines.ports.history import Folded
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.upkeep import Folded
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.lineage import RecordAsked
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig

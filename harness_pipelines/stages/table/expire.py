@@ -18,10 +18,9 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.access import HasGuard, HasHistoryFold, HasLake, HasLedger, HasRawBytes, HasUpkeep
 from harness_pipelines.ports.errors import FilesKept, LedgerOlderThanLake, WarehouseTaken
-from harness_pipelines.ports.history import Folded
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.upkeep import BytesMoved, StoredFile
+from harness_pipelines.ports.upkeep import BytesMoved, Folded, StoredFile
 from harness_pipelines.protocol.claims import Claim
 
 log = structlog.get_logger(__name__)

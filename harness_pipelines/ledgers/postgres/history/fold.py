@@ -20,8 +20,8 @@ from harness_pipelines.errors import TryAgain
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import versions_named
 from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
-from harness_pipelines.ports.history import Folded
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.upkeep import Folded
 from harness_pipelines.protocol.bounds import Vector, vector_from_json
 from harness_pipelines.protocol.checkpoints import (
     FOLD_AT_LEAST,

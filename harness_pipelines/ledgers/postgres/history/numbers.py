@@ -11,8 +11,8 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres import parameters
 from harness_pipelines.ports import rows
-from harness_pipelines.ports.history import FoldedHistory
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.upkeep import FoldedHistory
 from harness_pipelines.protocol.lake.history import NamedMove, number_behind
 from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.versions import Version
@@ -71,7 +71,7 @@ def nonce_of(database: Database, move_id: int) -> str:
 
 
 def told_of(database: Database, table: TableRow) -> FoldedHistory | None:
-    """What readers are told of history that is folded; None: nothing is."""
+    """How far the history of *table* is folded; None: nothing is."""
     return _told(database.rows("fold/told", {"table_id": table.table_id}))
 
 
