@@ -61,7 +61,7 @@ def analyse(real: RealRig) -> None:
     """As autovacuum does: what was folded takes no blocks after it."""
     with psycopg.connect(real.dsn, autocommit=True) as connection:
         for name in ("moves", "versions", "outbox", "checkpoints", "rows_brought"):
-            connection.execute(f"VACUUM ANALYZE harness.{name}")  # type: ignore[arg-type]
+            connection.execute(f"VACUUM ANALYZE harness.{name}")
 
 
 def blocks(real: RealRig, table: TableRow, name: str, given: Mapping[str, Any]) -> int:
@@ -69,10 +69,10 @@ def blocks(real: RealRig, table: TableRow, name: str, given: Mapping[str, Any]) 
     move = "(SELECT max(move_id) FROM harness.moves WHERE table_id = %s)"
     [newest] = real.ask(f"SELECT {move} AS move_id, clock_timestamp() AS then", [table.table_id])
     key = {"table_id": table.table_id, **newest, **given}
-    asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql(name)}"  # type: ignore[arg-type]
+    asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql(name)}"
     with real.owner.transaction() as connection:
         for _ in range(2):
-            [row] = connection.execute(asked, key).fetchall()  # type: ignore[arg-type]
+            [row] = connection.execute(asked, key).fetchall()
     plan = row["QUERY PLAN"][0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
