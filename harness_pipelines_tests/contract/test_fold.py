@@ -112,7 +112,7 @@ def test_fsck_finds_no_fault_in_a_folded_ledger(real: RealRig):
         ("UPDATE harness.checkpoints SET hi = '{\"0\": 7, \"1\": 7}' WHERE table_id = %s AND stage = 'tier'", "S6"),
         ("UPDATE harness.checkpoints SET rows = rows + 1 WHERE table_id = %s AND stage = 'ingest'", "S13"),
         ("DELETE FROM harness.checkpoints WHERE table_id = %s AND stage = 'ingest'", "S6"),
-        ("UPDATE harness.folds SET versions = versions - 1 WHERE table_id = %s", "S3"),
+        ("UPDATE harness.folds SET versions = versions - 1 WHERE table_id = %s", "S39"),
         ("UPDATE harness.folds SET event = event - 1 WHERE table_id = %s", "S33"),
     ],
 )

@@ -18,25 +18,32 @@ OPEN = ("PLANNED", "QUARANTINED")
 SLACK = timedelta(minutes=1)
 
 
-@rule("S3", "versions are numbered without gaps, or folded and counted")
+@rule("S3", "versions are numbered without gaps")
 def version_numbers(look: Look) -> Iterator[Objection]:
-    numbers = [v.version for v in look.books.versions]
+    """Behind what is folded, which S39 counts."""
+    numbers, folded = [v.version for v in look.books.versions], look.books.folded.version
     if not numbers:
         yield Objection("versions", "the table has no version; its first one is made with it")
         return
-    folded, kept = look.books.folded, [n for n in numbers if n <= look.books.folded.version]
-    left_out = sum(number - low for number, low in look.books.begun.items() if number <= folded.version)
-    if folded.versions + len(kept) + left_out != folded.version:
-        yield Objection(
-            "folded versions",
-            f"versions up to {folded.version} were folded: {folded.versions} of them, {len(kept)} are kept; together "
-            f"they should be {folded.version - left_out}",
-        )
-    for before, after in pairwise([folded.version, *(n for n in numbers if n > folded.version)]):
+    for before, after in pairwise([folded, *(n for n in numbers if n > folded)]):
         missing = range(before + 1, min(look.books.begun.get(after, after), after))
         if missing:
             shown = f"{missing[0]}-{missing[-1]}" if len(missing) > 1 else str(missing[0])
             yield Objection(f"versions {shown}", f"no row for {shown}; the head is {numbers[-1]}")
+
+
+@rule("S39", "of the versions up to a fold each is folded, or still there")
+def folded_versions(look: Look) -> Iterator[Objection]:
+    """By count; that moves and checkpoints touch is seen by S6, that they have the rows by S13 and S31."""
+    folded = look.books.folded
+    kept = sum(v.version <= folded.version for v in look.books.versions)
+    left_out = sum(number - low for number, low in look.books.begun.items() if number <= folded.version)
+    if folded.versions + kept + left_out != folded.version:
+        yield Objection(
+            "folded versions",
+            f"history is folded up to version {folded.version}: {folded.versions} versions were folded and {kept} are "
+            f"still there, together they should be {folded.version - left_out}",
+        )
 
 
 @rule("S3", "bounds are in order: start <= batch_hi <= stream_hi <= buffer_hi")
