@@ -52,7 +52,7 @@ def skipping(lag: Any, *, offsets_max: int) -> Any:
     return {r.partition: r.low + 1 for r in behind}, {r.partition: r.high + 1 for r in behind}
 
 
-def floor_of_settled(versions: Any, leased: Any, *, retained: Any, grace: Any, now: Any) -> Any:
+def floor_of_settled(versions: Any, leased: Any, *, waiting: Any, grace: Any, now: Any) -> Any:
     """The trim floor without the versions within the grace: a revert among them is forgotten."""
     settled = [v for v in versions if v.committed_at <= now - grace]
     return lowest(v.stream_hi for v in (*(settled[-1:] or versions[:1]), *leased))
@@ -149,8 +149,8 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
     ),
     "trim_floor forgets versions that nothing answers for": (
         build,
-        "trim_floor",
-        lambda known, leased, *, retained, **more: versions.trim_floor(known, leased, retained=known[-1:], **more),
+        "unanswered",
+        lambda _, known: versions.unanswered(known[-1:], known),
         mutants.SNAPSHOTS_TRIM,
         "S10",
     ),

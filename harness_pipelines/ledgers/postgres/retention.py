@@ -20,7 +20,7 @@ from harness_pipelines.drivers.postgres import Connection, Database, LedgerBusy,
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
-from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
+from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, older_needed, pin_of
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import FilesKept
 from harness_pipelines.ports.files import FileStore
@@ -39,10 +39,10 @@ from harness_pipelines.protocol.lake.files import (
     is_of_view,
     shares,
 )
-from harness_pipelines.protocol.lake.overlays import needless
+from harness_pipelines.protocol.lake.overlays import needless, overlays_from_json
 from harness_pipelines.protocol.moves import dead_branches, move_of
 from harness_pipelines.protocol.segments import may_drop, retirable
-from harness_pipelines.protocol.versions import Version, ViewName, kept_versions, reached_versions, trim_floor
+from harness_pipelines.protocol.versions import Version, ViewName, trim_floor
 from harness_pipelines.spec.locations import folder_of, normal
 
 log = structlog.get_logger(__name__)
@@ -94,6 +94,7 @@ class Upkeep:
         self.ownership = ownership
         self.files = files
         self._told = False  #: that the bucket keeps what is deleted
+        self._known: dict[int, KnownVersions] = {}  #: by table
 
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
         """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing.
@@ -101,13 +102,16 @@ class Upkeep:
         Layouts that no version in reach names go with it, and tables of recalled rows retire. What is retained is
         decided by the spec in force, whatever the holder of *claim* read: a longer retention holds from its `apply`.
         """
+        known, recent = self._read_versions(table)
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
             positions = connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id}).fetchall()
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
             connection.execute(sql("upkeep/delete_ended"), {"table_id": table.table_id})
             starts = {row["partition"]: row["start"] for row in positions}
-            decision = self._decide(connection, _in_force(connection, table), starts)
+            recent += known.catch_up(connection, retained_from=table.retained_from)
+            decision = self._decide(connection, _in_force(connection, table), starts, known=known, recent=recent)
+            self._known[table.table_id] = known
             if dry_run:
                 connection.rollback()
                 return decision
@@ -120,31 +124,55 @@ class Upkeep:
             connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
             key = {"table_id": table.table_id, "retained_from": decision.retained_from}
             connection.execute(sql("upkeep/set_retained_from"), key)
-            connection.execute(sql("upkeep/forget_layouts"), {"table_id": table.table_id})
+            connection.execute(sql("upkeep/forget_layouts"), key)
             connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
             check_held(connection, claim)
             faults.point("expire.in_transaction")
             return decision
 
-    def _decide(self, connection: Connection, table: TableRow, starts: Vector) -> TrimDecision:
+    def _read_versions(self, table: TableRow) -> tuple[KnownVersions, list[Version]]:
+        """What the decision needs of the versions, read before the locks; and those that were the head lately.
+
+        One caller has what is known of a table at a time: another one begins at its oldest retained version.
+        """
+        known = self._known.pop(table.table_id, None) or KnownVersions(table_id=table.table_id)
+        first, grace = table.retained_from, timedelta(seconds=table.spec.retention.grace)
+        with self.database.session() as connection:
+            known.catch_up(connection, retained_from=first)
+            known.answers(connection, versions_named(connection, table.table_id))
+            key = {"table_id": table.table_id, "first": first, "grace": grace}
+            found = [rows.version(row) for row in connection.execute(sql("upkeep/versions_settled"), key)]
+        return known, [v for v in found if v.version <= known.through]
+
+    def _decide(
+        self,
+        connection: Connection,
+        table: TableRow,
+        starts: Vector,
+        *,
+        known: KnownVersions,
+        recent: Sequence[Version],
+    ) -> TrimDecision:
+        """*recent* are the versions from one on that was the head a grace ago."""
         retention = table.spec.retention
         key = {"table_id": table.table_id}
         now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
         named = versions_named(connection, table.table_id)
-        first = table.retained_from
-        known = versions_needed(connection, table.table_id, retained_from=first, numbers=(), named=named)
-        versions = [v for v in known if v.version >= first]
+        answers = known.answers(connection, named)
         leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
-        kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
+        aged = {"now": now, "retention": timedelta(seconds=retention.versions), "first": table.retained_from}
+        kept_from: int = connection.execute(sql("upkeep/kept_from"), {**key, **aged}).fetchone()["version"]  # type: ignore[index]
+        waiting = [v for v in known.waiting if v.version >= kept_from]
+        waiting += [v for v in named if answers[pin_of(v)] is None]
         grace = timedelta(seconds=retention.grace)
         # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
-        floor = {**starts} | trim_floor(versions, leased, retained=[*kept, *named], grace=grace, now=now, answers=known)
+        floor = {**starts} | trim_floor(recent, leased, waiting=waiting, grace=grace, now=now)
         segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
         return TrimDecision(
             floor=floor,
             retire=tuple(retirable(segments, floor)),
-            retained_from=kept[0].version,
-            overlays=tuple(_needless(connection, table, [*kept, *leased, *named])),
+            retained_from=kept_from,
+            overlays=tuple(_needless(connection, table, kept_from, [*leased, *named])),
         )
 
     def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]:
@@ -361,10 +389,11 @@ class Upkeep:
             named = [*versions_named(connection, table.table_id), *read]
             leased = {v.version for v in read}
             # Read last: a version that was the head for a lease, a snapshot or a move is among them.
-            versions = versions_needed(
-                connection, table.table_id, retained_from=retained_from, numbers={*leased, *bases}, named=named
-            )
-        kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases, snapshots=named)
+            known = KnownVersions(table_id=table.table_id)
+            older = older_needed(connection, known, retained_from=retained_from, numbers={*leased, *bases}, named=named)
+            found = connection.execute(sql("upkeep/versions_of"), {**key, "versions": sorted(older)}).fetchall()
+            found += connection.execute(sql("ledger/versions"), {**key, "first": retained_from}).fetchall()
+        kept = [rows.version(row) for row in found]
         place = self._place(table)
         if place.fresh:  # what answers for the rows above its version a cut has in its own files
             kept += [rows.version(row) for row in self.database.rows("cuts/reached_versions", key)]
@@ -457,18 +486,18 @@ def _in_force(connection: Connection, table: TableRow) -> TableRow:
     return next((now for now in found if now.table_id == table.table_id), table)
 
 
-def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Version]) -> list[str]:
+def _needless(connection: Connection, table: TableRow, kept_from: int, pinned: Iterable[Version]) -> list[str]:
     """The tables of recalled rows that nothing needs, in the order in which it must be asked: a move is open, then it
     makes its table, then it is closed."""
-    key = {"table_id": table.table_id}
+    key: dict[str, Any] = {"table_id": table.table_id}
     made = {row["segment"]: row["move_id"] for row in connection.execute(sql("overlays/made"), key)}
     if not made:
         return []
     moves = connection.execute(sql("overlays/open_moves"), key).fetchall()
     bases = [row["base_version"] for row in moves if row["base_version"] is not None]
-    built_on = connection.execute(sql("upkeep/versions_of"), {**key, "versions": bases}).fetchall()
-    known = [*in_reach, *(rows.version(row) for row in built_on)]
-    return needless(made, in_reach=[v.overlays for v in known], open_moves={row["move_id"] for row in moves})
+    key |= {"first": kept_from, "versions": [*bases, *(v.version for v in pinned)]}
+    in_reach = [overlays_from_json(row["overlays"]) for row in connection.execute(sql("upkeep/overlays_in_reach"), key)]
+    return needless(made, in_reach=in_reach, open_moves={row["move_id"] for row in moves})
 
 
 def _ripe(table: TableRow) -> dict[str, Any]:
