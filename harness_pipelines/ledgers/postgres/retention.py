@@ -20,7 +20,8 @@ from harness_pipelines.drivers.postgres import Connection, Database, LedgerBusy,
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
-from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, older_needed, pin_of
+from harness_pipelines.ledgers.postgres.reach import InReach, KeptReach
+from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, pin_of
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import FilesKept
 from harness_pipelines.ports.files import FileStore
@@ -66,6 +67,8 @@ class _Seen:
     same: SameFile
     stored: Mapping[str, StoredFile]  #: all that there are, by their keys
     loose: tuple[StoredFile, ...]  #: those that nothing reaches
+    gone: tuple[str, ...]  #: that nothing reaches any more either, and that are not there
+    in_reach: InReach
     fresh: frozenset[str]  #: keys of those that servers wrote for cuts
 
     def of_cuts(self, file: StoredFile) -> bool:
@@ -94,6 +97,7 @@ class Upkeep:
         self.ownership = ownership
         self.files = files
         self._told = False  #: that the bucket keeps what is deleted
+        self.reach = KeptReach(database, catalog)
         self._known: dict[int, KnownVersions] = {}  #: by table
 
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
@@ -222,6 +226,7 @@ class Upkeep:
                 connection.execute(sql("upkeep/pardon"), key)
                 if loose:
                     connection.execute(sql("upkeep/condemn"), {**key, "bytes": [f.bytes for f in loose]})
+            self.reach.forget(table, seen.in_reach, seen.gone)
         return loose
 
     def has_ripe(self, table: TableRow) -> bool:
@@ -327,7 +332,7 @@ class Upkeep:
 
         Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
         """
-        reached, place = self._reached(table)
+        reached, needless, in_reach, place = self._reached(table)
         before = self._before_quarantine(table, place)
         same, stored = SameFile(), dict[str, StoredFile]()
         folders, of_cuts = self._folders(table, same, place)
@@ -362,7 +367,8 @@ class Upkeep:
             check_listed(table.name, live, stored, folders=[*keys.values()], loose=[f.path for f in loose])
         except LiveFilesUnlisted as error:
             self._find_unlisted(table, error)
-        return _Seen(same=same, stored=stored, loose=loose, fresh=frozenset(fresh))
+        gone = tuple(path for path in needless if same.key(path) not in stored)
+        return _Seen(same=same, stored=stored, loose=loose, gone=gone, in_reach=in_reach, fresh=frozenset(fresh))
 
     def _find_unlisted(self, table: TableRow, unlisted: LiveFilesUnlisted) -> None:
         """Go on where all are there: some stores list a new file a minute late, and a listing only lacks, so that what
@@ -374,38 +380,31 @@ class Upkeep:
             raise unlisted
         log.warning("expire.listing_behind", table=table.name, files=len(unlisted.missing), first=unlisted.missing[0])
 
-    def _reached(self, table: TableRow) -> tuple[set[str], _Place]:
+    def _reached(self, table: TableRow) -> tuple[set[str], list[str], InReach, _Place]:
         """Every file, of all views, that a readable version, a lease, an open move or the catalog reaches.
 
-        And where the table is, as it was after its versions were read.
+        And those that versions are known to have reached, and none in reach does; these versions; where the table is.
         """
-        key = {"table_id": table.table_id}
-        fresh = self.database.rows("ledger/tables", {"namespace": table.spec.namespace, "name": table.spec.name})
-        retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
-        read = [version_leased(row) for row in self.database.rows("upkeep/leased_versions", key)]
-        bases = {r["base_version"] for r in self.database.rows("upkeep/open_bases", key)}
-        bases |= {version for mirror in self._mirrors(table) for version in mirror["holds"]}
-        with self.database.session() as connection:
-            named = [*versions_named(connection, table.table_id), *read]
-            leased = {v.version for v in read}
-            # Read last: a version that was the head for a lease, a snapshot or a move is among them.
-            known = KnownVersions(table_id=table.table_id)
-            older = older_needed(connection, known, retained_from=retained_from, numbers={*leased, *bases}, named=named)
-            found = connection.execute(sql("upkeep/versions_of"), {**key, "versions": sorted(older)}).fetchall()
-            found += connection.execute(sql("ledger/versions"), {**key, "first": retained_from}).fetchall()
-        kept = [rows.version(row) for row in found]
-        place = self._place(table)
+        in_reach, place = self.reach.in_reach(table), self._place(table)
         if place.fresh:  # what answers for the rows above its version a cut has in its own files
-            kept += [rows.version(row) for row in self.database.rows("cuts/reached_versions", key)]
-        reached: set[str] = set()
+            cuts = self.database.rows("cuts/reached_versions", {"table_id": table.table_id})
+            in_reach = in_reach.and_these(row["version"] for row in cuts)
+        self.reach.catch_up(table, in_reach)
+        reached, needless = set[str](), list[str]()
         for name, identifier in _identifiers(table).items():
-            metadata = {v.views[name].metadata for v in kept if name in v.views}
             current = place.pointers[name]
-            reached |= {current, *metadata} | self.catalog.reached(identifier, current=current, heads=metadata)
+            versions = self.reach.firsts_of(table, self.catalog.lists(identifier, current))
+            in_view = in_reach.and_these(versions.values())  # they have what these snapshots have
+            reached |= {current, *self.catalog.reached(identifier, current=current, known=versions)}
+            for path, is_reached in self.reach.paths(table, name, in_view):
+                if is_reached:
+                    reached.add(path)
+                else:
+                    needless.append(path)
         if (quarantine := place.metadata) is not None:
             identifier = (table.spec.namespace, table.quarantine)
             reached |= {quarantine, *self.catalog.reached(identifier, current=quarantine)}
-        return reached, place
+        return reached, needless, in_reach, place
 
     def _mirrors(self, table: TableRow) -> Sequence[Mapping[str, Any]]:
         """Versions that foreign catalogs may show, and files that they name, each."""

@@ -51,22 +51,23 @@ class KnownVersions:
 
     def answers(self, connection: Connection, pins: Iterable[Version]) -> Mapping[Pin, int | None]:
         """The number of the version that answers for each of *pins*; None: the buffer still does."""
-        known, self._pins = self._pins, {}
+        found: dict[Pin, _Searched] = {}
         for version in pins:
             pin = pin_of(version)
-            searched = known.get(pin) or _searched(version, [], through=version.version)
+            searched = self._pins.get(pin) or _searched(version, [], through=version.version)
             if searched.answer is None:
                 for page in _pages(connection, self.table_id, above=searched.through):
                     searched = _searched(version, page, through=page[-1].version)
                     if searched.answer is not None:
                         break
-            self._pins[pin] = searched
-        return {pin: searched.answer for pin, searched in self._pins.items()}
+            found[pin] = searched
+        self._pins = found  # those that nothing pins any more are forgotten
+        return {pin: searched.answer for pin, searched in found.items()}
 
 
 def _searched(version: Version, page: list[Version], *, through: int) -> _Searched:
     answer = answering_version(version, page)
-    return _Searched(through, answer and answer.version)
+    return _Searched(through, None if answer is None else answer.version)
 
 
 def older_needed(
