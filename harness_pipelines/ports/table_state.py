@@ -161,6 +161,9 @@ class QuarantineInLake:
     offsets: Mapping[int, bytes] = field(default_factory=dict)  #: by partition, in order, big-endian longs
 
 
+Spans = Sequence[tuple[int, int | None]]  #: first and last versions that reach a file; None: it goes on
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
     """All ledger rows of one table."""
@@ -206,6 +209,7 @@ class Books:
     named_cuts: Sequence[NamedCutRow] = ()  #: of the states that named snapshots pin, those that servers show
     cut_folders: Sequence[str] = ()  #: where servers put files for cuts; none of a table that no server served
     buffered_bytes: int = 0  #: of its segments, where a server served it
+    reach: Mapping[ViewName, Mapping[str, Spans]] = field(default_factory=dict)  #: by view and path
 
     @property
     def retained(self) -> list[VersionRow]:

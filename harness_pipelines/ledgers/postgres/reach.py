@@ -28,9 +28,13 @@ class InReach:
 
     retained_from: int  #: all from this one on
     pinned: frozenset[int]  #: and these
+    shown: frozenset[int] = frozenset()  #: and these, but for their metadata files: the catalog's has their snapshots
 
     def and_these(self, versions: Iterable[int]) -> InReach:
         return replace(self, pinned=self.pinned | frozenset(versions))
+
+    def and_shown(self, versions: Iterable[int]) -> InReach:
+        return replace(self, shown=self.shown | frozenset(versions))
 
 
 class KeptReach:
@@ -134,7 +138,7 @@ class KeptReach:
             newest.setdefault(view, Newest()).follow(version.version, main)
 
     def _add(self, table: TableRow, version: Version, *, is_read: Mapping[str, bool]) -> None:
-        """A version that became in reach after later ones were read, such as one that a lease has of a pin that went."""
+        """A version that came in reach when later ones were read: a lease has it of a pin that went."""
         for view, pinned in version.views.items():
             if not is_read[view]:
                 paths, kinds = zip(*self._main(table, view, pinned.metadata).paths(), strict=True)
@@ -193,4 +197,5 @@ def _parameters(table: TableRow, wanted: InReach) -> dict[str, Any]:
         "table_id": table.table_id,
         "retained_from": wanted.retained_from,
         "versions": sorted(wanted.pinned),
+        "shown": sorted(wanted.shown),
     }

@@ -110,22 +110,23 @@ class Upkeep:
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
             positions = connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id}).fetchall()
+            in_force = _in_force(connection, table)
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
             connection.execute(sql("upkeep/delete_ended"), {"table_id": table.table_id})
             starts = {row["partition"]: row["start"] for row in positions}
             recent += known.catch_up(connection, retained_from=table.retained_from)
-            decision = self._decide(connection, _in_force(connection, table), starts, known=known, recent=recent)
+            decision = self._decide(connection, in_force, starts, known=known, recent=recent)
             self._known[table.table_id] = known
             if dry_run:
                 connection.rollback()
                 return decision
-            for partition, floor in sorted(decision.floor.items()):
-                key = {"table_id": table.table_id, "partition": partition, "floor": floor}
-                connection.execute(sql("upkeep/set_trim_floor"), key)
+            floors = {"partitions": list(decision.floor), "floors": list(decision.floor.values())}
+            connection.execute(sql("upkeep/set_trim_floor"), {"table_id": table.table_id, **floors})
             for segment in decision.retire:
                 connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
                 connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
-            connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
+            if decision.overlays:
+                connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
             key = {"table_id": table.table_id, "retained_from": decision.retained_from}
             connection.execute(sql("upkeep/set_retained_from"), key)
             connection.execute(sql("upkeep/forget_layouts"), key)
@@ -334,17 +335,12 @@ class Upkeep:
         """
         reached, needless, in_reach, place = self._reached(table)
         before = self._before_quarantine(table, place)
-        same, stored = SameFile(), dict[str, StoredFile]()
+        same = SameFile()
         folders, of_cuts = self._folders(table, same, place)
         keys = {folder: same.folder(folder) for folder in folders}
-        beside, fresh = set[str](), set[str]()
-        for folder, found in ((one, file) for one in (*folders, *of_cuts) for file in self.files.listed(one)):
-            file = StoredFile(path=found.path, bytes=found.bytes, modified=found.modified or datetime.now(UTC))
-            stored[key := same.key(file.path)] = file
-            if folder not in keys:
-                fresh.add(key)
-            elif not any(is_of_view(file.path, one) for one in (normal(folder), keys[folder])):
-                beside.add(key)
+        stored, beside = self._listed(keys, same)
+        cuts, _ = self._listed(dict.fromkeys(one for one in of_cuts if one not in keys), same)
+        stored, fresh = {**stored, **cuts}, set(cuts)
         live = same.keys(reached)
         kept = {*live, *same.keys(before)}
         if of_cuts:
@@ -361,7 +357,10 @@ class Upkeep:
         loose = tuple(
             file
             for key, file in stored.items()
-            if (own := owner_path(key)) not in kept and key not in beside and (key in fresh or _is_own(own, ours))
+            if key not in kept
+            and (own := owner_path(key)) not in kept
+            and key not in beside
+            and (key in fresh or _is_own(own, ours))
         )
         try:
             check_listed(table.name, live, stored, folders=[*keys.values()], loose=[f.path for f in loose])
@@ -369,6 +368,25 @@ class Upkeep:
             self._find_unlisted(table, error)
         gone = tuple(path for path in needless if same.key(path) not in stored)
         return _Seen(same=same, stored=stored, loose=loose, gone=gone, in_reach=in_reach, fresh=frozenset(fresh))
+
+    def _listed(self, folders: Mapping[str, str | None], same: SameFile) -> tuple[dict[str, StoredFile], set[str]]:
+        """The files below *folders*, by their keys; the keys of those that are beside the view of their folder.
+
+        Folders are by the spelling of their view, with their keys; None: all that lies below is of one.
+        """
+        stored, beside = dict[str, StoredFile](), set[str]()
+        for folder, key_of in folders.items():
+            views = (normal(folder), key_of) if key_of is not None else ()
+            of_view: dict[str, bool] = {}  # by the folder that a file is directly in
+            for found in self.files.listed(folder):
+                key = same.key(found.path)
+                modified = found.modified or datetime.now(UTC)
+                stored[key] = StoredFile(path=found.path, bytes=found.bytes, modified=modified)
+                if (directly := found.path.rpartition("/")[0]) not in of_view:
+                    of_view[directly] = not views or any(is_of_view(found.path, view) for view in views)
+                if not of_view[directly]:
+                    beside.add(key)
+        return stored, beside
 
     def _find_unlisted(self, table: TableRow, unlisted: LiveFilesUnlisted) -> None:
         """Go on where all are there: some stores list a new file a minute late, and a listing only lacks, so that what
@@ -394,7 +412,7 @@ class Upkeep:
         for name, identifier in _identifiers(table).items():
             current = place.pointers[name]
             versions = self.reach.firsts_of(table, self.catalog.lists(identifier, current))
-            in_view = in_reach.and_these(versions.values())  # they have what these snapshots have
+            in_view = in_reach.and_shown(versions.values())
             reached |= {current, *self.catalog.reached(identifier, current=current, known=versions)}
             for path, is_reached in self.reach.paths(table, name, in_view):
                 if is_reached:

@@ -69,7 +69,7 @@ class Newest:
 
     def follow(self, version: int, main: Main) -> None:
         """Go on to *version*, whose metadata file is another one. Manifests without files must be known."""
-        alone = {path: kind for path, kind in main.paths() if kind in ("metadata", "list")}
+        alone: dict[str, Kind] = {path: kind for path, kind in main.paths() if kind in ("metadata", "list")}
         self._begin(version, (one for one in alone.items() if one[0] not in self.alone))
         self._end(version, [path for path in self.alone if path not in alone])
         for path, files in main.manifests.items():

@@ -47,11 +47,14 @@ WHERE table_id = %(table_id)s AND kind = 'list' AND path = ANY(%(paths)s) GROUP 
 
 -- name: paths
 SELECT path, last IS NULL OR last >= %(retained_from)s
-       OR EXISTS (SELECT FROM unnest(%(versions)s::bigint[]) AS n (version) WHERE n.version BETWEEN first AND last) AS is_reached
+       OR EXISTS (SELECT FROM unnest(%(versions)s::bigint[]) AS n (version) WHERE n.version BETWEEN first AND last)
+       OR kind <> 'metadata'
+          AND EXISTS (SELECT FROM unnest(%(shown)s::bigint[]) AS n (version) WHERE n.version BETWEEN first AND last) AS is_reached
 FROM harness.reach WHERE table_id = %(table_id)s AND view = %(view)s
 
 -- name: forget
 -- Files that are gone, and that no version in reach has.
 DELETE FROM harness.reach
 WHERE table_id = %(table_id)s AND path = ANY(%(paths)s) AND last < %(retained_from)s
-  AND NOT EXISTS (SELECT FROM unnest(%(versions)s::bigint[]) AS n (version) WHERE n.version BETWEEN first AND last)
+  AND NOT EXISTS (
+    SELECT FROM unnest(%(versions)s::bigint[] || %(shown)s::bigint[]) AS n (version) WHERE n.version BETWEEN first AND last)

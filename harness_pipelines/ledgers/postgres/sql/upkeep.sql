@@ -67,8 +67,9 @@ SELECT least((
 SELECT move_id, attempt, state FROM harness.moves WHERE move_id = ANY(%(move_ids)s)
 
 -- name: set_trim_floor
-UPDATE harness.lake_positions SET trim_floor = greatest(trim_floor, least(%(floor)s, stream_hi))
-WHERE table_id = %(table_id)s AND partition = %(partition)s
+UPDATE harness.lake_positions p SET trim_floor = greatest(p.trim_floor, least(f.floor, p.stream_hi))
+FROM unnest(%(partitions)s::integer[], %(floors)s::bigint[]) AS f (partition, floor)
+WHERE p.table_id = %(table_id)s AND p.partition = f.partition
 
 -- name: set_retained_from
 UPDATE harness.tables SET retained_from = greatest(retained_from, %(retained_from)s) WHERE table_id = %(table_id)s

@@ -9,7 +9,7 @@ CREATE TABLE harness.reach (
     first    bigint NOT NULL, -- the first version that has it
     last     bigint CHECK (last >= first), -- NULL: the newest version that was read has it
     files    jsonb, -- of a manifest that the newest version that was read has: what it names
-    PRIMARY KEY (table_id, view, path, first),
+    PRIMARY KEY (table_id, path, view, first),
     CHECK (files IS NULL OR kind = 'manifest' AND last IS NULL)
 );
 CREATE INDEX reach_newest ON harness.reach (table_id) WHERE last IS NULL AND kind <> 'file';
