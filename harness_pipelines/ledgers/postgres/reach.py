@@ -28,6 +28,7 @@ class InReach:
 
     retained_from: int  #: all from this one on
     pinned: frozenset[int]  #: and these
+    mirrored: frozenset[str] | None = None  #: files that foreign catalogs name; None: there are no such catalogs
     shown: frozenset[int] = frozenset()  #: and these, but for their metadata files: the catalog's has their snapshots
 
     def and_these(self, versions: Iterable[int]) -> InReach:
@@ -58,13 +59,15 @@ class KeptReach:
         retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
         read = [version_leased(row) for row in self._database.rows("upkeep/leased_versions", key)]
         numbers = {r["base_version"] for r in self._database.rows("upkeep/open_bases", key)}
-        numbers |= {version for mirror in self._database.rows("mirrors/kept", key) for version in mirror["holds"]}
+        mirrors = self._database.rows("mirrors/kept", key)
+        numbers |= {version for mirror in mirrors for version in mirror["holds"]}
         with self._database.session() as connection:
             named = [*versions_named(connection, table.table_id), *read]
             known = self._known.setdefault(table.table_id, KnownVersions(table_id=table.table_id))
             numbers |= {v.version for v in read}
             pinned = older_needed(connection, known, retained_from=retained_from, numbers=numbers, named=named)
-        return InReach(retained_from=retained_from, pinned=frozenset(pinned))
+        named_there = None if not mirrors else frozenset(path for mirror in mirrors for path in mirror["files"])
+        return InReach(retained_from=retained_from, pinned=frozenset(pinned), mirrored=named_there)
 
     def catch_up(self, table: TableRow, wanted: InReach) -> None:
         """Read the versions in reach that were not read yet; what was read is kept where a later one cannot be read.

@@ -349,11 +349,11 @@ class Upkeep:
             named = self.database.streamed("cuts/reached_files", {"table_id": table.table_id})
             kept |= {key for row in named if (key := same.key(str(row["path"]))) in fresh}
         ours: Container[str] | None = None
-        if mirrors := self._mirrors(table):
+        if in_reach.mirrored is not None:
             published = self.database.rows("mirrors/published_files", {"table_id": table.table_id})
             ours = same.keys(row["path"] for row in published)
             # What a server names it may remove itself, so that it is gone is no damage.
-            kept |= same.keys(path for mirror in mirrors for path in mirror["files"]).keys()
+            kept |= same.keys(in_reach.mirrored).keys()
         loose = tuple(
             file
             for key, file in stored.items()
@@ -409,11 +409,13 @@ class Upkeep:
             in_reach = in_reach.and_these(row["version"] for row in cuts)
         self.reach.catch_up(table, in_reach)
         reached, needless = set[str](), list[str]()
-        for name, identifier in _identifiers(table).items():
+        views = _identifiers(table)
+        lists = {name: self.catalog.lists(views[name], place.pointers[name]) for name in views}
+        known = self.reach.firsts_of(table, [path for found in lists.values() for path in found])
+        for name, identifier in views.items():
             current = place.pointers[name]
-            versions = self.reach.firsts_of(table, self.catalog.lists(identifier, current))
-            in_view = in_reach.and_shown(versions.values())
-            reached |= {current, *self.catalog.reached(identifier, current=current, known=versions)}
+            in_view = in_reach.and_shown(known[path] for path in lists[name] if path in known)
+            reached |= {current, *self.catalog.reached(identifier, current=current, known=known)}
             for path, is_reached in self.reach.paths(table, name, in_view):
                 if is_reached:
                     reached.add(path)
@@ -423,10 +425,6 @@ class Upkeep:
             identifier = (table.spec.namespace, table.quarantine)
             reached |= {quarantine, *self.catalog.reached(identifier, current=quarantine)}
         return reached, needless, in_reach, place
-
-    def _mirrors(self, table: TableRow) -> Sequence[Mapping[str, Any]]:
-        """Versions that foreign catalogs may show, and files that they name, each."""
-        return self.database.rows("mirrors/kept", {"table_id": table.table_id})
 
     def _before_quarantine(self, table: TableRow, place: _Place) -> set[str]:
         """Metadata files of the quarantine that were published before: a backup of Postgres names one of them."""

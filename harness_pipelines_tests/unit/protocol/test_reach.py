@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.lake.reach import Main, Newest, Span, is_reached
+from harness_pipelines.protocol.lake.reach import Kind, Main, Newest, Span, is_reached
 
 
 @dataclass(slots=True)
@@ -23,9 +23,11 @@ class Ledger:
     def newest(self) -> Newest:
         """What is read back of them."""
         going = [span for span in self.spans if span.last is None]
-        alone = {span.path: span.kind for span in going if span.kind in ("metadata", "list")}
+        alone: dict[str, Kind] = {span.path: span.kind for span in going if span.kind in ("metadata", "list")}
         through = max((span.first for span in going if span.kind == "metadata"), default=-1)
-        manifests = {span.path: FILES[span.path] for span in going if span.kind == "manifest"}
+        manifests: dict[str, Collection[str]] = {
+            span.path: FILES[span.path] for span in going if span.kind == "manifest"
+        }
         return Newest(through=through, alone=alone, manifests=manifests)
 
     def write(self, newest: Newest) -> None:
