@@ -16,6 +16,7 @@ from harness_pipelines.protocol.changes.reverts import reverted
 from harness_pipelines.protocol.chunk_plan import chunk_plan
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.cuts import snapshot_id
+from harness_pipelines.protocol.lake import reach
 from harness_pipelines.protocol.reading import reads
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import EFFECTS, Effect
@@ -145,6 +146,20 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         "reached_versions",
         lambda known, *, snapshots, **more: versions.reached_versions(known, **more),
         mutants.SNAPSHOTS,
+        "S10",
+    ),
+    "is_reached forgets what is pinned": (
+        files,
+        "is_reached",
+        lambda first, last, *, retained_from, pinned: last is None or last >= retained_from,
+        mutants.FILES,
+        "S10",
+    ),
+    "is_reached leaves out the last version of a span": (
+        files,
+        "is_reached",
+        lambda first, last, **more: reach.is_reached(first, last if last is None else last - 1, **more),
+        mutants.FILES,
         "S10",
     ),
     "trim_floor forgets versions that nothing answers for": (
