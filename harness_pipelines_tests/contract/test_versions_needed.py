@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import sql
 from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, older_needed, pin_of
 from harness_pipelines.ports import rows
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version, kept_versions, reached_versions, unanswered
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
@@ -85,3 +86,21 @@ def test_what_is_kept_is_found_where_it_begins(real: RealRig, first: int, minute
 
     kept = kept_versions(every[max(first - 1, 0) :], retention=timedelta(minutes=minutes), now=NOW)
     assert found[0]["version"] == kept[0].version
+
+
+def test_a_run_reads_no_version_that_an_earlier_run_has_read(real: RealRig, monkeypatch: pytest.MonkeyPatch):
+    """However many are retained: so the trim lock is held as short with thousands as with a few."""
+    every = history(real, 5)
+    table = real.again(real.made[-1])
+    claim = real.claim(table, Stage.EXPIRE)
+    decided = real.upkeep.trim(table, claim, dry_run=True)
+    read, given = list[int](), rows.version
+
+    def counting(row: rows.Row) -> Version:
+        read.append(row["version"])
+        return given(row)
+
+    monkeypatch.setattr(rows, "version", counting)
+
+    assert real.upkeep.trim(table, claim, dry_run=True) == decided
+    assert read == [every[-1].version]  # of the versions that were the head lately
