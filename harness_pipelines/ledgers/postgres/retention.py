@@ -125,8 +125,7 @@ class Upkeep:
             for segment in decision.retire:
                 connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
                 connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
-            if decision.overlays:
-                connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
+            connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
             key = {"table_id": table.table_id, "retained_from": decision.retained_from}
             connection.execute(sql("upkeep/set_retained_from"), key)
             connection.execute(sql("upkeep/forget_layouts"), key)
