@@ -143,6 +143,12 @@ _EXPIRE = (
         "moves them again: Postgres has rolled back and has the bytes; the files are orphans",
     ),
     ("quarantine_moved", "the bytes are only in the lake, the worker does not know", "finds them moved"),
+    (
+        "in_reach",
+        "what new versions reach was read and is written, the COMMIT was not sent",
+        "reads these versions again: Postgres has rolled it back",
+    ),
+    ("after_reach", "what new versions reach is kept, no file was listed", "continues with the next versions"),
     ("before_condemn", "dead branches are gone, their files are not condemned", "condemns files that nothing reaches"),
     BEFORE_RELEASE,
 )

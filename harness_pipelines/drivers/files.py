@@ -78,11 +78,11 @@ def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[ListedFile]
             raise absent(folder)
         return
     system, root = opened(base)
-    root = root.rstrip("/")
+    root, base = root.rstrip("/"), base.rstrip("/")  # below a normal form what the system lists is in it too
     for entry in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=allow_not_found)):
         if entry.type is FileType.File:
             below = entry.path[len(root) + 1 :]
-            yield ListedFile(path=normal(f"{base}/{below}"), bytes=entry.size, modified=entry.mtime)
+            yield ListedFile(path=f"{base}/{below}", bytes=entry.size, modified=entry.mtime)
 
 
 def directly_in(folder: str) -> Folder:
@@ -129,6 +129,9 @@ def size_of(location: str) -> int | None:
     return info.size if info.type is FileType.File else None
 
 
+_STEPS = ("", ".", "..")  #: what may follow a `/` and names no file
+
+
 class SameFile:
     """Which paths are one file: the normal form, and on this machine what links in its folder lead to.
 
@@ -137,14 +140,21 @@ class SameFile:
 
     def __init__(self) -> None:
         self._folders: dict[str, str] = {}
+        self._spelled: dict[str, str] = {}  #: the keys of folders, by each spelling that files had
 
     def key(self, location: str) -> str:
         """The same of all spellings of one file."""
+        spelled, _, name = location.rpartition("/")
+        if (folder := self._spelled.get(spelled)) is not None and name not in _STEPS:
+            return f"{folder}/{name}"
         path = local_path(location)
         if path is None:
             return normal(location)
         folder, _, name = path.rpartition("/")
-        return normal(f"{self.folder(f'file://{folder}')}/{name}")
+        key = normal(f"{self.folder(f'file://{folder}')}/{name}")
+        if spelled and name not in _STEPS and key.endswith(f"/{name}"):
+            self._spelled[spelled] = key[: -len(name) - 1]
+        return key
 
     def folder(self, location: str) -> str:
         """The same of all spellings of one folder."""

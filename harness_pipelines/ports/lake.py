@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +23,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.mirrors import KnownSnapshot, Seen
+from harness_pipelines.protocol.lake.reach import Main
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.catalogs import CatalogSpec
@@ -253,8 +254,19 @@ class ViewMetadata(Protocol):
         """Of the catalog."""
         ...
 
-    def reached(self, identifier: tuple[str, str], *, current: str, heads: Iterable[str] = ()) -> set[str]:
-        """Every file that some metadata files name: *current* by any of its snapshots, *heads* by main.
+    def reached(self, identifier: tuple[str, str], *, current: str, known: Container[str] = ()) -> set[str]:
+        """Every file that *current* names by any of its snapshots, but for those whose manifest list is *known*.
+
+        Raises: ManifestDamaged, OSError too.
+        """
+        ...
+
+    def lists(self, identifier: tuple[str, str], metadata: str) -> list[str]:
+        """The manifest lists of all snapshots that *metadata* names."""
+        ...
+
+    def main(self, identifier: tuple[str, str], metadata: str, *, known: Container[str] = ()) -> Main:
+        """What main of *metadata* reaches; the manifests that are *known* without their files.
 
         Raises: ManifestDamaged, OSError too.
         """

@@ -216,6 +216,9 @@ class QuarantineInLake:
     offsets: Mapping[int, bytes] = field(default_factory=dict)  #: by partition, in order, big-endian longs
 
 
+Spans = Sequence[tuple[int, int | None]]  #: first and last versions that reach a file; None: it goes on
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
     """All ledger rows of one table."""
@@ -263,6 +266,7 @@ class Books:
     buffered_bytes: int = 0  #: of its segments, where a server served it
     checkpoints: Sequence[CheckpointRow] = ()
     folded: FoldRow = field(default_factory=FoldRow)
+    reach: Mapping[ViewName, Mapping[str, Spans]] = field(default_factory=dict)  #: by view and path
 
     @property
     def retained(self) -> list[VersionRow]:

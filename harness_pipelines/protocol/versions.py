@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from heapq import heappop, heappush
 from typing import Literal
 
 from harness_pipelines.errors import HarnessError
@@ -175,29 +176,59 @@ def answering_version(old: Version, later: Iterable[Version]) -> Version | None:
     return next((v for v in candidates if covers(v.stream_hi, wanted)), None)
 
 
+def unanswered(asked: Iterable[Version], among: Iterable[Version]) -> list[Version]:
+    """Those of *asked* that none of *among* answers for (`answering_version`), in one walk over both.
+
+    Each waits at one partition of which the stream view has too little, so a version that has no more of it need not be
+    compared. Where the stream view only grows, a version waits at each partition once at most.
+    """
+    olds = sorted(asked, key=lambda v: v.version)
+    waits: dict[tuple[int, int], list[tuple[int, int]]] = {}  # by partition: how far it must come, and for which
+    left = set[int]()
+
+    def wait(place: int, high: Vector) -> None:
+        old = olds[place]
+        short = next((p for p, wanted in old.buffer_hi.items() if high.get(p, -1) < wanted), None)
+        if short is None:
+            left.discard(place)
+            return
+        left.add(place)
+        heappush(waits.setdefault((old.narrowed, short), []), (old.buffer_hi[short], place))
+
+    following = 0
+    for version in sorted(among, key=lambda v: v.version):
+        while following < len(olds) and olds[following].version < version.version:
+            wait(following, olds[following].stream_hi)
+            following += 1
+        high = version.stream_hi
+        for partition, reached in high.items():
+            waiting = waits.get((version.narrowed, partition), [])
+            while waiting and waiting[0][0] <= reached:
+                wait(heappop(waiting)[1], high)
+    for place in range(following, len(olds)):
+        wait(place, olds[place].stream_hi)
+    return [olds[place] for place in sorted(left)]
+
+
 def trim_floor(
     versions: Sequence[Version],
     leased: Sequence[Version],
     *,
-    retained: Sequence[Version],
+    waiting: Sequence[Version],
     grace: timedelta,
     now: datetime,
-    answers: Sequence[Version] | None = None,
 ) -> dict[int, int]:
     """Below this vector no reader, lease or revert needs the buffer.
 
-    *versions* are all known versions, oldest first; *leased* those that live leases name; *retained* those
-    that can be read as old versions. The floor is the lowest stream position of the versions that were the head
-    within *grace* (so that a revert to one of them finds its rows; a revert also lets the head itself be lower than
-    older versions), lowered to every lease's position and to every retained version that the stream view does not
-    answer for yet, among them those that snapshots pin. *answers* are the versions among which the one that answers is
-    looked for, where they are not the *versions*.
+    *versions* are all known versions, oldest first, or all from one on that was the head *grace* ago; *leased* those
+    that live leases name; *waiting* those that can be read as old versions, among them those that snapshots pin, and
+    that the stream view does not answer for yet (`unanswered`). The floor is the lowest stream position of the versions
+    that were the head within *grace* (so that a revert to one of them finds its rows; a revert also lets the head
+    itself be lower than older versions), lowered to the position of every lease and of every version that waits.
     """
     settled = [i for i, v in enumerate(versions) if v.committed_at <= now - grace]
     if not settled:
         return {p: b.start for v in versions[:1] for p, b in v.bounds.items()}
-    among = versions if answers is None else answers
-    waiting = [v for v in retained if answering_version(v, among) is None]
     # A version that does not know a partition yet was read with that partition's rows from the buffer.
     starts = {p: b.start for v in versions for p, b in v.bounds.items()}
     return lowest([starts | v.stream_hi for v in (*versions[settled[-1] :], *leased, *waiting)])
@@ -225,5 +256,8 @@ def reached_versions(
     """
     named = [v for v in versions if v.version >= retained_from or v.version in leased or v.version in bases]
     named += snapshots
-    numbers = {w.version for v in named for w in (v, answering_version(v, versions)) if w is not None}
+    numbers = {v.version for v in named}
+    # What answers for a version is later than it, so of one that can be read it can be read too.
+    asked = [v for v in named if v.version < retained_from]
+    numbers |= {w.version for v in asked if (w := answering_version(v, versions)) is not None}
     return [v for v in versions if v.version in numbers]

@@ -10,9 +10,10 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import sql
-from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
+from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, older_needed, pin_of
 from harness_pipelines.ports import rows
-from harness_pipelines.protocol.versions import Version, reached_versions, trim_floor
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.versions import Version, kept_versions, reached_versions, unanswered
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
 VERSIONS, RETAINED_FROM = 3_000, 2_950
@@ -47,6 +48,7 @@ def history(real: RealRig, seed: int) -> list[Version]:
 def test_a_decision_by_what_is_needed_is_that_by_all(real: RealRig, seed: int):
     every, rng = history(real, seed), random.Random(seed)
     table_id, recent = every[0].table_id, [v for v in every if v.version >= RETAINED_FROM]
+    known = KnownVersions(table_id=table_id)
     for _ in range(20):
         leased, bases = ({rng.randrange(1, VERSIONS) for _ in range(rng.randrange(3))} for _ in range(2))
         named = []
@@ -55,18 +57,50 @@ def test_a_decision_by_what_is_needed_is_that_by_all(real: RealRig, seed: int):
             cut = replace(at, buffer_hi=rng.randrange(at.stream_hi, at.buffer_hi + 40))
             named.append(replace(old, bounds={0: cut}))
         with real.database.session() as connection:
-            known = versions_needed(
-                connection, table_id, retained_from=RETAINED_FROM, numbers=leased | bases, named=named
-            )
-        assert len(known) <= len(recent) + 2 * (len(leased) + len(bases) + len(named))
-        reached = [
-            reached_versions(some, retained_from=RETAINED_FROM, leased=leased, bases=bases, snapshots=named)
-            for some in (every, known)
-        ]
-        assert reached[0] == reached[1]
-        held = [v for v in every if v.version in leased]
-        floors = [
-            trim_floor(some, held, retained=[*recent, *named], grace=timedelta(minutes=10), now=NOW, answers=answers)
-            for some, answers in ((every, None), (recent, known))
-        ]
-        assert floors[0] == floors[1]
+            known.catch_up(connection, retained_from=RETAINED_FROM)
+            needed = older_needed(connection, known, retained_from=RETAINED_FROM, numbers=leased | bases, named=named)
+            answers = known.answers(connection, named)
+        assert len(needed) <= 2 * (len(leased) + len(bases) + len(named))
+        reached = reached_versions(every, retained_from=RETAINED_FROM, leased=leased, bases=bases, snapshots=named)
+        assert {v.version for v in reached if v.version < RETAINED_FROM} == needed
+        waiting = [*known.waiting, *(v for v in named if answers[pin_of(v)] is None)]
+        assert {pin_of(v) for v in waiting} == {pin_of(v) for v in unanswered([*recent, *named], every)}
+
+
+def test_versions_are_read_once(real: RealRig):
+    every = history(real, 3)
+    known = KnownVersions(table_id=every[0].table_id)
+    with real.database.session() as connection:
+        assert len(known.catch_up(connection, retained_from=RETAINED_FROM)) == VERSIONS - RETAINED_FROM + 1
+        assert known.catch_up(connection, retained_from=RETAINED_FROM + 10) == []
+    assert [v for v in known.waiting if v.version < RETAINED_FROM + 10] == []
+
+
+@pytest.mark.parametrize("first", [0, 1, 2_950, VERSIONS])
+@pytest.mark.parametrize("minutes", [0, 1, 5, 40, 10_000])
+def test_what_is_kept_is_found_where_it_begins(real: RealRig, first: int, minutes: int):
+    every = history(real, 4)
+    key = {"table_id": every[0].table_id, "first": first, "now": NOW, "retention": timedelta(minutes=minutes)}
+
+    found = real.database.rows("upkeep/kept_from", key)
+
+    kept = kept_versions(every[max(first - 1, 0) :], retention=timedelta(minutes=minutes), now=NOW)
+    assert found[0]["version"] == kept[0].version
+
+
+def test_a_run_reads_no_version_that_an_earlier_run_has_read(real: RealRig, monkeypatch: pytest.MonkeyPatch):
+    """However many are retained: so the trim lock is held as short with thousands as with a few."""
+    every = history(real, 5)
+    table = real.again(real.made[-1])
+    claim = real.claim(table, Stage.EXPIRE)
+    decided = real.upkeep.trim(table, claim, dry_run=True)
+    read, given = list[int](), rows.version
+
+    def counting(row: rows.Row) -> Version:
+        read.append(row["version"])
+        return given(row)
+
+    monkeypatch.setattr(rows, "version", counting)
+
+    assert real.upkeep.trim(table, claim, dry_run=True) == decided
+    assert read == [every[-1].version]  # of the versions that were the head lately

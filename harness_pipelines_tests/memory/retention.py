@@ -10,7 +10,7 @@ from harness_pipelines.ports.upkeep import TrimDecision
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.segments import may_drop, retirable
-from harness_pipelines.protocol.versions import kept_versions, trim_floor
+from harness_pipelines.protocol.versions import kept_versions, trim_floor, unanswered
 from harness_pipelines_tests.memory.state import Books, MemoryState
 
 ORPHANED_FOR = timedelta(hours=1)  #: an open move that nobody could have worked on for so long is closed
@@ -60,7 +60,8 @@ def _decide(books: Books, table: TableRow, *, now: datetime) -> TrimDecision:
     leased = [v for v in books.versions[table.table_id] if v.version in held]
     kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
     starts = {p: at.start for p, at in books.lake_of(table.table_id).items()}
-    floor = starts | trim_floor(versions, leased, retained=kept, grace=timedelta(seconds=retention.grace), now=now)
+    waiting, grace = unanswered(kept, versions), timedelta(seconds=retention.grace)
+    floor = starts | trim_floor(versions, leased, waiting=waiting, grace=grace, now=now)
     return TrimDecision(
         floor=floor,
         retire=tuple(retirable(books.segments_of(table.table_id), floor)),

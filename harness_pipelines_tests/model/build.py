@@ -25,6 +25,7 @@ from harness_pipelines.protocol.versions import (
     check_base,
     kept_versions,
     trim_floor,
+    unanswered,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -242,7 +243,8 @@ def floor(
     known = versions(rows, settled, aged, first)
     every = versions(rows, settled, aged)
     kept = [*kept_versions(known, retention=RETENTION, now=NOW), *pinned(rows, named)]
-    found = trim_floor(known, [every[v - 1] for v in leased], retained=kept, grace=GRACE, now=NOW)
+    waiting = unanswered(kept, known)
+    found = trim_floor(known, [every[v - 1] for v in leased], waiting=waiting, grace=GRACE, now=NOW)
     return tuple(found[p] for p in range(len(rows[0].stream_hi)))
 
 

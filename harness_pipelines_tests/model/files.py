@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+from harness_pipelines.protocol.lake.reach import Main, Newest, Span, is_reached
 from harness_pipelines.protocol.reading.reads import Cut, cut_of_version
 from harness_pipelines.protocol.segments import HasMaxHi
 from harness_pipelines.protocol.versions import reached_versions
@@ -63,10 +64,21 @@ class State(NamedTuple):
 
 
 @cache
+def _spans(rows: tuple[Published, ...]) -> tuple[Span, ...]:
+    """What the versions reach, kept by difference. Each data file has a manifest for itself."""
+    newest = Newest()
+    for version, row in enumerate(rows, start=1):
+        manifests = {f"of {name}": (str(name),) for name in row.files}
+        newest.follow(version, Main(metadata=str(-version), manifest_list=None, manifests=manifests))
+    return tuple(span for span in newest.spans() if span.kind != "manifest")
+
+
+@cache
 def _reached(rows: tuple[Published, ...], retained_from: int, leased: Names, bases: Names) -> Names:
     found = reached_versions(build.versions(rows), retained_from=retained_from, leased=leased, bases=bases)
-    names = {n for v in found for n in (-v.version, *rows[v.version - 1].files)}
-    return tuple(sorted(names))
+    pinned = [v.version for v in found if v.version < retained_from]
+    spans = [s for s in _spans(rows) if is_reached(s.first, s.last, retained_from=retained_from, pinned=pinned)]
+    return tuple(sorted({int(span.path) for span in spans}))
 
 
 @cache

@@ -16,6 +16,7 @@ from harness_pipelines.protocol.changes.reverts import reverted
 from harness_pipelines.protocol.chunk_plan import chunk_plan
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.cuts import snapshot_id
+from harness_pipelines.protocol.lake import reach
 from harness_pipelines.protocol.reading import reads
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import EFFECTS, Effect
@@ -52,7 +53,7 @@ def skipping(lag: Any, *, offsets_max: int) -> Any:
     return {r.partition: r.low + 1 for r in behind}, {r.partition: r.high + 1 for r in behind}
 
 
-def floor_of_settled(versions: Any, leased: Any, *, retained: Any, grace: Any, now: Any) -> Any:
+def floor_of_settled(versions: Any, leased: Any, *, waiting: Any, grace: Any, now: Any) -> Any:
     """The trim floor without the versions within the grace: a revert among them is forgotten."""
     settled = [v for v in versions if v.committed_at <= now - grace]
     return lowest(v.stream_hi for v in (*(settled[-1:] or versions[:1]), *leased))
@@ -147,10 +148,24 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         mutants.SNAPSHOTS,
         "S10",
     ),
+    "is_reached forgets what is pinned": (
+        files,
+        "is_reached",
+        lambda first, last, *, retained_from, pinned: last is None or last >= retained_from,
+        mutants.FILES,
+        "S10",
+    ),
+    "is_reached leaves out the last version of a span": (
+        files,
+        "is_reached",
+        lambda first, last, **more: reach.is_reached(first, last if last is None else last - 1, **more),
+        mutants.FILES,
+        "S10",
+    ),
     "trim_floor forgets versions that nothing answers for": (
         build,
-        "trim_floor",
-        lambda known, leased, *, retained, **more: versions.trim_floor(known, leased, retained=known[-1:], **more),
+        "unanswered",
+        lambda _, known: versions.unanswered(known[-1:], known),
         mutants.SNAPSHOTS_TRIM,
         "S10",
     ),

@@ -9,11 +9,10 @@ import numpy as np
 from harness_pipelines.audit.fsck.rule import Look, Objection, rule
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ports.table_state import MoveRow, kept_from, protocol_versions
-from harness_pipelines.protocol.bounds import covers
 from harness_pipelines.protocol.segments import may_hold, may_retire
 from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.protocol.topics import place
-from harness_pipelines.protocol.versions import answering_version
+from harness_pipelines.protocol.versions import unanswered
 
 
 @rule("S1", "no coordinate is in the buffer twice, or in the buffer and in quarantine")
@@ -201,13 +200,8 @@ def floor_leaves_reads(look: Look) -> Iterator[Objection]:
     retained = {v.version for v in look.books.retained}
     # What reconcile took over raised the floor for reverts: it says nothing of what older versions read.
     since = max(look.taken_over, default=0)
-    for version in (*(v for v in versions if v.version in retained), *look.books.snapshots):
-        if version.version < since:
-            continue
-        if covers(versions[-1].stream_hi, version.buffer_hi):
-            continue  # (mostly: asking each version which one answers for it would take the square of their number)
-        if answering_version(version, versions) is not None:
-            continue
+    asked = [v for v in (*(v for v in versions if v.version in retained), *look.books.snapshots) if v.version >= since]
+    for version in unanswered(asked, versions):
         for partition, low in version.stream_hi.items():
             if floor.get(partition, -1) > low:
                 yield Objection(

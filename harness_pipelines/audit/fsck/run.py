@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.fsck import batch_view, buffer, cuts, lake, ledger, mirrors, overlays
+from harness_pipelines.audit.fsck import batch_view, buffer, cuts, lake, ledger, mirrors, overlays, reach
 from harness_pipelines.audit.fsck.rule import RULES, CutFilesSeen, LogSeen, Look, MirrorSeen, Objection, Rule
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
@@ -55,6 +55,7 @@ __all__ = [
     "ledger",
     "mirrors",
     "overlays",
+    "reach",
 ]
 Progress = Callable[[str, int, int], None]  #: table, files read, known number of files to read
 #: Kafka does not say; anything else that it raises is about the topic.

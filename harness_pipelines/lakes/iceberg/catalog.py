@@ -6,7 +6,7 @@ in ``unit/lakes/test_catalog.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.exceptions import ValidationError
@@ -26,6 +26,7 @@ from harness_pipelines.lakes.iceberg.private.catalogs import Staging
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of, metadata_of
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
+from harness_pipelines.protocol.lake.reach import Main
 
 #: Iceberg's JSON form of the coordinate columns; PyIceberg gives every new table other ids.
 COORDINATE_FIELDS: tuple[Mapping[str, Any], ...] = (
@@ -82,23 +83,37 @@ class StagingCatalog(Staging):
             catalog=self,
         )
 
-    def reached(self, identifier: tuple[str, str], *, current: str, heads: Iterable[str] = ()) -> set[str]:
-        """Every file that some metadata files name: *current* by any of its snapshots, *heads* by main.
+    def reached(self, identifier: tuple[str, str], *, current: str, known: Container[str] = ()) -> set[str]:
+        """Every file that a metadata file names by any of its snapshots, but for those whose manifest list is *known*.
 
         Each manifest list and manifest is read once. Raises: MetadataMissing, ManifestDamaged, OSError.
         """
-        views = [(self.at(identifier, current), True), *((self.at(identifier, head), False) for head in heads)]
-        files: set[str] = set()
-        for view, has_all in views:
-            head = view.metadata.current_snapshot()
-            for snapshot in view.metadata.snapshots if has_all else [head] if head else []:
-                if snapshot.manifest_list in files:
-                    continue
-                files.add(snapshot.manifest_list)
-                for manifest in manifests_of(snapshot, view.io):
-                    if manifest.manifest_path not in files:
-                        files |= {manifest.manifest_path, *columns_of(manifest, view.io).paths()}
+        view, files = self.at(identifier, current), set[str]()
+        for snapshot in view.metadata.snapshots:
+            if snapshot.manifest_list in files or snapshot.manifest_list in known:
+                continue
+            files.add(snapshot.manifest_list)
+            for manifest in manifests_of(snapshot, view.io):
+                if manifest.manifest_path not in files:
+                    files |= {manifest.manifest_path, *columns_of(manifest, view.io).paths()}
         return files
+
+    def lists(self, identifier: tuple[str, str], metadata: str) -> list[str]:
+        """The manifest lists of all snapshots that *metadata* names. Raises: MetadataMissing."""
+        return [snapshot.manifest_list for snapshot in self.at(identifier, metadata).metadata.snapshots]
+
+    def main(self, identifier: tuple[str, str], metadata: str, *, known: Container[str] = ()) -> Main:
+        """What main of *metadata* reaches; no manifest that is *known* is opened.
+
+        Raises: MetadataMissing, ManifestDamaged, OSError.
+        """
+        view = self.at(identifier, metadata)
+        head = view.metadata.current_snapshot()
+        manifests = {
+            manifest.manifest_path: None if manifest.manifest_path in known else columns_of(manifest, view.io).paths()
+            for manifest in manifests_of(head, view.io)
+        }
+        return Main(metadata=metadata, manifest_list=None if head is None else head.manifest_list, manifests=manifests)
 
     def earlier(self, identifier: tuple[str, str], metadata: str) -> set[str]:
         """The metadata files that *metadata* follows, as far as it says. Raises: MetadataMissing."""

@@ -20,7 +20,8 @@ from harness_pipelines.drivers.postgres import Connection, Database, LedgerBusy,
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
-from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
+from harness_pipelines.ledgers.postgres.reach import InReach, KeptReach
+from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, pin_of
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import FilesKept
 from harness_pipelines.ports.files import FileStore
@@ -39,10 +40,10 @@ from harness_pipelines.protocol.lake.files import (
     is_of_view,
     shares,
 )
-from harness_pipelines.protocol.lake.overlays import needless
+from harness_pipelines.protocol.lake.overlays import needless, overlays_from_json
 from harness_pipelines.protocol.moves import dead_branches, move_of
 from harness_pipelines.protocol.segments import may_drop, retirable
-from harness_pipelines.protocol.versions import Version, ViewName, kept_versions, reached_versions, trim_floor
+from harness_pipelines.protocol.versions import Version, ViewName, trim_floor
 from harness_pipelines.spec.locations import folder_of, normal
 
 log = structlog.get_logger(__name__)
@@ -66,6 +67,8 @@ class _Seen:
     same: SameFile
     stored: Mapping[str, StoredFile]  #: all that there are, by their keys
     loose: tuple[StoredFile, ...]  #: those that nothing reaches
+    gone: tuple[str, ...]  #: that nothing reaches any more either, and that are not there
+    in_reach: InReach
     fresh: frozenset[str]  #: keys of those that servers wrote for cuts
 
     def of_cuts(self, file: StoredFile) -> bool:
@@ -94,6 +97,8 @@ class Upkeep:
         self.ownership = ownership
         self.files = files
         self._told = False  #: that the bucket keeps what is deleted
+        self.reach = KeptReach(database, catalog)
+        self._known: dict[int, KnownVersions] = {}  #: by table
 
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
         """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing.
@@ -101,50 +106,77 @@ class Upkeep:
         Layouts that no version in reach names go with it, and tables of recalled rows retire. What is retained is
         decided by the spec in force, whatever the holder of *claim* read: a longer retention holds from its `apply`.
         """
+        known, recent = self._read_versions(table)
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
             positions = connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id}).fetchall()
+            in_force = _in_force(connection, table)
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
             connection.execute(sql("upkeep/delete_ended"), {"table_id": table.table_id})
             starts = {row["partition"]: row["start"] for row in positions}
-            decision = self._decide(connection, _in_force(connection, table), starts)
+            recent += known.catch_up(connection, retained_from=table.retained_from)
+            decision = self._decide(connection, in_force, starts, known=known, recent=recent)
+            self._known[table.table_id] = known
             if dry_run:
                 connection.rollback()
                 return decision
-            for partition, floor in sorted(decision.floor.items()):
-                key = {"table_id": table.table_id, "partition": partition, "floor": floor}
-                connection.execute(sql("upkeep/set_trim_floor"), key)
+            floors = {"partitions": list(decision.floor), "floors": list(decision.floor.values())}
+            connection.execute(sql("upkeep/set_trim_floor"), {"table_id": table.table_id, **floors})
             for segment in decision.retire:
                 connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
                 connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
             connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
             key = {"table_id": table.table_id, "retained_from": decision.retained_from}
             connection.execute(sql("upkeep/set_retained_from"), key)
-            connection.execute(sql("upkeep/forget_layouts"), {"table_id": table.table_id})
+            connection.execute(sql("upkeep/forget_layouts"), key)
             connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
             check_held(connection, claim)
             faults.point("expire.in_transaction")
             return decision
 
-    def _decide(self, connection: Connection, table: TableRow, starts: Vector) -> TrimDecision:
+    def _read_versions(self, table: TableRow) -> tuple[KnownVersions, list[Version]]:
+        """What the decision needs of the versions, read before the locks; and those that were the head lately.
+
+        One caller has what is known of a table at a time: another one begins at its oldest retained version.
+        """
+        known = self._known.pop(table.table_id, None) or KnownVersions(table_id=table.table_id)
+        first, grace = table.retained_from, timedelta(seconds=table.spec.retention.grace)
+        with self.database.session() as connection:
+            known.catch_up(connection, retained_from=first)
+            known.answers(connection, versions_named(connection, table.table_id))
+            key = {"table_id": table.table_id, "first": first, "grace": grace}
+            found = [rows.version(row) for row in connection.execute(sql("upkeep/versions_settled"), key)]
+        return known, [v for v in found if v.version <= known.through]
+
+    def _decide(
+        self,
+        connection: Connection,
+        table: TableRow,
+        starts: Vector,
+        *,
+        known: KnownVersions,
+        recent: Sequence[Version],
+    ) -> TrimDecision:
+        """*recent* are the versions from one on that was the head a grace ago."""
         retention = table.spec.retention
         key = {"table_id": table.table_id}
         now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
         named = versions_named(connection, table.table_id)
-        first = table.retained_from
-        known = versions_needed(connection, table.table_id, retained_from=first, numbers=(), named=named)
-        versions = [v for v in known if v.version >= first]
+        answers = known.answers(connection, named)
         leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
-        kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
+        aged = {"now": now, "retention": timedelta(seconds=retention.versions), "first": table.retained_from}
+        kept_from: int = connection.execute(sql("upkeep/kept_from"), {**key, **aged}).fetchone()["version"]  # type: ignore[index]
+        waiting = [v for v in known.waiting if v.version >= kept_from]
+        waiting += [v for v in named if answers[pin_of(v)] is None]
         grace = timedelta(seconds=retention.grace)
         # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
-        floor = {**starts} | trim_floor(versions, leased, retained=[*kept, *named], grace=grace, now=now, answers=known)
+        floor = {**starts} | trim_floor(recent, leased, waiting=waiting, grace=grace, now=now)
         segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
         return TrimDecision(
             floor=floor,
             retire=tuple(retirable(segments, floor)),
-            retained_from=kept[0].version,
-            overlays=tuple(_needless(connection, table, [*kept, *leased, *named])),
+            retained_from=kept_from,
+            overlays=tuple(_needless(connection, table, kept_from, [*leased, *named])),
         )
 
     def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]:
@@ -194,6 +226,7 @@ class Upkeep:
                 connection.execute(sql("upkeep/pardon"), key)
                 if loose:
                     connection.execute(sql("upkeep/condemn"), {**key, "bytes": [f.bytes for f in loose]})
+            self.reach.forget(table, seen.in_reach, seen.gone)
         return loose
 
     def has_ripe(self, table: TableRow) -> bool:
@@ -299,19 +332,14 @@ class Upkeep:
 
         Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
         """
-        reached, place = self._reached(table)
+        reached, needless, in_reach, place = self._reached(table)
         before = self._before_quarantine(table, place)
-        same, stored = SameFile(), dict[str, StoredFile]()
+        same = SameFile()
         folders, of_cuts = self._folders(table, same, place)
         keys = {folder: same.folder(folder) for folder in folders}
-        beside, fresh = set[str](), set[str]()
-        for folder, found in ((one, file) for one in (*folders, *of_cuts) for file in self.files.listed(one)):
-            file = StoredFile(path=found.path, bytes=found.bytes, modified=found.modified or datetime.now(UTC))
-            stored[key := same.key(file.path)] = file
-            if folder not in keys:
-                fresh.add(key)
-            elif not any(is_of_view(file.path, one) for one in (normal(folder), keys[folder])):
-                beside.add(key)
+        stored, beside = self._listed(keys, same)
+        cuts, _ = self._listed(dict.fromkeys(one for one in of_cuts if one not in keys), same)
+        stored, fresh = {**stored, **cuts}, set(cuts)
         live = same.keys(reached)
         kept = {*live, *same.keys(before)}
         if of_cuts:
@@ -320,21 +348,44 @@ class Upkeep:
             named = self.database.streamed("cuts/reached_files", {"table_id": table.table_id})
             kept |= {key for row in named if (key := same.key(str(row["path"]))) in fresh}
         ours: Container[str] | None = None
-        if mirrors := self._mirrors(table):
+        if in_reach.mirrored is not None:
             published = self.database.rows("mirrors/published_files", {"table_id": table.table_id})
             ours = same.keys(row["path"] for row in published)
             # What a server names it may remove itself, so that it is gone is no damage.
-            kept |= same.keys(path for mirror in mirrors for path in mirror["files"]).keys()
+            kept |= same.keys(in_reach.mirrored).keys()
         loose = tuple(
             file
             for key, file in stored.items()
-            if (own := owner_path(key)) not in kept and key not in beside and (key in fresh or _is_own(own, ours))
+            if key not in kept
+            and (own := owner_path(key)) not in kept
+            and key not in beside
+            and (key in fresh or _is_own(own, ours))
         )
         try:
             check_listed(table.name, live, stored, folders=[*keys.values()], loose=[f.path for f in loose])
         except LiveFilesUnlisted as error:
             self._find_unlisted(table, error)
-        return _Seen(same=same, stored=stored, loose=loose, fresh=frozenset(fresh))
+        gone = tuple(path for path in needless if same.key(path) not in stored)
+        return _Seen(same=same, stored=stored, loose=loose, gone=gone, in_reach=in_reach, fresh=frozenset(fresh))
+
+    def _listed(self, folders: Mapping[str, str | None], same: SameFile) -> tuple[dict[str, StoredFile], set[str]]:
+        """The files below *folders*, by their keys; the keys of those that are beside the view of their folder.
+
+        Folders are by the spelling of their view, with their keys; None: all that lies below is of one.
+        """
+        stored, beside = dict[str, StoredFile](), set[str]()
+        for folder, key_of in folders.items():
+            views = (normal(folder), key_of) if key_of is not None else ()
+            of_view: dict[str, bool] = {}  # by the folder that a file is directly in
+            for found in self.files.listed(folder):
+                key = same.key(found.path)
+                modified = found.modified or datetime.now(UTC)
+                stored[key] = StoredFile(path=found.path, bytes=found.bytes, modified=modified)
+                if (directly := found.path.rpartition("/")[0]) not in of_view:
+                    of_view[directly] = not views or any(is_of_view(found.path, view) for view in views)
+                if not of_view[directly]:
+                    beside.add(key)
+        return stored, beside
 
     def _find_unlisted(self, table: TableRow, unlisted: LiveFilesUnlisted) -> None:
         """Go on where all are there: some stores list a new file a minute late, and a listing only lacks, so that what
@@ -346,41 +397,33 @@ class Upkeep:
             raise unlisted
         log.warning("expire.listing_behind", table=table.name, files=len(unlisted.missing), first=unlisted.missing[0])
 
-    def _reached(self, table: TableRow) -> tuple[set[str], _Place]:
+    def _reached(self, table: TableRow) -> tuple[set[str], list[str], InReach, _Place]:
         """Every file, of all views, that a readable version, a lease, an open move or the catalog reaches.
 
-        And where the table is, as it was after its versions were read.
+        And those that versions are known to have reached, and none in reach does; these versions; where the table is.
         """
-        key = {"table_id": table.table_id}
-        fresh = self.database.rows("ledger/tables", {"namespace": table.spec.namespace, "name": table.spec.name})
-        retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
-        read = [version_leased(row) for row in self.database.rows("upkeep/leased_versions", key)]
-        bases = {r["base_version"] for r in self.database.rows("upkeep/open_bases", key)}
-        bases |= {version for mirror in self._mirrors(table) for version in mirror["holds"]}
-        with self.database.session() as connection:
-            named = [*versions_named(connection, table.table_id), *read]
-            leased = {v.version for v in read}
-            # Read last: a version that was the head for a lease, a snapshot or a move is among them.
-            versions = versions_needed(
-                connection, table.table_id, retained_from=retained_from, numbers={*leased, *bases}, named=named
-            )
-        kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases, snapshots=named)
-        place = self._place(table)
+        in_reach, place = self.reach.in_reach(table), self._place(table)
         if place.fresh:  # what answers for the rows above its version a cut has in its own files
-            kept += [rows.version(row) for row in self.database.rows("cuts/reached_versions", key)]
-        reached: set[str] = set()
-        for name, identifier in _identifiers(table).items():
-            metadata = {v.views[name].metadata for v in kept if name in v.views}
+            cuts = self.database.rows("cuts/reached_versions", {"table_id": table.table_id})
+            in_reach = in_reach.and_these(row["version"] for row in cuts)
+        self.reach.catch_up(table, in_reach)
+        reached, needless = set[str](), list[str]()
+        views = _identifiers(table)
+        lists = {name: self.catalog.lists(views[name], place.pointers[name]) for name in views}
+        known = self.reach.firsts_of(table, [path for found in lists.values() for path in found])
+        for name, identifier in views.items():
             current = place.pointers[name]
-            reached |= {current, *metadata} | self.catalog.reached(identifier, current=current, heads=metadata)
+            in_view = in_reach.and_shown(known[path] for path in lists[name] if path in known)
+            reached |= {current, *self.catalog.reached(identifier, current=current, known=known)}
+            for path, is_reached in self.reach.paths(table, name, in_view):
+                if is_reached:
+                    reached.add(path)
+                else:
+                    needless.append(path)
         if (quarantine := place.metadata) is not None:
             identifier = (table.spec.namespace, table.quarantine)
             reached |= {quarantine, *self.catalog.reached(identifier, current=quarantine)}
-        return reached, place
-
-    def _mirrors(self, table: TableRow) -> Sequence[Mapping[str, Any]]:
-        """Versions that foreign catalogs may show, and files that they name, each."""
-        return self.database.rows("mirrors/kept", {"table_id": table.table_id})
+        return reached, needless, in_reach, place
 
     def _before_quarantine(self, table: TableRow, place: _Place) -> set[str]:
         """Metadata files of the quarantine that were published before: a backup of Postgres names one of them."""
@@ -457,18 +500,18 @@ def _in_force(connection: Connection, table: TableRow) -> TableRow:
     return next((now for now in found if now.table_id == table.table_id), table)
 
 
-def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Version]) -> list[str]:
+def _needless(connection: Connection, table: TableRow, kept_from: int, pinned: Iterable[Version]) -> list[str]:
     """The tables of recalled rows that nothing needs, in the order in which it must be asked: a move is open, then it
     makes its table, then it is closed."""
-    key = {"table_id": table.table_id}
+    key: dict[str, Any] = {"table_id": table.table_id}
     made = {row["segment"]: row["move_id"] for row in connection.execute(sql("overlays/made"), key)}
     if not made:
         return []
     moves = connection.execute(sql("overlays/open_moves"), key).fetchall()
     bases = [row["base_version"] for row in moves if row["base_version"] is not None]
-    built_on = connection.execute(sql("upkeep/versions_of"), {**key, "versions": bases}).fetchall()
-    known = [*in_reach, *(rows.version(row) for row in built_on)]
-    return needless(made, in_reach=[v.overlays for v in known], open_moves={row["move_id"] for row in moves})
+    key |= {"first": kept_from, "versions": [*bases, *(v.version for v in pinned)]}
+    in_reach = [overlays_from_json(row["overlays"]) for row in connection.execute(sql("upkeep/overlays_in_reach"), key)]
+    return needless(made, in_reach=in_reach, open_moves={row["move_id"] for row in moves})
 
 
 def _ripe(table: TableRow) -> dict[str, Any]:

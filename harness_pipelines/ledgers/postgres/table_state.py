@@ -119,6 +119,7 @@ class TableStates:
                 since_tier_s=since["since_tier_s"],
                 pointers=pointers,
                 positions=positions,
+                reach=_reach(_all(connection, "reach", key)),
                 versions=[_version(row) for row in _all(connection, "versions", key)],
                 layouts=[LayoutRow(**row) for row in _all(connection, "layouts", key)],
                 moves=moves,
@@ -234,6 +235,13 @@ def _moved(
         pointer=pointer["metadata_location"] if pointer else None,
         offsets={row["partition"]: bytes(row["offsets"]) for row in _all(connection, "moved", key)},
     )
+
+
+def _reach(found: Sequence[Mapping[str, Any]]) -> dict[ViewName, dict[str, list[tuple[int, int | None]]]]:
+    reach: dict[ViewName, dict[str, list[tuple[int, int | None]]]] = {}
+    for row in found:
+        reach.setdefault(row["view"], {}).setdefault(row["path"], []).append((row["first"], row["last"]))
+    return reach
 
 
 def _all(connection: Connection, section: str, key: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
-from harness_pipelines.protocol.versions import Version, View, ViewName, answering_version, tiered_of
+from harness_pipelines.protocol.versions import Version, View, ViewName, tiered_of, unanswered
 
 Coordinate: TypeAlias = tuple[int, int]  #: Kafka partition and offset
 
@@ -145,7 +145,7 @@ def waiting(
     the correction. *versions* are all from the oldest of these on, oldest first.
     """
     settled = settled_below(head)
-    unanswered = [v for v in readable if answering_version(v, versions) is None]
+    buffered = unanswered(readable, versions)
     found: dict[Coordinate, Waiting] = {}
     for partition, offset in wanted:
         if offset >= settled.get(partition, 0):
@@ -153,7 +153,7 @@ def waiting(
                 why="the lake has not passed its offset yet", way_on=f"harness run {table} --until-idle"
             )
             continue
-        blocking = next((v for v in unanswered if _buffers(v.bounds.get(partition), offset)), None)
+        blocking = next((v for v in buffered if _buffers(v.bounds.get(partition), offset)), None)
         if blocking is not None:
             found[partition, offset] = Waiting(
                 why=f"version {blocking.version} can still be read and had its offset in the buffer",
@@ -171,9 +171,9 @@ def restoring_waits(
     records as the hot tier has them. *readable* and *versions* are as of `waiting`, but for the head, which is an old
     version as soon as another one is made.
     """
-    unanswered = [v for v in readable if answering_version(v, versions) is None]
+    buffered = unanswered(readable, versions)
     for partition, offset in sorted(restored):
-        for version in unanswered:
+        for version in buffered:
             if _buffers(version.bounds.get(partition), offset):
                 return Waiting(
                     why=f"version {version.version} can still be read, and shows the record at offset {offset} of "

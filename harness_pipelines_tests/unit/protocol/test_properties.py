@@ -26,6 +26,7 @@ from harness_pipelines.protocol.versions import (
     kept_versions,
     reached_versions,
     trim_floor,
+    unanswered,
 )
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -93,7 +94,7 @@ class Life:
         kept = kept_versions(known, retention=RETENTION, now=self.now)
         starts = {p: b.start for p, b in self.bounds.items()}
         leased = [version for version, _ in self.leases]
-        floor = starts | trim_floor(known, leased, retained=kept, grace=GRACE, now=self.now)
+        floor = starts | trim_floor(known, leased, waiting=unanswered(kept, known), grace=GRACE, now=self.now)
         gone = {s.name for s in retirable(self.segments, floor)}
         self.segments = [replace(s, state="retired") if s.name in gone else s for s in self.segments]
         self.retained_from = kept[0].version

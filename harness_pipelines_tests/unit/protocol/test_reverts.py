@@ -125,4 +125,4 @@ def test_a_claim_is_fenced_and_free_but_for_ingest():
 def test_the_trim_floor_never_passes_a_head_that_was_reverted():
     old = [replace(v, committed_at=NOW - timedelta(hours=3)) for v in VERSIONS]
     head = replace(version(5, {0: 10, 1: 5}), revert_of=2, committed_at=NOW)
-    assert trim_floor([*old, head], (), retained=[head], grace=timedelta(hours=1), now=NOW) == {0: 10, 1: 5}
+    assert trim_floor([*old, head], (), waiting=[], grace=timedelta(hours=1), now=NOW) == {0: 10, 1: 5}

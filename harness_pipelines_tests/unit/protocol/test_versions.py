@@ -22,6 +22,7 @@ from harness_pipelines.protocol.versions import (
     answering_version,
     check_base,
     trim_floor,
+    unanswered,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -82,12 +83,52 @@ def test_an_old_version_is_answered_by_the_first_that_holds_all_it_had(history, 
     assert (found and found.version) == (min(holding) if holding else None)
 
 
+@st.composite
+def wild_histories(draw: st.DrawFn) -> list[Version]:
+    """Versions of which nothing grows steadily: reverts, partitions that join, columns that are dropped."""
+    made, narrowed = [], 0
+    for number in range(1, draw(st.integers(1, 12)) + 1):
+        partitions = draw(st.sets(st.integers(0, 2), min_size=1))
+        stream = {p: draw(st.integers(0, 6)) for p in sorted(partitions)}
+        bounds = {
+            p: Bounds(start=0, batch_hi=0, stream_hi=hi, buffer_hi=hi + draw(st.integers(0, 3)))
+            for p, hi in stream.items()
+        }
+        narrowed += draw(st.integers(0, 5)) == 5
+        made.append(replace(version(number, bounds), narrowed=narrowed))
+    return made
+
+
+@given(wild_histories(), st.data())
+def test_one_walk_finds_the_versions_that_nothing_answers_for(history, data):
+    asked = data.draw(st.lists(st.sampled_from(history)))
+    first = data.draw(st.integers(0, len(history)))  # the rest were compared before
+
+    found = unanswered(asked, history[first:])
+
+    slow = [v for v in asked if answering_version(v, history[first:]) is None]
+    assert sorted(v.version for v in found) == sorted(v.version for v in slow)
+    assert all(v in slow for v in found)
+
+
+@given(wild_histories(), st.data())
+def test_what_waits_is_found_part_by_part_as_at_once(history, data):
+    waiting: list[Version] = []
+    rest = history
+    while rest:
+        taken = data.draw(st.integers(1, len(rest)))
+        waiting = unanswered([*waiting, *rest[:taken]], rest[:taken])
+        rest = rest[taken:]
+
+    assert waiting == unanswered(history, history)
+
+
 @given(histories(), st.data())
 def test_the_floor_takes_nothing_from_readers_old_versions_or_a_revert(history, data):
     leased = data.draw(st.lists(st.sampled_from(history), max_size=2))
     retained = history[data.draw(st.integers(0, len(history) - 1)) :]
 
-    floor = trim_floor(history, leased, retained=retained, grace=GRACE, now=NOW)
+    floor = trim_floor(history, leased, waiting=unanswered(retained, history), grace=GRACE, now=NOW)
 
     def spares(needs: Version) -> bool:
         return all(floor[p] <= at for p, at in needs.stream_hi.items())
@@ -106,7 +147,8 @@ def test_the_floor_rises_to_the_head_once_everything_is_settled_and_moved(histor
     }
     history = [*history, version(last.version + 1, moved)]
 
-    floor = trim_floor(history, [], retained=history, grace=GRACE, now=NOW + timedelta(hours=2))
+    waiting = unanswered(history, history)
+    floor = trim_floor(history, [], waiting=waiting, grace=GRACE, now=NOW + timedelta(hours=2))
 
     assert floor == history[-1].stream_hi
 
@@ -187,8 +229,8 @@ def test_a_lease_on_a_version_that_does_not_know_a_partition_holds_it_from_its_s
     joined = Bounds(start=7, batch_hi=7, stream_hi=9, buffer_hi=9)
     after = version(2, {0: Bounds.at(0), 1: joined}, age=timedelta(hours=2))
 
-    assert trim_floor([before, after], [before], retained=[after], grace=GRACE, now=NOW) == {0: 0, 1: 7}
-    assert trim_floor([before, after], [], retained=[after], grace=GRACE, now=NOW) == {0: 0, 1: 9}
+    assert trim_floor([before, after], [before], waiting=[], grace=GRACE, now=NOW) == {0: 0, 1: 7}
+    assert trim_floor([before, after], [], waiting=[], grace=GRACE, now=NOW) == {0: 0, 1: 9}
 
 
 # -- `views: batch` -----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from harness_pipelines.protocol.changes.reverts import (
     reverted,
 )
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, answering_version
+from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, unanswered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class Reverts:
         """Does a version that may be read count on a correction of *target* not being there?"""
         connection.execute(sql("upkeep/delete_ended"), self._key)
         readable, versions = readable_versions(connection, self._table.table_id)
-        hot = [v for v in readable if answering_version(v, versions) is None]
+        hot = unanswered(readable, versions)
         if not hot:
             return None
         low, high = lowest(v.stream_hi for v in hot), highest(v.buffer_hi for v in hot)

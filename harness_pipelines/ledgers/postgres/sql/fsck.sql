@@ -32,6 +32,9 @@ SELECT version, stream_metadata, stream_snapshot, batch_metadata, batch_snapshot
        overlays, revert_of, move_id, committed_at
 FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version
 
+-- name: reach
+SELECT view, path, first, last FROM harness.reach WHERE table_id = %(table_id)s
+
 -- name: layouts
 -- Those that a retained version names.
 SELECT version, tree, digest, clustered FROM harness.layouts l

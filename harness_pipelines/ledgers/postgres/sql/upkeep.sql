@@ -21,9 +21,34 @@ FROM harness.versions v JOIN harness.leases l USING (table_id, version) WHERE v.
 -- name: versions_of
 SELECT v.* FROM harness.versions v WHERE v.table_id = %(table_id)s AND v.version = ANY(%(versions)s)
 
--- name: versions_between
+-- name: versions_above
 SELECT v.* FROM harness.versions v
-WHERE v.table_id = %(table_id)s AND v.version > %(above)s AND v.version < %(below)s ORDER BY v.version LIMIT %(limit)s
+WHERE v.table_id = %(table_id)s AND v.version > %(above)s ORDER BY v.version LIMIT %(limit)s
+
+-- name: versions_settled
+-- The last version that is older than the grace, and all after it; all that are retained, where there is none.
+SELECT v.* FROM harness.versions v
+WHERE v.table_id = %(table_id)s AND v.version >= coalesce((
+    SELECT s.version FROM harness.versions s
+    WHERE s.table_id = %(table_id)s AND s.version >= %(first)s AND s.committed_at <= clock_timestamp() - %(grace)s
+    ORDER BY s.version DESC LIMIT 1), %(first)s) ORDER BY v.version
+
+-- name: kept_from
+-- The first version from *first* on that was the head less than *retention* ago, as `kept_versions` has it: the one before the
+-- first that is younger; without one the head.
+SELECT coalesce((
+    SELECT k.version FROM harness.versions k
+    WHERE k.table_id = %(table_id)s AND k.version >= %(first)s AND k.version < (
+        SELECT y.version FROM harness.versions y
+        WHERE y.table_id = %(table_id)s AND y.committed_at > %(now)s::timestamptz - %(retention)s AND y.version > (
+            SELECT min(o.version) FROM harness.versions o WHERE o.table_id = %(table_id)s AND o.version >= %(first)s)
+        ORDER BY y.version LIMIT 1)
+    ORDER BY k.version DESC LIMIT 1
+), (SELECT max(h.version) FROM harness.versions h WHERE h.table_id = %(table_id)s)) AS version
+
+-- name: overlays_in_reach
+SELECT DISTINCT v.overlays FROM harness.versions v
+WHERE v.table_id = %(table_id)s AND (v.version >= %(first)s OR v.version = ANY(%(versions)s)) AND v.overlays <> '[]'
 
 -- name: open_bases
 SELECT base_version FROM harness.moves WHERE table_id = %(table_id)s AND state = 'PLANNED' AND base_version IS NOT NULL
@@ -42,8 +67,9 @@ SELECT least((
 SELECT move_id, attempt, state FROM harness.moves WHERE move_id = ANY(%(move_ids)s)
 
 -- name: set_trim_floor
-UPDATE harness.lake_positions SET trim_floor = greatest(trim_floor, least(%(floor)s, stream_hi))
-WHERE table_id = %(table_id)s AND partition = %(partition)s
+UPDATE harness.lake_positions p SET trim_floor = greatest(p.trim_floor, least(f.floor, p.stream_hi))
+FROM unnest(%(partitions)s::integer[], %(floors)s::bigint[]) AS f (partition, floor)
+WHERE p.table_id = %(table_id)s AND p.partition = f.partition
 
 -- name: set_retained_from
 UPDATE harness.tables SET retained_from = greatest(retained_from, %(retained_from)s) WHERE table_id = %(table_id)s
@@ -51,13 +77,13 @@ UPDATE harness.tables SET retained_from = greatest(retained_from, %(retained_fro
 -- name: forget_layouts
 -- Those that only versions name which nobody can read, go back to, or build on any more.
 DELETE FROM harness.layouts l
-WHERE l.table_id = %(table_id)s AND NOT EXISTS (
-    SELECT FROM harness.versions v WHERE v.table_id = l.table_id AND v.layout = l.version AND (
-        v.version >= (SELECT retained_from FROM harness.tables t WHERE t.table_id = l.table_id)
-        OR v.version IN (SELECT version FROM harness.leases WHERE table_id = l.table_id)
-        OR v.version IN (SELECT version FROM harness.snapshot_tables WHERE table_id = l.table_id)
+WHERE l.table_id = %(table_id)s AND l.version < %(retained_from)s AND l.version <> ALL(ARRAY(
+    SELECT v.layout FROM harness.versions v WHERE v.table_id = %(table_id)s AND v.layout IS NOT NULL AND (
+        v.version >= %(retained_from)s
+        OR v.version IN (SELECT version FROM harness.leases WHERE table_id = %(table_id)s)
+        OR v.version IN (SELECT version FROM harness.snapshot_tables WHERE table_id = %(table_id)s)
         OR v.version IN (
-            SELECT base_version FROM harness.moves m WHERE m.table_id = l.table_id AND m.state = 'PLANNED')))
+            SELECT base_version FROM harness.moves m WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED'))))
 
 -- name: abandon_orphaned
 UPDATE harness.moves m SET state = 'ABANDONED', error = coalesce(m.error, 'no live claim for an hour')

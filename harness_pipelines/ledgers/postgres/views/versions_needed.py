@@ -1,47 +1,97 @@
-"""The versions that expire's decisions need, independent of the number of versions in between.
+"""The versions that expire's decisions need, independent of the number of versions that are retained.
 
-Of those that are older than what is retained only the pinned ones are loaded, and for each the one that answers for
-what it had buffered, which is looked for from it on, a page at a time.
+Versions never change, and what is answered for stays answered: a process reads each of them once. Of those that are
+older than what is retained only the pinned ones are loaded, and for each the one that answers for what it had buffered
+is looked for from it on, a page at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.ports import rows
-from harness_pipelines.protocol.versions import Version, answering_version
+from harness_pipelines.protocol.versions import Version, answering_version, unanswered
 
-PAGE = 100
+PAGE, PAGE_MAX = 8, 512  #: the first page, and the largest: what answers for a version mostly is one of the next
+Pin = tuple[int, tuple[tuple[int, int], ...]]  #: a version, and the `buffer_hi` that it is read with
 
 
-def versions_needed(
-    connection: Connection, table_id: int, *, retained_from: int, numbers: Collection[int], named: Iterable[Version]
-) -> list[Version]:
-    """All versions from *retained_from* on, oldest first; of the older ones those with *numbers*, those that are
+def pin_of(version: Version) -> Pin:
+    return version.version, tuple(sorted(version.buffer_hi.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    """How far the version that answers for a pin was looked for."""
+
+    through: int
+    answer: int | None  #: None: no version up to *through* does
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownVersions:
+    """What is known of the versions of one table."""
+
+    table_id: int
+    through: int = 0  #: the newest version that was read
+    waiting: list[Version] = field(default_factory=list)  #: retained, and no version answers for them yet
+    _pins: dict[Pin, _Searched] = field(default_factory=dict)
+
+    def catch_up(self, connection: Connection, *, retained_from: int) -> list[Version]:
+        """Read the retained versions that are newer than those that were read, oldest first."""
+        found = []
+        for page in _pages(connection, self.table_id, above=max(self.through, retained_from - 1)):
+            self.waiting = unanswered([*self.waiting, *page], page)
+            self.through = page[-1].version
+            found += page
+        self.waiting = [v for v in self.waiting if v.version >= retained_from]
+        return found
+
+    def answers(self, connection: Connection, pins: Iterable[Version]) -> Mapping[Pin, int | None]:
+        """The number of the version that answers for each of *pins*; None: the buffer still does."""
+        found: dict[Pin, _Searched] = {}
+        for version in pins:
+            pin = pin_of(version)
+            searched = self._pins.get(pin) or _searched(version, [], through=version.version)
+            if searched.answer is None:
+                for page in _pages(connection, self.table_id, above=searched.through):
+                    searched = _searched(version, page, through=page[-1].version)
+                    if searched.answer is not None:
+                        break
+            found[pin] = searched
+        self._pins = found  # those that nothing pins any more are forgotten
+        return {pin: searched.answer for pin, searched in found.items()}
+
+
+def _searched(version: Version, page: list[Version], *, through: int) -> _Searched:
+    answer = answering_version(version, page)
+    return _Searched(through, None if answer is None else answer.version)
+
+
+def older_needed(
+    connection: Connection, known: KnownVersions, *, retained_from: int, numbers: Iterable[int], named: list[Version]
+) -> set[int]:
+    """The numbers of the versions that are needed though they are not retained: those of *numbers*, those that are
     *named* (with their own bounds), and those that answer for any of these."""
-    key = {"table_id": table_id}
     pinned = [v for v in named if v.version < retained_from]
-    wanted = sorted({*(n for n in numbers if n < retained_from), *(v.version for v in pinned)})
-    old = [rows.version(row) for row in connection.execute(sql("upkeep/versions_of"), {**key, "versions": wanted})]
-    recent = [rows.version(row) for row in connection.execute(sql("ledger/versions"), {**key, "first": retained_from})]
-    found = {v.version: v for v in (*old, *recent)}
-    for pin in (*old, *pinned):
-        for page in _pages(connection, table_id, above=pin.version, below=retained_from):
-            if (answer := answering_version(pin, page)) is not None:
-                if answer.version != pin.version:
-                    found.setdefault(answer.version, answer)
-                break
-    return [found[number] for number in sorted(found)]
+    wanted = sorted({number for number in numbers if number < retained_from})
+    key = {"table_id": known.table_id, "versions": wanted}
+    old = [rows.version(row) for row in connection.execute(sql("upkeep/versions_of"), key)] if wanted else []
+    pins = [*pinned, *old]
+    answers = known.answers(connection, pins).values()
+    return {v.version for v in pins} | {number for number in answers if number is not None and number < retained_from}
 
 
-def _pages(connection: Connection, table_id: int, *, above: int, below: int) -> Iterator[list[Version]]:
-    """The versions between the two, oldest first; before the first page one that is empty, for one that needs none."""
-    yield []
-    while above < below:
-        key = {"table_id": table_id, "above": above, "below": below, "limit": PAGE}
-        page = [rows.version(row) for row in connection.execute(sql("upkeep/versions_between"), key)]
-        if not page:
+def _pages(connection: Connection, table_id: int, *, above: int) -> Iterator[list[Version]]:
+    """The versions above one, oldest first; each page has twice as many as the one before it."""
+    limit = PAGE
+    while True:
+        key = {"table_id": table_id, "above": above, "limit": limit}
+        page = [rows.version(row) for row in connection.execute(sql("upkeep/versions_above"), key)]
+        if page:
+            yield page
+        if len(page) < limit:
             return
-        yield page
-        above = page[-1].version
+        above, limit = page[-1].version, min(2 * limit, PAGE_MAX)
