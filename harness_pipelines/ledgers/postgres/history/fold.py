@@ -19,7 +19,7 @@ from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import versions_named
-from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
+from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, older_needed
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import Folded
 from harness_pipelines.protocol.bounds import Vector, vector_from_json
@@ -88,11 +88,10 @@ class HistoryFold:
         with self._database.session() as connection:
             pins = {row["version"] for row in connection.execute(sql("fold/pins"), key)}
             named = versions_named(connection, table.table_id)
-            answers = versions_needed(
-                connection, table.table_id, retained_from=retained_from, numbers=pins, named=named
-            )
+            known = KnownVersions(table_id=table.table_id)
+            older = older_needed(connection, known, retained_from=retained_from, numbers=pins, named=named)
             first = connection.execute(sql("fold/first"), key).fetchall()
-        return frozenset({*pins, *(v.version for v in answers), *(row["version"] for row in first)})
+        return frozenset({*pins, *older, *(row["version"] for row in first)})
 
     def _batch(self, key: Mapping[str, Any], claim: Claim, needed: Collection[int]) -> Folded:
         try:
