@@ -264,7 +264,7 @@ class Stores:
     def segments(self) -> Segments:
         from harness_pipelines.buffers.postgres.writer import Segments
 
-        return Segments(self.database)
+        return Segments(self.database, bytes_max=int(self.settings.buffer_gb * 1e9))
 
     @once
     def catalog(self) -> StagingCatalog:

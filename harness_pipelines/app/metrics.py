@@ -118,8 +118,15 @@ METRICS = (
     Metric("harness_buffer_growth_bytes_per_second", _TABLE,
            "Growth of the buffer in Postgres over the last minutes; negative if it shrinks."),
     Metric("harness_buffer_full_seconds", _TABLE,
-           "Seconds until all buffers together reach HARNESS_BUFFER_GB at their current growth; +Inf for a table "
-           "whose buffer does not grow."),
+           "Seconds until the buffer reaches `buffer.max_bytes`, or all buffers together HARNESS_BUFFER_GB, at their "
+           "current growth; +Inf for a table whose buffer does not grow."),
+    Metric("harness_buffer_limit_bytes", _TABLE,
+           "`buffer.max_bytes` of the table's spec; no sample without one."),
+    Metric("harness_buffer_retired_bytes", _TABLE,
+           "Bytes of the buffer's segments in Postgres that wait to be dropped; they count against the limits."),
+    Metric("harness_ingest_paused", (*_TABLE, "limit"),
+           "1 while ingest pauses because the buffer is full, else 0, by limit: table (`buffer.max_bytes`) or server "
+           "(HARNESS_BUFFER_GB)."),
     Metric("harness_version", _TABLE,
            "Number of the newest version of the table."),
     Metric("harness_table_stopped", _TABLE,
@@ -246,8 +253,7 @@ class WorkerCollector(Collector):
                 shown["harness_stage_stalled_seconds"].add_metric([name, stage], waiting.get(stage, 0.0))
             _show_pins(shown, name, [pin for pin in found.pins if pin.table == name])
             if (grows := found.growth.get(name)) is not None:
-                shown["harness_buffer_growth_bytes_per_second"].add_metric([name], grows.per_s)
-                shown["harness_buffer_full_seconds"].add_metric([name], grows.full_s)
+                _show_buffer(shown, grows)
         for lag in found.lags:
             labels = [lag.table, lag.subscriber]
             shown["harness_subscriber_lag_events"].add_metric(labels, lag.events)
@@ -339,6 +345,17 @@ def _show_state(shown: dict[str, Family], state: TableState) -> None:
     for one in state.violations:
         labels = [state.name, one.check, one.severity]
         shown["harness_contract_violations_total"].add_metric(labels, one.records)
+
+
+def _show_buffer(shown: dict[str, Family], grows: BufferGrowth) -> None:
+    shown["harness_buffer_growth_bytes_per_second"].add_metric([grows.table], grows.per_s)
+    shown["harness_buffer_full_seconds"].add_metric([grows.table], grows.full_s)
+    shown["harness_buffer_retired_bytes"].add_metric([grows.table], grows.retired)
+    if grows.bytes_max is not None:
+        shown["harness_buffer_limit_bytes"].add_metric([grows.table], grows.bytes_max)
+    for limit in ("table", "server"):
+        is_paused = grows.pause is not None and grows.pause.fill.limit == limit
+        shown["harness_ingest_paused"].add_metric([grows.table, limit], is_paused)
 
 
 def _show_pins(shown: dict[str, Family], table: str, pins: Sequence[Pin]) -> None:

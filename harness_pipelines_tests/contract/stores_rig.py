@@ -369,7 +369,7 @@ class RealRig(StoresRig):
         self.catalog = StagingCatalog(CATALOG, warehouse=folder.as_uri())
         self.ledger = PostgresLedger(self.database, catalog=CATALOG)
         self.leases = Leases(self.readers)
-        self.segments = Segments(self.database)
+        self.segments = Segments(self.database, bytes_max=10**10)
         self.ownership = Ownership(self.database, warehouse=folder.as_uri())
         self.upkeep = Upkeep(self.database, self.catalog, self.ownership, files)
         self.raw_bytes = RawBytes(

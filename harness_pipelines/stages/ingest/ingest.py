@@ -225,6 +225,7 @@ class IngestLoop:
         self._reader: LogReader | None = None
         self._poll_s = poll_s
         self._not_before = 0.0  # the monotonic clock
+        self._taken = 0  # bytes of records since the buffer was asked for room
         self._refreshed = False  # since the last commit
         self._epochs: dict[int, int | None] = {}  # of the last record that was taken, by partition
 
@@ -252,10 +253,12 @@ class IngestLoop:
 
         A unit that was planned on an older state (REFRESH, RESOLVE) is forgotten: the next one starts from what the
         ledger says, and where that one is refused too, it is raised. Raises: SchemaMoved, when the table's schema is
-        another now, or must become another (SchemaDue).
+        another now, or must become another (SchemaDue); BufferFull, before anything is read.
         """
         assert self._reader is not None and self._codec is not None, "start() comes first"
         time.sleep(max(0.0, self._not_before - time.monotonic()))
+        self._segments.check_room(self.table, taken=self._taken)
+        self._taken = 0
         try:
             batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
         except (KafkaLoginFailed, CertificateRefused):
@@ -297,11 +300,17 @@ class IngestLoop:
         self.progress.rows += rows
         self.progress.refused += sum(len(b) for b in batches) - rows
         self.progress.commits += 1
+        self._taken += sum(map(bytes_of, batches))
 
     def close(self) -> None:
         self._writer.close()
         if self._reader is not None:
             self._reader.close()
+
+
+def bytes_of(batch: PartitionBatch) -> int:
+    """Bytes of the values of *batch*: what the buffer grows by is about as much."""
+    return sum(len(value) for value in batch.values if value is not None)
 
 
 def check_decodes(table: TableRow, positions: Mapping[int, IngestPosition]) -> None:

@@ -20,6 +20,7 @@ from harness_pipelines.spec.formats import GivenSchema
 from harness_pipelines.spec.keys import DeleteRule
 from harness_pipelines.spec.part import SpecPart
 from harness_pipelines.spec.table import (
+    BufferRules,
     Freshness,
     Layout,
     RecallRules,
@@ -36,6 +37,7 @@ from harness_pipelines.spec.wording import SpecError
 PARTS: dict[type[SpecPart], tuple[dict[str, Any], str]] = {
     Layout: ({"sample": 3}, "Layout: sample: write a number of at most 0.5, not 3"),
     TierRules: ({"max_age": "soon"}, "TierRules: max_age: 'soon' is not a duration; write a number above 0"),
+    BufferRules: ({"max_bytes": "1MB"}, "BufferRules: max_bytes: 1,048,576 bytes are less than two segments"),
     RecallRules: ({"max_row": 3}, "RecallRules: max_row: unknown setting `max_row` (did you mean `max_rows`?)"),
     ServeRules: ({"over": "stop"}, "ServeRules: over: 'stop' is not allowed; allowed: lake, refuse"),
     Retention: ({"lease": "25h"}, "Retention: lease: a lease lasts at most 24h, not 25h"),
