@@ -13,6 +13,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.pressure import BufferFull, Fill
 from harness_pipelines.spec.table import BUFFER_BYTES_MIN
+from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines_tests.contract.stores_rig import RealRig, StoresRig
 
 MB = 2**20
@@ -210,3 +211,27 @@ def test_the_error_of_a_pause_says_the_same_until_it_ends(real: RealRig):
         segments.check_room(table, taken=0)
     assert str(first.value) == str(later.value)
     assert Fill(limit="table", bytes=1, bytes_max=1).left == 0
+
+
+def test_expire_closes_the_segment_of_a_table_that_gets_no_more_records(real: RealRig):
+    stores: Any = real
+    table = real.table(partitions=1, files=True)
+    real.ingest(table, {0: (0, 2_000)}, claim=real.claim(table, Stage.INGEST))
+    claim = real.claim(table, Stage.EXPIRE)
+
+    def states(*, minutes: int) -> list[str]:
+        real.ask(
+            "UPDATE harness.segments SET created_at = created_at - make_interval(mins => %s) WHERE table_id = %s "
+            "RETURNING 1 AS done",
+            [minutes, table.table_id],
+        )
+        expire_once(stores, real.again(table), claim, look=False)
+        return [s.state for s in real.segments.all(table)]
+
+    assert states(minutes=0) == ["open"], "it is young"
+    assert states(minutes=11) == ["open"], "its rows are not in the lake yet"
+    real.move(table, {0: 0}, {0: 2_000})
+    assert states(minutes=0)[-1:] == ["open"]
+    assert len(real.segments.all(table)) == 2
+    assert states(minutes=11)[-1:] == ["open"]
+    assert len(real.segments.all(table)) == 2, "a segment without rows is not closed"
