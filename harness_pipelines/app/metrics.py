@@ -178,6 +178,11 @@ METRICS = (
            "Records of this worker's committed moves; for ingest the rows that it committed to the buffer."),
     Metric("harness_moved_bytes_total", _STAGE,
            "Bytes of the files that this worker's committed moves wrote."),
+    Metric("harness_taken_bytes_total", _TABLE,
+           "Bytes of the values of records that this worker's ingest read."),
+    Metric("harness_stage_cpu_seconds_total", _STAGE,
+           "CPU seconds of this worker's threads in ingest, tier, otree and compact. What Spark and Postgres take is "
+           "not in it."),
     Metric("harness_refused_records_total", _TABLE,
            "Records that this worker's ingest sent to quarantine because they do not fit."),
     Metric("harness_stage_errors_total", _STAGE,
@@ -311,6 +316,10 @@ class WorkerCollector(Collector):
         if Stage.INGEST in self._stages:
             shown["harness_moved_records_total"].add_metric([one.name, Stage.INGEST], one.rows)
             shown["harness_refused_records_total"].add_metric([one.name], one.refused)
+            shown["harness_taken_bytes_total"].add_metric([one.name], one.ingest_bytes)
+        for stage, (_, cpu_s) in one.spent().items():
+            if stage in self._stages:
+                shown["harness_stage_cpu_seconds_total"].add_metric([one.name, stage], cpu_s)
         for stage, tally in one.tallies.items():
             if stage in self._stages:
                 shown["harness_moved_records_total"].add_metric([one.name, stage], tally.records)

@@ -53,14 +53,14 @@ def status(rig: TableRig) -> dict[str, Any]:
 def test_a_full_buffer_pauses_ingest_by_name_and_kafka_keeps_the_rest(rig: TableRig):
     rig.produce(100)
     with rig.working(INGEST) as worker:
-        rig.await_rows(100)
-        wait_until(lambda: sum(hi for _, hi in rig.status().values()) == 100, "all records are in the buffer")
+        rig.await_rows(200)
+        wait_until(lambda: sum(hi for _, hi in rig.status().values()) == 200, "all records are in the buffer")
         limited(rig, 1)
         said = await_trouble(worker, Stage.INGEST)
         rig.produce(50)
 
         assert said.startswith(f"{rig.name}: {FULL}"), said
-        assert sum(hi for _, hi in rig.status().values()) == 100
+        assert sum(hi for _, hi in rig.status().values()) == 200
         rig.assert_exact()
         seen = status(rig)
         assert (seen["state"], seen["buffer"]["paused"]["limit"], seen["buffer"]["max_bytes"]) == ("paused", "table", 1)
@@ -73,7 +73,7 @@ def test_a_full_buffer_pauses_ingest_by_name_and_kafka_keeps_the_rest(rig: Table
             assert found.value("harness_buffer_limit_bytes", table=rig.name) == 1
 
         limited(rig, None)
-        wait_until(lambda: sum(hi for _, hi in rig.status().values()) == 150, "ingest goes on")
+        wait_until(lambda: sum(hi for _, hi in rig.status().values()) == 300, "ingest goes on")
         wait_until(lambda: not worker.progress[0].trouble, "its trouble is over")
     seen = status(rig)
     assert (seen["state"], seen["buffer"]["paused"]) == (None, None)
@@ -88,7 +88,7 @@ def test_a_run_until_idle_ends_by_name_when_only_expire_could_empty_the_buffer(m
     rig.produce(50)
     with pytest.raises(BufferFull, match=FULL):
         rig.worker(INGEST | TIER, until_idle=True).run()
-    assert sum(stream for stream, _ in rig.status().values()) == 100, "what was there is in the lake"
+    assert sum(stream for stream, _ in rig.status().values()) == 200, "what was there is in the lake"
     rig.assert_exact()
 
     rows = rig.stores.database.rows("buffer/room")
@@ -103,7 +103,7 @@ def test_a_run_until_idle_ends_by_name_when_only_expire_could_empty_the_buffer(m
         )
     expire_once(rig.stores, rig.harness.table(rig.name).row, claim)
     rig.worker(INGEST | TIER, until_idle=True).run()
-    assert sum(stream for stream, _ in rig.status().values()) == 150
+    assert sum(stream for stream, _ in rig.status().values()) == 300
     rig.assert_exact()
 
 

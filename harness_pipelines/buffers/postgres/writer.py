@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,6 +81,7 @@ class SegmentWriter:
         self._run_id = run_id
         self._connection: Any = None
         self._move: tuple[int, int, int] | None = None  # accounting row: move id, epoch, rows so far
+        self._day: date | None = None  # of the accounting row, in UTC: costs are by day
 
     def commit(self, segment: Segment, ranges: Sequence[DecodedRange], *, confirm: Callable[[], None]) -> int:
         """Commit *ranges* in one transaction, all or none; returns the number of rows.
@@ -186,7 +188,9 @@ class SegmentWriter:
 
         Returns the accounting row, which neighbouring commits of one holder share.
         """
-        so_far = self._move if self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX else None
+        today = datetime.now(UTC).date()
+        fits = self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX and self._day == today
+        so_far, self._day = self._move if fits else None, today
         wanted = [
             {
                 "partition": r.partition,

@@ -62,6 +62,8 @@ class IngestProgress:
     rows: int = 0
     refused: int = 0
     commits: int = 0
+    bytes: int = 0  #: of the values of the records that were taken
+    cpu_s: float = 0.0  #: of the thread
 
 
 def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[DecodedRange]:
@@ -258,7 +260,14 @@ class IngestLoop:
         assert self._reader is not None and self._codec is not None, "start() comes first"
         time.sleep(max(0.0, self._not_before - time.monotonic()))
         self._segments.check_room(self.table, taken=self._taken)
-        self._taken = 0
+        self._taken, began_s = 0, time.thread_time()
+        try:
+            return self._unit()
+        finally:
+            self.progress.cpu_s += time.thread_time() - began_s
+
+    def _unit(self) -> int:
+        assert self._reader is not None and self._codec is not None
         try:
             batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
         except (KafkaLoginFailed, CertificateRefused):
@@ -300,7 +309,8 @@ class IngestLoop:
         self.progress.rows += rows
         self.progress.refused += sum(len(b) for b in batches) - rows
         self.progress.commits += 1
-        self._taken += sum(map(bytes_of, batches))
+        self._taken += (taken := sum(map(bytes_of, batches)))
+        self.progress.bytes += taken
 
     def close(self) -> None:
         self._writer.close()

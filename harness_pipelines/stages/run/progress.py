@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
@@ -11,6 +12,7 @@ from harness_pipelines.ports.ledger import PartitionStatus
 from harness_pipelines.ports.source import OpenTransaction
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.versions import EFFECTS
+from harness_pipelines.stages.ingest.ingest import IngestProgress
 from harness_pipelines.stages.run.moving import Tally
 
 CLAIM_LEASE = timedelta(seconds=30)
@@ -54,4 +56,20 @@ class TableProgress:
     held: dict[int, OpenTransaction] = field(default_factory=dict)  #: behind which records lie, by partition
     ends_at: float | None = None  #: monotonic seconds, when `ends` were asked for
     tallies: dict[Stage, Tally] = field(default_factory=lambda: {stage: Tally() for stage in EFFECTS})
+    ingest_bytes: int = 0  #: of the values of the records that ingest took
+    ingest_cpu_s: float = 0.0
     errors: Counter[str] = field(default_factory=Counter)  #: stage -> how often one held it
+
+    def add_up(self, threads: Collection[IngestProgress]) -> None:
+        """Show what the threads of ingest have done; without any it is done elsewhere."""
+        if threads:
+            self.rows = sum(one.rows for one in threads)
+            self.refused = sum(one.refused for one in threads)
+            self.commits = sum(one.commits for one in threads)
+            self.ingest_bytes = sum(one.bytes for one in threads)
+            self.ingest_cpu_s = sum(one.cpu_s for one in threads)
+
+    def spent(self) -> dict[Stage, tuple[int, float]]:
+        """Bytes that were read and CPU seconds, by stage, since the process began."""
+        moved = {stage: (0, tally.cpu_s) for stage, tally in self.tallies.items()}
+        return {Stage.INGEST: (self.ingest_bytes, self.ingest_cpu_s), **moved}

@@ -24,6 +24,7 @@ from harness_pipelines.ports.access import (
     HasBufferRows,
     HasBufferWriter,
     HasClose,
+    HasCosts,
     HasEvolutions,
     HasGuard,
     HasHistoryFold,
@@ -86,6 +87,7 @@ class Ports(
     HasBufferRows,
     HasBufferWriter,
     HasClose,
+    HasCosts,
     HasEvolutions,
     HasLog,
     HasMirrors,
@@ -367,10 +369,7 @@ class _TableWorker:
                     self._restart.look()
 
     def _look(self) -> None:
-        if counts := list(self._counts.values()):
-            self.progress.rows = sum(one.rows for one in counts)
-            self.progress.refused = sum(one.refused for one in counts)
-            self.progress.commits = sum(one.commits for one in counts)
+        self.progress.add_up(list(self._counts.values()))
         with suppress(HarnessError):
             looked_at = time.monotonic()
             positions = self.stores.ledger.positions(self.table)

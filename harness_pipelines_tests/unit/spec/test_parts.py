@@ -19,6 +19,7 @@ from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, St
 from harness_pipelines.spec.formats import GivenSchema
 from harness_pipelines.spec.keys import DeleteRule
 from harness_pipelines.spec.part import SpecPart
+from harness_pipelines.spec.prices import Prices
 from harness_pipelines.spec.table import (
     BufferRules,
     Freshness,
@@ -53,6 +54,7 @@ PARTS: dict[type[SpecPart], tuple[dict[str, Any], str]] = {
     StopAbove: ({"refused": 2}, "StopAbove: refused: 2 is not a share; write 0% to 100%"),
     CatalogSpec: ({"name": "a", "type": "hive"}, "CatalogSpec: type: `type: hive` is planned"),
     SecretPlace: ({}, "SecretPlace: write either {env: NAME} or {file: PATH}"),
+    Prices: ({"lake_gb_month": -1}, "Prices: lake_gb_month: write a number of at least 0, not -1"),
     TableSpec: ({"table": "a.b"}, ": columns: `columns` is missing"),
 }
 
