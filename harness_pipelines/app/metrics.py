@@ -183,6 +183,13 @@ METRICS = (
     Metric("harness_stage_cpu_seconds_total", _STAGE,
            "CPU seconds of this worker's threads in ingest, tier, otree and compact. What Spark and Postgres take is "
            "not in it."),
+    Metric("harness_record_age_seconds", (*_TABLE, "to", "quantile"),
+           "Age of records by their timestamps when they became readable, or came into the lake, over the last five "
+           "minutes: quantiles 0.5 and 0.99, for what this worker ingests; no sample without records."),
+    Metric("harness_aged_records_total", (*_TABLE, "to"),
+           "Records that this worker took and that became readable, or came into the lake, if they have a timestamp."),
+    Metric("harness_late_records_total", (*_TABLE, "to"),
+           "Of these records those that were older than the objective: `freshness.visible`, or `freshness.lake`."),
     Metric("harness_refused_records_total", _TABLE,
            "Records that this worker's ingest sent to quarantine because they do not fit."),
     Metric("harness_stage_errors_total", _STAGE,
@@ -317,6 +324,7 @@ class WorkerCollector(Collector):
             shown["harness_moved_records_total"].add_metric([one.name, Stage.INGEST], one.rows)
             shown["harness_refused_records_total"].add_metric([one.name], one.refused)
             shown["harness_taken_bytes_total"].add_metric([one.name], one.ingest_bytes)
+            _show_ages(shown, one)
         for stage, (_, cpu_s) in one.spent().items():
             if stage in self._stages:
                 shown["harness_stage_cpu_seconds_total"].add_metric([one.name, stage], cpu_s)
@@ -354,6 +362,15 @@ def _show_state(shown: dict[str, Family], state: TableState) -> None:
     for one in state.violations:
         labels = [state.name, one.check, one.severity]
         shown["harness_contract_violations_total"].add_metric(labels, one.records)
+
+
+def _show_ages(shown: dict[str, Family], one: TableProgress) -> None:
+    for to, ages in one.ages(time.time()).items():
+        shown["harness_aged_records_total"].add_metric([one.name, to], ages.total)
+        shown["harness_late_records_total"].add_metric([one.name, to], ages.late)
+        for share, age_s in ages.quantiles.items():
+            if age_s is not None:
+                shown["harness_record_age_seconds"].add_metric([one.name, to, f"{share:g}"], age_s)
 
 
 def _show_buffer(shown: dict[str, Family], grows: BufferGrowth) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,17 +31,18 @@ from harness_pipelines_tests.rig import INGEST, TIER, TableRig, await_trouble, e
 from harness_pipelines_tests.scrape import scrape_ledger, served
 
 DISK_BYTES = 400 * 2**20
-FULL = "ingest is paused: its buffer has"
+FULL = "ingest is paused: the buffers of all tables have"
 
 
-def limited(rig: TableRig, bytes_max: int | None) -> None:
-    """Give the table a limit in the ledger that no spec could have; None: it has none."""
-    word = '"postgres"' if bytes_max is None else json.dumps({"max_bytes": bytes_max})
-    with rig.stores.database.transaction() as connection:
-        connection.execute(
-            "UPDATE harness.tables SET spec = jsonb_set(spec, '{buffer}', %s::jsonb) WHERE table_id = %s",
-            [word, rig.table.row.table_id],
-        )
+@contextmanager
+def tight(rig: TableRig) -> Iterator[hp.Harness]:
+    """Another harness over the same services, for which the buffers of all tables are full."""
+    with hp.connect(replace(rig.stores.settings, buffer_gb=1e-9)) as opened:
+        yield opened
+
+
+def buffered(rig: TableRig) -> int:
+    return sum(high for _, high in rig.status().values())
 
 
 def status(rig: TableRig) -> dict[str, Any]:
@@ -50,31 +52,30 @@ def status(rig: TableRig) -> dict[str, Any]:
     return found
 
 
-def test_a_full_buffer_pauses_ingest_by_name_and_kafka_keeps_the_rest(rig: TableRig):
+def test_a_full_buffer_pauses_ingest_by_name_and_kafka_keeps_the_rest(rig: TableRig, monkeypatch: pytest.MonkeyPatch):
     rig.produce(100)
-    with rig.working(INGEST) as worker:
-        rig.await_rows(200)
-        wait_until(lambda: sum(hi for _, hi in rig.status().values()) == 200, "all records are in the buffer")
-        limited(rig, 1)
-        said = await_trouble(worker, Stage.INGEST)
-        rig.produce(50)
+    rig.ingest()
+    rig.produce(50)
+    with tight(rig) as harness:
+        worker = Worker(harness.stores, [rig.table.row], WorkerOptions(stages=INGEST))
+        with running(worker):
+            said = await_trouble(worker, Stage.INGEST)
 
-        assert said.startswith(f"{rig.name}: {FULL}"), said
-        assert sum(hi for _, hi in rig.status().values()) == 200
-        rig.assert_exact()
-        seen = status(rig)
-        assert (seen["state"], seen["buffer"]["paused"]["limit"], seen["buffer"]["max_bytes"]) == ("paused", "table", 1)
-        shown = CliRunner().invoke(cli, ["status", rig.name], env=environment(rig.stores.settings))
-        assert FULL in " ".join(shown.output.split())
-        with served(worker, rig.table) as url:
-            found = scrape_ledger(url)
-            assert found.value("harness_ingest_paused", table=rig.name, limit="table") == 1
-            assert found.value("harness_ingest_paused", table=rig.name, limit="server") == 0
-            assert found.value("harness_buffer_limit_bytes", table=rig.name) == 1
+            assert said.startswith(f"{rig.name}: {FULL}"), said
+            assert buffered(rig) == 200
+            assert rig.read(tail=True) == rig.truth
+            seen = status(rig)
+            assert (seen["state"], seen["buffer"]["paused"]["limit"]) == ("paused", "server")
+            shown = CliRunner().invoke(cli, ["status", rig.name], env=environment(rig.stores.settings))
+            assert FULL in " ".join(shown.output.split())
+            with served(worker, rig.table) as url:
+                found = scrape_ledger(url)
+                assert found.value("harness_ingest_paused", table=rig.name, limit="server") == 1
+                assert found.value("harness_ingest_paused", table=rig.name, limit="table") == 0
 
-        limited(rig, None)
-        wait_until(lambda: sum(hi for _, hi in rig.status().values()) == 300, "ingest goes on")
-        wait_until(lambda: not worker.progress[0].trouble, "its trouble is over")
+            monkeypatch.setattr(harness.stores.segments._room, "_bytes_max", 10**12)
+            wait_until(lambda: buffered(rig) == 300, "ingest goes on")
+            wait_until(lambda: not worker.progress[0].trouble, "its trouble is over")
     seen = status(rig)
     assert (seen["state"], seen["buffer"]["paused"]) == (None, None)
     rig.assert_exact()
@@ -84,27 +85,33 @@ def test_a_run_until_idle_ends_by_name_when_only_expire_could_empty_the_buffer(m
     rig = make_rig(retention={"grace": 1})
     rig.produce(100)
     rig.ingest()
-    limited(rig, 1)
     rig.produce(50)
-    with pytest.raises(BufferFull, match=FULL):
-        rig.worker(INGEST | TIER, until_idle=True).run()
-    assert sum(stream for stream, _ in rig.status().values()) == 200, "what was there is in the lake"
-    rig.assert_exact()
+    with tight(rig) as harness:
+        options = WorkerOptions(stages=INGEST | TIER, until_idle=True)
+        with pytest.raises(BufferFull, match=FULL):
+            Worker(harness.stores, [rig.table.row], options).run()
+    assert rig.status() == {0: (100, 100), 1: (100, 100)}, "what was there is in the lake"
+    assert rig.read(tail=True) == rig.truth
 
-    rows = rig.stores.database.rows("buffer/room")
-    [before] = [row["bytes"] for row in rows if row["table_id"] == rig.table.row.table_id]
-    limited(rig, before)
+    before = room_of(rig)
     claim = rig.claim(Stage.EXPIRE)
-    expire_once(rig.stores, rig.harness.table(rig.name).row, claim)
+    expire_once(rig.stores, rig.table.row, claim)
     with rig.stores.database.transaction() as connection:
         connection.execute(
             "UPDATE harness.segments SET retired_at = retired_at - %s WHERE table_id = %s",
             [timedelta(minutes=5), rig.table.row.table_id],
         )
-    expire_once(rig.stores, rig.harness.table(rig.name).row, claim)
+    expire_once(rig.stores, rig.table.row, claim)
+    assert room_of(rig) < before, "the segment that the pause closed was given back"
     rig.worker(INGEST | TIER, until_idle=True).run()
-    assert sum(stream for stream, _ in rig.status().values()) == 300
+    assert rig.status() == {0: (150, 150), 1: (150, 150)}
     rig.assert_exact()
+
+
+def room_of(rig: TableRig) -> int:
+    """Bytes of the table's segments on the disk."""
+    rows = rig.stores.database.rows("buffer/room")
+    return sum(int(row["bytes"]) for row in rows if row["table_id"] == rig.table.row.table_id)
 
 
 # -- a full disk --------------------------------------------------------------------------------------------------

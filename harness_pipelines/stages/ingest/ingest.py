@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -43,6 +43,7 @@ from harness_pipelines.ports.source import (
     check_source,
     check_topic,
 )
+from harness_pipelines.protocol.ages import Ages, Waiting
 from harness_pipelines.protocol.digest import as_first, lake_digests, total_digest
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
@@ -64,6 +65,8 @@ class IngestProgress:
     commits: int = 0
     bytes: int = 0  #: of the values of the records that were taken
     cpu_s: float = 0.0  #: of the thread
+    ages: Ages = field(default_factory=Ages)  #: of records, when they became readable
+    waiting: dict[int, Waiting] = field(default_factory=dict)  #: for the lake, by partition
 
 
 def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[DecodedRange]:
@@ -311,6 +314,16 @@ class IngestLoop:
         self.progress.commits += 1
         self._taken += (taken := sum(map(bytes_of, batches)))
         self.progress.bytes += taken
+        for batch in batches:
+            self._note_ages(batch, now_s=time.time())
+
+    def _note_ages(self, batch: PartitionBatch, *, now_s: float) -> None:
+        """Count how old the records of *batch* are, which can be read from now on."""
+        timestamps_ms = batch.timestamps_ms[batch.timestamps_ms >= 0]
+        if len(timestamps_ms):
+            goal_s = self.table.spec.freshness.visible
+            self.progress.ages.add(now_s - timestamps_ms / 1000.0, goal_s=goal_s, now_s=now_s)
+            self.progress.waiting.setdefault(batch.partition, Waiting()).add(batch.high, timestamps_ms)
 
     def close(self) -> None:
         self._writer.close()

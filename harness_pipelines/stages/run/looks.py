@@ -80,6 +80,8 @@ class Looks:
         self._look_at_lakes([table for table, _ in tables if Stage.COMPACT in table.effects])
         self._stores.stalls.note([table.name for table, _ in tables])
         self._note_spent(tables)
+        for table, progress in tables:
+            progress.note_in_lake(goal_s=table.spec.freshness.lake, now_s=time.time())
 
     def _note_spent(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:
         """Add what stages took since the last look to the day's costs."""

@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
@@ -114,7 +116,9 @@ def ledger() -> Ledger:
 
 @pytest.fixture
 def progress() -> TableProgress:
-    return TableProgress(name="a.b")
+    found = TableProgress(name="a.b")
+    found.in_lake.add(np.array([3.0, 7.0]), goal_s=5.0, now_s=time.time())
+    return found
 
 
 @pytest.fixture
