@@ -1,7 +1,7 @@
 """How full the buffer is, and whether ingest may take more (`harness_pipelines.protocol.pressure`).
 
 One look reads the sizes of all tables, and serves all threads of the process for a while: the sizes of relations are
-asked of the file system, which costs 10-20 microseconds each, so neither a batch nor a table asks alone.
+asked of the file system, which costs up to 0.1 ms for a segment, so neither a batch nor a table asks alone.
 """
 
 from __future__ import annotations

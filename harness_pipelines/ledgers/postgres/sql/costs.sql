@@ -1,21 +1,29 @@
 -- name: count
 -- Every five minutes, from the first move of the day before the newest that was counted: a table's older moves are not
--- read again. What was counted never becomes less: old moves may be gone.
+-- read again. The first time it is the last 10,000 moves of each stage, so that a ledger of years does not wait. What was
+-- counted never becomes less: old moves may be gone.
 INSERT INTO harness.daily_costs AS c (table_id, day, stage, moves, records, bytes, first_move, counted_at)
-SELECT t.table_id, (m.committed_at AT TIME ZONE 'UTC')::date, m.stage, count(*), coalesce(sum(m.rows), 0),
-       coalesce(sum(m.bytes), 0), min(m.move_id), clock_timestamp()
+SELECT t.table_id, m.day, s.stage, m.moves, m.records, m.bytes, m.first_move, clock_timestamp()
 FROM harness.tables t
 CROSS JOIN LATERAL (
-    SELECT coalesce(min(k.first_move), 0) AS first_move, max(k.counted_at) AS counted_at FROM (
+    SELECT min(k.first_move) AS first_move, max(k.counted_at) AS counted_at FROM (
         SELECT min(d.first_move) AS first_move, max(d.counted_at) AS counted_at FROM harness.daily_costs d
         WHERE d.table_id = t.table_id AND d.first_move IS NOT NULL GROUP BY d.day ORDER BY d.day DESC LIMIT 2
     ) k
 ) k
-JOIN harness.moves m ON m.table_id = t.table_id AND m.move_id >= k.first_move
-    AND m.stage IN ('ingest', 'tier', 'otree', 'compact', 'replay', 'revert', 'evolve') AND m.state = 'COMMITTED'
+CROSS JOIN (VALUES ('ingest'), ('tier'), ('otree'), ('compact'), ('replay'), ('revert'), ('evolve')) s (stage)
+CROSS JOIN LATERAL ( -- for each stage, so that the index leads to the first move
+    SELECT (c.committed_at AT TIME ZONE 'UTC')::date AS day, count(*) AS moves, coalesce(sum(c.rows), 0) AS records,
+           coalesce(sum(c.bytes), 0) AS bytes, min(c.move_id) AS first_move
+    FROM harness.moves c
+    WHERE c.table_id = t.table_id AND c.stage = s.stage AND c.move_id >= coalesce(k.first_move, (
+              SELECT o.move_id FROM harness.moves o WHERE o.table_id = t.table_id AND o.stage = s.stage
+              ORDER BY o.move_id DESC LIMIT 1 OFFSET 10000
+          ), 0) AND c.state = 'COMMITTED'
+    GROUP BY 1
+) m
 WHERE t.namespace || '.' || t.name = ANY(%(tables)s)
     AND (k.counted_at IS NULL OR k.counted_at < clock_timestamp() - make_interval(secs => %(every_s)s))
-GROUP BY 1, 2, 3
 ON CONFLICT (table_id, day, stage) DO UPDATE
 SET moves = greatest(c.moves, excluded.moves), records = greatest(c.records, excluded.records),
     bytes = greatest(c.bytes, excluded.bytes), counted_at = excluded.counted_at,
