@@ -40,8 +40,7 @@ def cost(
       harness cost shop.orders --days 30
       harness cost --prices prices.yaml --json | jq '.tables[] | [.table, .stored_month_price]'
     """
-    from harness_pipelines.read.report.costs import table_costs
-    from harness_pipelines.spec.prices import Prices, load_prices
+    from harness_pipelines.read.report.costs import Prices, load_prices, table_costs
 
     priced = Prices() if prices is None else load_prices(prices)
     with opened(settings) as harness:

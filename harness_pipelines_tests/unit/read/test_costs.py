@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness_pipelines.ledgers.postgres.views.costs import StageDay
-from harness_pipelines.read.report.costs import table_costs
-from harness_pipelines.spec.prices import Prices, load_prices
+from harness_pipelines.read.report.costs import Prices, load_prices, table_costs
 from harness_pipelines.spec.wording import SpecError
 
 GB = 10**9

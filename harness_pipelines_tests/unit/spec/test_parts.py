@@ -13,13 +13,13 @@ import pytest
 from pydantic import BaseModel
 
 from harness_pipelines import spec as spec_package
+from harness_pipelines.read.report.costs import Prices
 from harness_pipelines.spec.catalogs import CatalogSpec, SecretPlace
 from harness_pipelines.spec.columns import Column, ColumnWords
 from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, StopAbove
 from harness_pipelines.spec.formats import GivenSchema
 from harness_pipelines.spec.keys import DeleteRule
 from harness_pipelines.spec.part import SpecPart
-from harness_pipelines.spec.prices import Prices
 from harness_pipelines.spec.table import (
     BufferRules,
     Freshness,
