@@ -19,10 +19,7 @@ from harness_pipelines.spec.wording import SpecError, SpecProblem
 from harness_pipelines.spec.yaml_reader import Reader
 
 GB = 10**9
-DAYS_OF_A_MONTH = 30
 FIRST, AGAIN = ("tier",), ("otree", "compact")  #: the stages that write a row for the first time, and those after
-
-
 FILE_BYTES_MAX = 64 * 2**10
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
