@@ -119,29 +119,20 @@ class BufferRules(SpecPart):
     """The buffer in Postgres, with a limit."""
 
     max_bytes: Annotated[
-        Bytes,
-        Field(
-            description="Ingest pauses while the table's segments take this number of bytes in Postgres; Kafka keeps "
-            "the other records."
-        ),
+        Bytes, Field(description="Ingest pauses while the table's segments take this number of bytes in Postgres.")
     ]
 
     @field_validator("max_bytes", mode="after")
     @classmethod
     def _two_segments(cls, value: int) -> int:
-        if value < BUFFER_BYTES_MIN:
-            raise ValueError(
-                f"{value:,} bytes are less than two segments, of which one is filled while the other one is emptied; "
-                f"write at least {BUFFER_BYTES_MIN // 2**20}MB"
-            )
-        return value
+        if value >= BUFFER_BYTES_MIN:
+            return value
+        raise ValueError(f"{value:,} bytes are less than two segments; write at least {BUFFER_BYTES_MIN // 2**20}MB")
 
 
 def _buffer(value: Any) -> Any:
-    if isinstance(value, dict | BufferRules):
-        return BufferRules.inside(value)
-    if value in ("postgres", "none"):
-        return value
+    if isinstance(value, dict | BufferRules) or value in ("postgres", "none"):
+        return value if isinstance(value, str) else BufferRules.inside(value)
     raise ValueError(f"{quote(value)} is not allowed; allowed: postgres, none, {{max_bytes: 20GB}}")
 
 
@@ -363,10 +354,7 @@ class TableSpec(SpecPart):
     buffer: Annotated[
         Literal["postgres", "none"] | BufferRules,
         BeforeValidator(_buffer),
-        Field(
-            description="postgres: records are readable at once; {max_bytes: 20GB}: the same with a limit; none: "
-            "records go directly from Kafka to the lake."
-        ),
+        Field(description="postgres: readable at once; {max_bytes: 20GB}: with a limit; none: from Kafka to the lake."),
     ] = "postgres"
     shards: Annotated[Literal[1], Field(description="Number of sets of partitions with separate workers.")] = 1
     tier: Annotated[TierRules, Field(description="When buffered rows move to the lake.")] = TierRules()

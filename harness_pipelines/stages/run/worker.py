@@ -24,7 +24,6 @@ from harness_pipelines.ports.access import (
     HasBufferRows,
     HasBufferWriter,
     HasClose,
-    HasCosts,
     HasEvolutions,
     HasGuard,
     HasHistoryFold,
@@ -39,9 +38,7 @@ from harness_pipelines.ports.access import (
     HasSegments,
     HasSettings,
     HasSignOffs,
-    HasStalls,
     HasUpkeep,
-    HasWatch,
 )
 from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.ledger import PartitionStatus, TableRow
@@ -59,6 +56,7 @@ from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.due import stages_of
 from harness_pipelines.stages.run.looks import Looks
+from harness_pipelines.stages.run.looks import Ports as LooksPorts
 from harness_pipelines.stages.run.progress import CLAIM_LEASE, TableProgress, WorkerOptions
 from harness_pipelines.stages.run.trouble import Backoff, Restart, StageBroken
 from harness_pipelines.stages.table import evolve, expire
@@ -84,10 +82,10 @@ _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 
 class Ports(
     compact.Ports,
+    LooksPorts,
     HasBufferRows,
     HasBufferWriter,
     HasClose,
-    HasCosts,
     HasEvolutions,
     HasLog,
     HasMirrors,
@@ -100,11 +98,9 @@ class Ports(
     HasSegments,
     HasSettings,
     HasSignOffs,
-    HasStalls,
     HasGuard,
     HasHistoryFold,
     HasUpkeep,
-    HasWatch,
     Protocol,
 ):
     """The ports that it uses."""
