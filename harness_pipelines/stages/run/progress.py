@@ -12,9 +12,9 @@ import numpy as np
 
 from harness_pipelines.ports.ledger import PartitionStatus
 from harness_pipelines.ports.source import OpenTransaction
-from harness_pipelines.protocol.ages import BOUNDS, Ages, Reached, quantile
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.versions import EFFECTS
+from harness_pipelines.stages.ingest.ages import BOUNDS, Ages, Reached, quantile
 from harness_pipelines.stages.ingest.ingest import IngestProgress
 from harness_pipelines.stages.run.moving import Tally
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.ages import MARKS_FINE, WINDOW_S, Ages, Waiting, quantile
+from harness_pipelines.stages.ingest.ages import MARKS_FINE, WINDOW_S, Ages, Waiting, quantile
 
 NOW = 1_000_000.0
 
