@@ -1,7 +1,7 @@
 """The worker: all stages of some tables in one process, without Dagster.
 
 Every stage of every table has its own threads, so one sick table never stops another. A thread repeats: hold the
-claim, do one unit, say what happened. Trouble is shown, waited out and tried again; it is never a reason to skip. What
+claim, do one unit, say what happened. Trouble is shown, waited out and tried again; it is never a reason to skip. A
 defect holds the stage that met it, by name and with its traceback in the log; the others continue.
 """
 
@@ -38,15 +38,14 @@ from harness_pipelines.ports.access import (
     HasSegments,
     HasSettings,
     HasSignOffs,
-    HasStalls,
     HasUpkeep,
-    HasWatch,
 )
 from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.ledger import PartitionStatus, TableRow
 from harness_pipelines.ports.source import POLL_S
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages import compact
@@ -57,6 +56,7 @@ from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.due import stages_of
 from harness_pipelines.stages.run.looks import Looks
+from harness_pipelines.stages.run.looks import Ports as LooksPorts
 from harness_pipelines.stages.run.progress import CLAIM_LEASE, TableProgress, WorkerOptions
 from harness_pipelines.stages.run.trouble import Backoff, Restart, StageBroken
 from harness_pipelines.stages.table import evolve, expire
@@ -76,13 +76,13 @@ EXPIRE_EVERY_S = 60.0
 RESTART_EVERY_S = 1.0  #: how often the ledger is asked what the table is stopped by
 JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threads have on Spark
 HURRY_S_MAX = 8.0  #: how long a worker in a hurry waits for threads that hang in another server
-SEGMENT_BYTES_MAX = 32 * 2**20
+SEGMENT_BYTES_MAX, SEGMENT_AGE_S_MAX = 32 * 2**20, 600.0
 _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
-SEGMENT_AGE_S_MAX = 600.0
 
 
 class Ports(
     compact.Ports,
+    LooksPorts,
     HasBufferRows,
     HasBufferWriter,
     HasClose,
@@ -98,11 +98,9 @@ class Ports(
     HasSegments,
     HasSettings,
     HasSignOffs,
-    HasStalls,
     HasGuard,
     HasHistoryFold,
     HasUpkeep,
-    HasWatch,
     Protocol,
 ):
     """The ports that it uses."""
@@ -138,8 +136,8 @@ class Worker:
     def run(self, on_progress: Callable[[list[TableProgress]], None] | None = None, *, every_s: float = 1.0) -> None:
         """Work until stopped, idle or out of time; claims are given back before it returns.
 
-        Raises: the first table's error, if it ends by itself with a table that could not continue; StageBroken, from
-        what broke it, when it ends with such a stage.
+        Raises: the first table's error, if it ends by itself with a table that could not continue, or with a full
+        buffer; StageBroken, from what broke it, when it ends with such a stage.
         """
         if self.options.stages & _ON_SPARK or self.options.ingest_on == "spark":
             self.stores.engine.check()
@@ -164,8 +162,8 @@ class Worker:
         if self.defect is not None:
             raise self.defect
         for worker in self._tables:
-            if worker.fatal and (self.options.until_idle or isinstance(worker.fatal, StageBroken)):
-                raise worker.fatal
+            if (why := worker.fatal or worker.full) and (self.options.until_idle or isinstance(why, StageBroken)):
+                raise why
 
     def _refresh(self, deadline: float | None) -> None:
         """Look at each table; one whose log does not answer takes seconds, and there may be many."""
@@ -233,6 +231,7 @@ class _TableWorker:
         self._nothing_due: str | None = None  # in this metadata file of the batch view
         self._nothing_small: str | None = None  # in this metadata file of the stream view
         self._files_looked_at = -math.inf  #: monotonic seconds, when expire last listed the lake's files
+        self.full: BufferFull | None = None  # why ingest pauses, where this worker's tier is what empties the buffer
         self._quiet: set[Stage] = set()  # had nothing to do when last asked, or another worker has them
         self._rest: dict[Stage, dict[int, int]] = {}  # what was there at first, and is not moved yet
         self._watching = Backoff(self, "watch")
@@ -335,7 +334,6 @@ class _TableWorker:
 
     def _thread(self, name: str, stage: Stage, loop: Callable[..., None], *arguments: object) -> None:
         """Keep *loop* up until the worker ends: what it does not handle holds *stage*, then it begins again."""
-
         backoff = Backoff(self, stage)
         self._backoffs.append(backoff)
 
@@ -367,10 +365,7 @@ class _TableWorker:
                     self._restart.look()
 
     def _look(self) -> None:
-        if counts := list(self._counts.values()):
-            self.progress.rows = sum(one.rows for one in counts)
-            self.progress.refused = sum(one.refused for one in counts)
-            self.progress.commits = sum(one.commits for one in counts)
+        self.progress.add_up(list(self._counts.values()))
         with suppress(HarnessError):
             looked_at = time.monotonic()
             positions = self.stores.ledger.positions(self.table)
@@ -404,7 +399,7 @@ class _TableWorker:
             return False
         stages = self._stages
         all_read = all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
-        read = all_read or stages.isdisjoint({Stage.INGEST, self._reads_log})
+        read = all_read or stages.isdisjoint({Stage.INGEST, self._reads_log}) or self.full is not None
         moved = Stage.TIER not in stages or all(p.bounds.stream_hi >= p.bounds.buffer_hi for p in positions)
         compacted = Stage.COMPACT not in stages or self._is_compacted()
         mirrored = Stage.MIRROR not in stages or self._mirroring.is_quiet(self.table)
@@ -495,12 +490,14 @@ class _TableWorker:
                     started = generation
                 else:
                     loop.step()
+                    self.full = None
                     backoff.reset()
             except SchemaDue as due:
                 self._follow(loop.table, due, backoff)
                 return
             except HarnessError as error:
                 started = None
+                self.full = error if isinstance(error, BufferFull) and Stage.TIER in self._stages else None
                 backoff.wait(error)
                 if isinstance(error, SchemaMoved | SpecDisagrees):
                     return  # the next loop decodes with the schema of now
