@@ -35,6 +35,7 @@ from harness_pipelines.ledgers.postgres.acts.corrections import Corrections
 from harness_pipelines.ledgers.postgres.acts.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
+from harness_pipelines.ledgers.postgres.history.fold import HistoryFold
 from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
@@ -372,6 +373,7 @@ class RealRig(StoresRig):
         self.segments = Segments(self.database)
         self.ownership = Ownership(self.database, warehouse=folder.as_uri())
         self.upkeep = Upkeep(self.database, self.catalog, self.ownership, files)
+        self.history_fold = HistoryFold(self.database)
         self.raw_bytes = RawBytes(
             QuarantineBytes(self.database, catalog=CATALOG), self.catalog, warehouse=folder.as_uri()
         )
