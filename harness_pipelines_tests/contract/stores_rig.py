@@ -373,6 +373,7 @@ class RealRig(StoresRig):
         self.segments = Segments(self.database, bytes_max=10**10)
         self.ownership = Ownership(self.database, warehouse=folder.as_uri())
         self.upkeep = Upkeep(self.database, self.catalog, self.ownership, files)
+        self.history_fold = HistoryFold(self.database)
         self.raw_bytes = RawBytes(
             QuarantineBytes(self.database, catalog=CATALOG), self.catalog, warehouse=folder.as_uri()
         )
