@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.services import Endpoints, Services, ToolMissing
-from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.settings import ENGINES, Settings
 from harness_pipelines_tests.store import moto_store
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ TESTS = Path(__file__).parent
 SHORT_LAST = ("contract", "defs", "bench", "model", "unit")  #: folders whose tests are short; the others come first
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C mean something: what a shell started in the background ignores it, and so would all that it starts."""
+    if config.getoption("--engine"):
+        os.environ["HARNESS_ENGINE"] = config.getoption("--engine")  # of processes that tests start too
     signal.signal(signal.SIGINT, signal.default_int_handler)
     slow = [HealthCheck.too_slow]
     hypothesis_settings.register_profile("harness", deadline=None, suppress_health_check=slow)  # as busy machines are
@@ -60,8 +62,9 @@ def _shortness(path: Path) -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the lake of the tests on real services is."""
+    """Where the lake of the tests on real services is, and what moves rows of tables whose spec does not say it."""
     parser.addoption("--warehouse", choices=("folder", "s3"), default="folder", help="where the lake of the tests is")
+    parser.addoption("--engine", choices=ENGINES, default=None, help="what moves the rows of the tests' tables")
 
 
 @pytest.fixture(autouse=True)

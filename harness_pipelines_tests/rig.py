@@ -75,6 +75,7 @@ def settings_for(endpoints: Endpoints, home: Path, **changes: Any) -> Settings:
             warehouse=endpoints.warehouse,
             s3=endpoints.s3 or S3Settings(),
             jars=Path(jars) if jars else None,
+            engine=Settings.from_env(home=home).engine,
         ),
         **changes,
     )

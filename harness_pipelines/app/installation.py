@@ -525,7 +525,12 @@ class Stores:
 
     @once
     def engine(self) -> Engine:
-        """The engine that does the bulk work of stages."""
+        """What does the bulk work of stages: per table, and with `engine: auto` per move."""
+        from harness_pipelines.engines.chosen import ChosenEngine
+
+        return ChosenEngine(self.settings.engine, spark=self._spark_engine, arrow=self._arrow_engine)
+
+    def _spark_engine(self) -> Engine:
         from harness_pipelines.engines.spark.engine import LogAccess, SparkEngine
         from harness_pipelines.sources.joined import open_log
 
@@ -533,6 +538,11 @@ class Stores:
         return SparkEngine(
             self.settings, lambda: self.spark_sessions, log=log, scans=self.segment_scans, lake=self.lake_scans
         )
+
+    def _arrow_engine(self) -> Engine:
+        from harness_pipelines.engines.arrow.engine import ArrowEngine
+
+        return ArrowEngine(buffer=lambda: self.buffer_reader, lake=lambda: self.lake_reads, writes=lambda: self.lake)
 
     @once
     def spark_sessions(self) -> SparkSessions:

@@ -1,7 +1,10 @@
-"""Selection of sample rows by a hash of the coordinate: repeatable, and a smaller sample is a subset.
+"""Selection of rows by a hash of the coordinate: repeatable, and a smaller sample is a subset.
 
-The hash is Spark's ``xxhash64(_kafka_partition, _kafka_offset)``, of which the lowest `SAMPLE_BITS` bits count.
-Source: XXH64 (Collet), as Spark's `XXH64.hashInt` and `hashLong` chain it, seed 42.
+The sample layer goes by Spark's ``xxhash64(_kafka_partition, _kafka_offset)``, of which the lowest `SAMPLE_BITS` bits
+count. What a move draws for its tree goes by Spark's ``hash`` of the same, so that it takes of the layer as much as of
+the other rows.
+Sources: XXH64 (Collet), as Spark's `XXH64.hashInt` and `hashLong` chain it; Murmur3 for 32 bits (Appleby), as Spark's
+`Murmur3_x86_32` does; seed 42.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ _P1, _P2, _P3, _P4, _P5 = (
     )
 )
 Words = npt.NDArray[np.uint64]
+HalfWords = npt.NDArray[np.uint32]
 
 
 def threshold(fraction: float) -> int:
@@ -62,3 +66,29 @@ def _mixed(hashed: Words) -> Words:
 
 def _rotated(words: Words, bits: int) -> Words:
     return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
+
+
+def drawn(partitions: npt.NDArray[Any], offsets: npt.NDArray[Any], *, share: float) -> npt.NDArray[np.bool_]:
+    """Which rows a draw of about *share* of all takes."""
+    low, high = offsets.astype(np.int64).view(np.uint64), np.uint64(32)
+    with np.errstate(over="ignore"):
+        hashed = _murmur(partitions.astype(np.int32).view(np.uint32), np.uint32(42))
+        hashed = _finished(hashed, 4)
+        hashed = _murmur((low & np.uint64(0xFFFFFFFF)).astype(np.uint32), hashed)
+        hashed = _finished(_murmur((low >> high).astype(np.uint32), hashed), 8)
+    found: npt.NDArray[np.bool_] = (hashed & np.uint32(2**31 - 1)).astype(np.int64) < int(share * 2**31)
+    return found
+
+
+def _murmur(words: HalfWords, hashed: HalfWords | np.uint32) -> HalfWords:
+    words = words * np.uint32(0xCC9E2D51)
+    words = ((words << np.uint32(15)) | (words >> np.uint32(17))) * np.uint32(0x1B873593)
+    hashed = hashed ^ words
+    return ((hashed << np.uint32(13)) | (hashed >> np.uint32(19))) * np.uint32(5) + np.uint32(0xE6546B64)
+
+
+def _finished(hashed: HalfWords, length: int) -> HalfWords:
+    hashed = hashed ^ np.uint32(length)
+    hashed = (hashed ^ (hashed >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    hashed = (hashed ^ (hashed >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return hashed ^ (hashed >> np.uint32(16))

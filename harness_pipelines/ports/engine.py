@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.reading.queries import LakeQuery
     from harness_pipelines.spec.types import Type
 
+TASK_OFFSETS_MAX = 1_000_000  #: of one partition; a file of tier has no more
+POSITIONS_MAX = 1_000_000  #: changed keys, above which whole files are rewritten: positions go through this process
 Rows = NewType("Rows", object)  #: rows that are computed when they are written or counted
 
 
@@ -137,12 +139,16 @@ class Arranging(Protocol):
 class Engine(Protocol):
     """Bulk work of one installation. Raises, each of them: TryAgain when it is away, or what fails the attempt."""
 
-    def check(self) -> None:
-        """Raises: UsageError when the engine is not installed on this machine."""
+    def check(self, table: TableRow | None) -> None:
+        """Raises: UsageError when it cannot do the moves of *table* here; None: tasks of `run_tasks`."""
         ...
 
-    def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
-        """Write the move's rows of *segments*; a file has rows of one partition, in offset order."""
+    def offsets_max(self, table: TableRow, stage: Stage) -> int | None:
+        """How many offsets a move of *stage* takes at most; None: as many as the stage takes."""
+        ...
+
+    def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef], *, rows: int) -> None:
+        """Write the move's rows of *segments*, *rows* in all; a file has rows of one partition, in offset order."""
         ...
 
     def write_log(self, table: TableRow, move: Move, *, check: CheckCounts) -> tuple[int, list[RefusedRecord]]:
@@ -156,8 +162,8 @@ class Engine(Protocol):
         """Write the rows of *runs* of files of the stream view at *metadata*, one file of at most *file_bytes* each."""
         ...
 
-    def arranging(self, table: TableRow, move: Move) -> AbstractContextManager[Arranging]:
-        """Let the move's attempt write rows by region."""
+    def arranging(self, table: TableRow, move: Move, *, rows: int) -> AbstractContextManager[Arranging]:
+        """Let the move's attempt write rows by region, *rows* or more."""
         ...
 
     def run_tasks(

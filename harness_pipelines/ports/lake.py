@@ -124,6 +124,10 @@ class LakeView(Protocol):
         """The rows of *file* in *schema*, as `rows` gives them; columns that it lacks are NULL."""
         ...
 
+    def placed(self, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[tuple[pa.Table, Positions]]:
+        """What `tables` gives, and where in the file the rows are."""
+        ...
+
     def false_bounds(self, table: TableRow, written: Any, rows: pa.Table) -> str | None:
         """What the manifest says of one of `Staged.written` and its *rows*, of `rows`, contradict; None: nothing."""
         ...

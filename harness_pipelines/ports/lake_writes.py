@@ -6,7 +6,8 @@ ledger publishes it in its boundary commit. What the lake alone can read is opaq
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,7 +86,36 @@ class NewViews(Protocol):
         ...
 
 
-class Attempts(Protocol):
+class AttemptFiles(Protocol):
+    """Data files of one attempt, which no reader sees yet."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the view, in order, by name and in the types of its files."""
+        ...
+
+    def write(self, tables: Iterable[pa.Table], *, partition: int | None = None, file_bytes: int | None = None) -> None:
+        """Write rows that have these columns, in any order of columns, in the order given, to one file.
+
+        A file that reaches *file_bytes*, or what the view's properties say, is followed by another one. *partition* is
+        that of all rows, in a view that is partitioned; without rows there is no file. Memory is bounded.
+        Raises: StagedWrong for rows that do not fit; LakeAway.
+        """
+        ...
+
+
+class AttemptWrites(Protocol):
+    """How an engine of this process writes what an attempt stages."""
+
+    def writing(self, table: TableRow, move: Move) -> AbstractContextManager[AttemptFiles]:
+        """Files that one snapshot of the attempt's branch names once the context ends without an error.
+
+        Raises: LakeAway, TableUnknown, MetadataMissing.
+        """
+        ...
+
+
+class Attempts(AttemptWrites, Protocol):
     """Branches, what attempts write to them, and what others wrote."""
 
     def pointer(self, table: TableRow, view: ViewName) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
+from typing import Literal, get_args
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.locations import warehouse_location
@@ -20,6 +21,8 @@ from harness_pipelines.spec.wording import quote
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
 REGISTRY_PROPERTY_PREFIX = "HARNESS_REGISTRY_"
 BUFFER_GB, BUFFER_GB_MIN = 20.0, 0.064  # two segments of the buffer
+EngineWord = Literal["spark", "auto", "arrow"]
+ENGINES: tuple[EngineWord, ...] = get_args(EngineWord)
 #: Key and secret that `harness serve` hands out to engines; they may only read the warehouse.
 READING_KEYS = ("HARNESS_SERVE_S3_ACCESS_KEY", "HARNESS_SERVE_S3_SECRET_KEY")
 
@@ -30,7 +33,8 @@ class Settings:
 
     Every setting comes from an environment variable of the same name: ``HARNESS_DSN``, ``HARNESS_KAFKA``,
     ``HARNESS_REGISTRY``, ``HARNESS_SPARK``, ``HARNESS_WAREHOUSE``, ``HARNESS_HOME``, ``HARNESS_JARS``,
-    ``HARNESS_BUFFER_GB``, ``HARNESS_CATALOG_NAME``. ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka
+    ``HARNESS_BUFFER_GB``, ``HARNESS_CATALOG_NAME``, ``HARNESS_ENGINE``.
+    ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka
     property
     ``sasl.password``, ``HARNESS_REGISTRY_BASIC_AUTH_USER_INFO`` and its like properties of Confluent's client of the
     schema registry; libpq reads its own settings from the DSN and from ``PG*``. ``HARNESS_S3_*`` say how the object
@@ -52,6 +56,7 @@ class Settings:
     encrypting: tuple[str, ...] = ()  #: variables by which one client of an object store would encrypt
     jars: Path | None = None
     catalog_name: str = "harness"
+    engine: EngineWord = "spark"  #: of the moves of tables whose spec names none
     buffer_gb: float = BUFFER_GB  #: of disk that all buffers may take together before ingest pauses
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     registry: str | None = field(default=None, repr=False)  #: no embedded one; may hold user and password
@@ -85,6 +90,7 @@ class Settings:
             encrypting=encrypting(values),
             jars=_absolute(Path(jars), "HARNESS_JARS") if jars else None,
             catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",
+            engine=_engine(values.get("HARNESS_ENGINE") or "spark"),
             buffer_gb=_number(values, "HARNESS_BUFFER_GB", BUFFER_GB, least=BUFFER_GB_MIN),
             kafka_properties=_properties(values, KAFKA_PROPERTY_PREFIX),
             registry=values.get("HARNESS_REGISTRY") or None,
@@ -169,6 +175,13 @@ def _pair(values: Mapping[str, str], names: tuple[str, str]) -> tuple[str, str] 
     if not all(found):
         raise UsageError(f"{names[0]} and {names[1]} belong together: set both or none")
     return found
+
+
+def _engine(word: str) -> EngineWord:
+    """Raises: UsageError."""
+    if word not in ENGINES:
+        raise UsageError(f"HARNESS_ENGINE is {word!r}; write {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
+    return word
 
 
 def _number(values: Mapping[str, str], name: str, default: float, *, least: float) -> float:

@@ -11,23 +11,22 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from decimal import Decimal
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from harness_pipelines.drivers.conform import unscaled_int64
+from harness_pipelines.drivers.tree_values import WHOLE, to_values
 from harness_pipelines.engines.spark.read import row_hash
 from harness_pipelines.engines.spark.view import Pins, ranges_of, view_frame
+from harness_pipelines.layout import curve
 from harness_pipelines.layout.boxes import At, Cut, Slab
-from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, column_values, rescaled, unscaled
+from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, rescaled
+from harness_pipelines.layout.curve import Extents, scale_of
 from harness_pipelines.layout.row_hash import COORDINATE, threshold
 from harness_pipelines.layout.tree import LAYER
 
@@ -40,10 +39,7 @@ _DRAW_BITS = 31
 _REGION, _PIECE, _CURVE = "_harness_region", "_harness_piece", "_harness_curve"
 _NESTED_MAX = 20  #: cuts in one expression: what is sent to Spark may nest 100 deep, a cut and a projection 2 each
 _LEAVES_MAX = 100  #: in one expression: 5,000 bytes of code
-_CELL_BITS = 6  #: a region has some dozens of row groups at most
-Ints = npt.NDArray[np.int32]
 _EPOCH = date(1970, 1, 1)
-_WHOLE = ("boolean", "int", "long", "date", "time", "timestamp", "timestamptz")
 
 
 def stream_rows(spark: SparkSession, metadata: str, ranges: Ranges, *, layer: float, pins: Pins) -> DataFrame:
@@ -101,32 +97,6 @@ def sampled(frame: DataFrame, columns: Sequence[IndexedColumn], *, share: float)
     chosen = frame if share >= 1 else frame.where(drawn)
     rows = chosen.select(*(quoted(column.name) for column in columns)).toArrow()
     return [to_values(rows.column(i), column) for i, column in enumerate(columns)]
-
-
-def to_values(column: pa.ChunkedArray, of: IndexedColumn) -> ColumnValues:
-    """Arrow's values in the domain of the tree, see `harness_pipelines.layout.columns`."""
-    nulls = np.asarray(column.is_null())
-    is_decimal = of.type.startswith("decimal") and of.dtype.kind == "i"
-    if is_decimal:
-        column = pa.chunked_array([unscaled_int64(chunk) for chunk in column.chunks], type=pa.int64())
-    if is_decimal or of.type in _WHOLE:
-        whole = column.cast(pa.int32()) if of.type == "date" else column
-        filled = pc.fill_null(whole.cast(pa.int64()), 0)
-        return ColumnValues(np.asarray(filled), nulls)
-    if of.is_float:
-        filled = np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0)) + 0.0  # -0.0 is 0.0
-        return ColumnValues(filled, nulls)
-    return column_values(of, [None if v is None else _plain(v, of) for v in column.to_pylist()])
-
-
-def _plain(value: Any, of: IndexedColumn) -> Value:
-    if isinstance(value, Decimal):
-        return unscaled(value, _scale(of))
-    return uuid.UUID(value).bytes if of.type == "uuid" else value
-
-
-def _scale(of: IndexedColumn) -> int:
-    return int(of.type.rpartition(",")[2].rstrip(") ")) if of.type.startswith("decimal") else 0
 
 
 def with_regions(frame: DataFrame, tree: RegionTree) -> DataFrame:
@@ -214,7 +184,7 @@ def _numbers(columns: Sequence[IndexedColumn]) -> dict[str, Column]:
 
 
 def _is_number(column: IndexedColumn) -> bool:
-    return column.is_float or column.type in _WHOLE
+    return column.is_float or column.type in WHOLE
 
 
 def _numbered(axis: int) -> str:
@@ -268,43 +238,27 @@ def in_one_piece(frame: DataFrame) -> DataFrame:
 
 
 def _cells(tree: RegionTree, values: Sequence[ColumnValues]) -> dict[str, Column]:
-    """Per indexed column, by the name that it is given, which part of its region a row lies in.
-
-    Columns whose values are no numbers in Spark (text, UUIDs) take no part.
-    """
-    leaf = tree.route(values)
-    numeric = [i for i, c in enumerate(tree.columns) if c.type not in ("string", "uuid") and c != LAYER]
-    return {f"_harness_cell_{i}": _cell(tree, i, values[i], leaf) for i in numeric}
+    """Per indexed column, by the name that it is given, which part of its region a row lies in."""
+    return {f"_harness_cell_{one.axis}": _cell(tree, one) for one in curve.extents_of(tree, values)}
 
 
 def _interleaved(cells: Sequence[str]) -> Column:
     """A row's place on the curve of its region: the bits of its cells, interleaved."""
     rank = f.lit(0).cast("long")
-    for bit in range(_CELL_BITS):
+    for bit in range(curve.CELL_BITS):
         for place, cell in enumerate(cells):
             taken = f.shiftright(cell, bit).bitwiseAND(f.lit(1).cast("long"))
             rank = rank.bitwiseOR(f.shiftleft(taken, bit * len(cells) + place))
     return rank
 
 
-def _cell(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints) -> Column:
-    """Which of 2^_CELL_BITS equal parts of its region's extent in one column; NULL and NaN in the last."""
-    column = tree.columns[axis]
-    known = ~(values.is_null | values.is_nan)
-    numbers = values.values[known].astype(np.float64) * 10.0 ** -_scale(column)
-    finite = np.isfinite(numbers)
-    low, high = np.full(len(tree), np.inf), np.full(len(tree), -np.inf)
-    np.minimum.at(low, leaf[known][finite], numbers[finite])
-    np.maximum.at(high, leaf[known][finite], numbers[finite])
-    empty = high < low
-    with np.errstate(over="ignore"):  # from the least to the greatest double is further than a double can tell
-        width = np.minimum(high - low, np.finfo(np.float64).max)
-    low, width = np.where(empty, 0.0, low), np.where(empty | (high == low), 1.0, width)
+def _cell(tree: RegionTree, extents: Extents) -> Column:
+    """Which of 2^CELL_BITS equal parts of its region's extent in one column; NULL and NaN in the last."""
+    axis, column = extents.axis, tree.columns[extents.axis]
     number = f.col(_numbered(axis)) if _is_number(column) else _named(column)
-    share = (number.cast("double") - _of_region(low)) / _of_region(width)
-    last = 2**_CELL_BITS - 1
-    cell = f.floor(f.greatest(f.lit(0.0), f.least(f.lit(1.0), share)) * last)  # of 1 and NaN 1 is the least
-    return _in_method(f.coalesce(cell, f.lit(last)).cast("long"))
+    share = (number.cast("double") - _of_region(extents.low)) / _of_region(extents.width)
+    cell = f.floor(f.greatest(f.lit(0.0), f.least(f.lit(1.0), share)) * curve.LAST)  # of 1 and NaN 1 is the least
+    return _in_method(f.coalesce(cell, f.lit(curve.LAST)).cast("long"))
 
 
 def _of_region(numbers: Sequence[int] | npt.NDArray[Any]) -> Column:
@@ -319,7 +273,7 @@ def _comparable(column: IndexedColumn) -> Column:
 def _literal(column: IndexedColumn, value: Value) -> Column:
     """A cut as a literal of the type that the column has in Spark."""
     if column.type.startswith("decimal"):
-        return f.lit(rescaled(value, _scale(column)))
+        return f.lit(rescaled(value, scale_of(column)))
     match column.type:
         case "date":
             return f.lit(_EPOCH + timedelta(days=value))

@@ -225,12 +225,12 @@ class TableStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         reads = self._lazy.reads  # first: it lets the process stand where the import works
-        from harness_pipelines.engines.spark.write import task_ranges
+        from harness_pipelines.protocol.ranges import pieces_of
 
         highs = vector_from_json(end)
         lows = {**reads.starts(), **vector_from_json(start)}  # a partition that joined begins at its start
         ranges = [OffsetRange(partition=p, low=lows[p], high=high) for p, high in highs.items() if high > lows[p]]
-        return [OffsetsOfOne(r.partition, r.low, r.high) for r in task_ranges(ranges, offsets_max=TASK_OFFSETS_MAX)]
+        return [OffsetsOfOne(r.partition, r.low, r.high) for r in pieces_of(ranges, offsets_max=TASK_OFFSETS_MAX)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, OffsetsOfOne):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from harness_pipelines.formats.schema.registry import SchemaSource
 from harness_pipelines.layout.tree import indexed_columns
 from harness_pipelines.ports.buffer import SegmentScans
-from harness_pipelines.ports.engine import CheckCounts, KeyChanges, LakeScans, Rows
+from harness_pipelines.ports.engine import TASK_OFFSETS_MAX, CheckCounts, KeyChanges, LakeScans, Rows
 from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.ports.source import OpenLog
@@ -18,6 +18,7 @@ from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.compaction import Run
 from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.ranges import pieces_of
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.settings import Settings
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from harness_pipelines.layout.files import FileStats
     from harness_pipelines.layout.tree import RegionTree
     from harness_pipelines.protocol.reading.narrowing import Ranges
-
-TASK_OFFSETS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +58,14 @@ class SparkEngine:
     ) -> None:
         self._settings, self._sessions, self._log, self._scans, self._lake = settings, sessions, log, scans, lake
 
-    def check(self) -> None:
+    def check(self, table: TableRow | None) -> None:
         """Raises: UsageError where PySpark is not installed."""
         from harness_pipelines.engines.spark.session import import_pyspark
 
         import_pyspark()
+
+    def offsets_max(self, table: TableRow, stage: Stage) -> int | None:
+        return None
 
     @contextmanager
     def _staging(self, table: TableRow, move: Move) -> Iterator[tuple[SparkSession, BranchTarget]]:
@@ -76,11 +78,11 @@ class SparkEngine:
         with self._sessions().working(owner) as session, write.explained(table, move, kafka=place):
             yield session, target
 
-    def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
+    def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef], *, rows: int) -> None:
         from harness_pipelines.engines.spark import cluster, write
         from harness_pipelines.engines.spark.session import segments_address
 
-        ranges = write.task_ranges(move.ranges, offsets_max=TASK_OFFSETS_MAX)
+        ranges = pieces_of(move.ranges, offsets_max=TASK_OFFSETS_MAX)
         source = self._scans, segments_address(self._settings)
         with self._staging(table, move) as (spark, target):
             frame = write.read_segments(spark, table, segments=segments, ranges=ranges, source=source)
@@ -138,7 +140,7 @@ class SparkEngine:
             write.append_to_branch(rows, target, file_bytes=file_bytes)
 
     @contextmanager
-    def arranging(self, table: TableRow, move: Move) -> Iterator[_Arranging]:
+    def arranging(self, table: TableRow, move: Move, *, rows: int) -> Iterator[_Arranging]:
         with self._staging(table, move) as (spark, target):
             yield _Arranging(
                 spark=spark, target=target, table=table, settings=self._settings, scans=self._scans, lake=self._lake

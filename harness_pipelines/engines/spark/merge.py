@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 
-from harness_pipelines.engines.spark.cluster import file_rows, quoted, to_values
+from harness_pipelines.drivers.tree_values import to_values
+from harness_pipelines.engines.spark.cluster import file_rows, quoted
 from harness_pipelines.engines.spark.view import Pins
 from harness_pipelines.layout.files import Extent
 from harness_pipelines.layout.tree import key_columns
-from harness_pipelines.ports.engine import Met, Rows
+from harness_pipelines.ports.engine import POSITIONS_MAX, Met, Rows
 from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 
@@ -33,7 +34,6 @@ _PLACE = ("_kafka_partition", "_kafka_offset")
 _CHANGED_AT = ("_harness_partition", "_harness_offset")
 _WINNER, _PUT, _SPLIT = "_harness_winner", "_harness_put", "_harness_split"
 _ROWS, _AT, _FIRST, _LAST = "_harness_rows", "_harness_at", "_harness_first", "_harness_last"
-POSITIONS_MAX = 1_000_000  #: changed keys, above which whole files are rewritten: positions go through this process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

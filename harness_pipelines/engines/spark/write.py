@@ -46,18 +46,6 @@ class BranchTarget:
     move: Move
 
 
-def task_ranges(ranges: Sequence[OffsetRange], *, offsets_max: int) -> list[OffsetRange]:
-    """Cut ranges so that no task takes more than *offsets_max* offsets."""
-    return [piece for taken in ranges for piece in _cut(taken, offsets_max)]
-
-
-def _cut(taken: OffsetRange, offsets_max: int) -> Iterator[OffsetRange]:
-    pieces = max(-(-taken.span // offsets_max), 1)
-    for i in range(pieces):
-        low = taken.low + taken.span * i // pieces
-        yield OffsetRange(partition=taken.partition, low=low, high=taken.low + taken.span * (i + 1) // pieces)
-
-
 def append_to_branch(frame: DataFrame, target: BranchTarget, *, file_bytes: int | None = None) -> None:
     """Write *frame* to the attempt's branch, with the move in the snapshot's summary.
 

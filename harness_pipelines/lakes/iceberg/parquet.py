@@ -38,6 +38,8 @@ ParquetFile: TypeAlias = pq.ParquetFile
 Scanner: TypeAlias = ds.Scanner
 MAGIC = b"PAR1"
 CHUNK_BYTES = 8 * 2**20
+HELD_BYTES_MAX = 256 * 2**20  #: rows as Arrow has them, that wait for their row group
+PROBE_ROWS = 20_000  #: written once more to see how many bytes a row takes
 _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(
@@ -139,8 +141,83 @@ def write_rows(
         store_decimal_as_integer=True,
     ) as writer:
         writer.write_table(rows)
-    told = writer.writer.metadata
-    return _with_texts(data_file_statistics_from_parquet_metadata(told, dict(statistics), dict(ids)))
+    return told_of_file(writer.writer.metadata, statistics=statistics, ids=ids)
+
+
+#: As Iceberg's writer in Spark writes by default.
+_AS_SPARK: Mapping[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 3,
+    "data_page_size": 2**20,
+    "dictionary_pagesize_limit": 2 * 2**20,
+    "max_rows_per_page": 20_000,
+    "store_decimal_as_integer": True,
+    "store_schema": False,
+    "write_page_checksum": True,
+    "write_page_index": True,
+}
+
+
+class RowGroups:
+    """Writes one data file as Spark does: a row group ends where it reaches some size. Memory is bounded.
+
+    *schema* is that of the file, with Iceberg's field ids. A row group has at most `HELD_BYTES_MAX` of rows as Arrow
+    has them, so rows that compress very well lie in more groups than Spark makes of them.
+    """
+
+    def __init__(self, stream: Any, schema: pa.Schema, *, group_bytes: int) -> None:
+        self._stream, self._schema, self._group_bytes = stream, schema, group_bytes
+        self._writer = pq.ParquetWriter(stream, schema, **_AS_SPARK)
+        self._held: list[pa.Table] = []
+        self._rows = self._bytes = 0  #: held
+        self._per_row: float | None = None  #: bytes in the file
+        self.written = 0  #: rows
+
+    def write(self, rows: pa.Table) -> None:
+        self._held.append(rows)
+        self._rows, self._bytes = self._rows + rows.num_rows, self._bytes + rows.nbytes
+        while self._bytes >= min(self._group_bytes, HELD_BYTES_MAX) and self._rows >= (group := self._group_rows()):
+            self._flush(group)
+
+    def reaches(self, size: int) -> bool:
+        """Whether the file would have *size* bytes if it ended now, about."""
+        done = self._stream.tell()
+        return bool(done + self._bytes >= size and done + self._rows * self._row_bytes() >= size)
+
+    def close(self) -> Any:
+        """End the file; returns what its footer says."""
+        if self._rows:
+            self._flush(self._rows)
+        self._writer.close()
+        return self._writer.writer.metadata
+
+    def _group_rows(self) -> int:
+        """How many rows the group has that the held rows begin with."""
+        fitting, holdable = self._group_bytes / self._row_bytes(), HELD_BYTES_MAX * self._rows / self._bytes
+        return max(1, int(min(fitting, holdable)))
+
+    def _row_bytes(self) -> float:
+        """Of one row in the file, as its first rows are."""
+        if self._per_row is None and self._rows:
+            probe, sink = pa.concat_tables(self._held).slice(0, PROBE_ROWS), pa.BufferOutputStream()
+            with pq.ParquetWriter(sink, self._schema, **_AS_SPARK) as writer:
+                writer.write_table(probe)
+            group = writer.writer.metadata.row_group(0)
+            size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+            self._per_row = max(size / probe.num_rows, 0.01)
+        return self._per_row or 0.0
+
+    def _flush(self, count: int) -> None:
+        rows = pa.concat_tables(self._held)
+        self._writer.write_table(rows.slice(0, count), row_group_size=count)
+        left = rows.slice(count)
+        self._held, self._rows, self._bytes = ([left] if left.num_rows else []), left.num_rows, left.nbytes
+        self.written += min(count, rows.num_rows)
+
+
+def told_of_file(footer: Any, *, statistics: Mapping[int, Any], ids: Mapping[str, int]) -> DataFileStatistics:
+    """What a manifest says of a file with *footer*; *statistics* and *ids* as in `write_rows`."""
+    return _with_texts(data_file_statistics_from_parquet_metadata(footer, dict(statistics), dict(ids)))
 
 
 class _Model(ParquetFormatModel):

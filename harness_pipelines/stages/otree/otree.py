@@ -187,7 +187,8 @@ def plan(
 ) -> Move | None:
     """Record a merge of what the stream view has more, or a move without ranges: a recall, a relayout that is due."""
     head = stores.ledger.head(table)
-    lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=MOVE_OFFSETS_MAX)
+    offsets_max = min(MOVE_OFFSETS_MAX, stores.engine.offsets_max(table, Stage.OTREE) or MOVE_OFFSETS_MAX)
+    lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=offsets_max)
     parts: list[Rewrite] = []
     recall: int | None = None
     if below is not None:
@@ -313,7 +314,7 @@ def _stage_merge(stores: Ports, table: TableRow, move: Move, *, base: Version, l
         return Attempt(staged=NOTHING_STAGED)
     overlays = recalled.merged(stores, table, move, base=base, ranges=ranges)
     on = _View(base, [] if base.batch is None else stores.lake.region_files(table, base.batch.metadata), layout)
-    with stores.engine.arranging(table, move) as engine:
+    with stores.engine.arranging(table, move, rows=there.rows) as engine:
         new = _Incoming(source=engine.stream_rows(base.stream.metadata, ranges), rows=there.rows, bytes=there.bytes)
         with _folded(stores, table, new, engine, on=on) as coming:
             cut = _write_coming(table, coming, engine, on=on) if coming.rows else None
@@ -350,7 +351,7 @@ def _stage_release(stores: Ports, table: TableRow, move: Move, *, base: Version,
     recalled.check_release(stores, table, move, base=base)
     on = _View(base, stores.lake.region_files(table, base.batch.metadata), layout)
     rows, size = sum(one.rows for one in base.overlays), sum(one.bytes for one in base.overlays)
-    with stores.engine.arranging(table, move) as engine:
+    with stores.engine.arranging(table, move, rows=rows) as engine:
         coming = _Incoming(source=engine.recalled_rows(base), rows=rows, bytes=size)
         cut = _write_coming(table, coming, engine, on=on)
     staged = stores.lake.staged(table, move, rows=rows)
@@ -496,7 +497,7 @@ def _stage_relayout(stores: Ports, table: TableRow, move: Move, *, base: Version
     target_rows = target_rows_of(table, rows=rows, size=size, of_rows=sum(f.live for f in files))
     anew = [part.path for part in chosen if not part.waiting]
     tree = layout.tree
-    with stores.engine.arranging(table, move) as engine:
+    with stores.engine.arranging(table, move, rows=rows) as engine:
         source = engine.file_rows(base.batch.metadata, taken)
         sample = _sampled(table, source, engine, rows=rows, target_rows=target_rows)
         for path in anew:

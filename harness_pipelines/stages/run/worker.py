@@ -77,7 +77,7 @@ RESTART_EVERY_S = 1.0  #: how often the ledger is asked what the table is stoppe
 JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threads have on Spark
 HURRY_S_MAX = 8.0  #: how long a worker in a hurry waits for threads that hang in another server
 SEGMENT_BYTES_MAX, SEGMENT_AGE_S_MAX = 32 * 2**20, 600.0
-_ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
+_ON_ENGINE = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 
 
 class Ports(
@@ -139,8 +139,10 @@ class Worker:
         Raises: the first table's error, if it ends by itself with a table that could not continue, or with a full
         buffer; StageBroken, from what broke it, when it ends with such a stage.
         """
-        if self.options.stages & _ON_SPARK or self.options.ingest_on == "spark":
-            self.stores.engine.check()
+        for worker in self._tables if self.options.stages & _ON_ENGINE else ():
+            self.stores.engine.check(worker.table)
+        if self.options.ingest_on == "spark":
+            self.stores.engine.check(None)
         deadline = None if self.options.for_s is None else time.monotonic() + self.options.for_s
         for worker in self._tables:
             worker.start()
@@ -217,7 +219,7 @@ class _TableWorker:
                 holder=worker.holder,
                 lease=worker.options.lease,
                 check_spec=self._check_spec if stage in (Stage.INGEST, Stage.TIER) else None,  # they read the log
-                give_up=partial(self._give_up, stage) if stage in _ON_SPARK else None,
+                give_up=partial(self._give_up, stage) if stage in _ON_ENGINE else None,
             )
             for stage in worker.options.stages
         }

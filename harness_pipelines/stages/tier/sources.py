@@ -72,7 +72,7 @@ class FromBuffer:
         if rows == 0:
             return Attempt(staged=NOTHING_STAGED)  # gaps only: nothing to write, but the bounds move on
         make_branch(stores, table, move)
-        stores.engine.write_segments(table, move, named)
+        stores.engine.write_segments(table, move, named, rows=rows)
         return Attempt(staged=stores.lake.staged(table, move, rows=rows))
 
     def ingest_to(self, move: Move) -> Vector:

@@ -33,7 +33,6 @@ from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import table_columns
-from harness_pipelines.protocol.schema.nested_json import null_offsets, unsliced
 from harness_pipelines.spec.types import lake_fields
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
@@ -97,33 +96,7 @@ def _stored(table: TableRow, shape: CutShape, rows: pa.Table) -> pa.Table:
     """*rows* in the columns and types of the views."""
     named = {int(field["id"]): str(field["name"]) for field in table.fields}
     columns = [rows.column(named.get(field.field_id, field.name)) for field in shape.schema.fields]
-    found = conformed(pa.table(columns, names=shape.named.names), shape.named)
-    if not shape.is_renamed:
-        return found
-    return pa.table([_as_type(c, f.type) for c, f in zip(found.columns, shape.arrow, strict=True)], schema=shape.arrow)
-
-
-def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if not pa.types.is_nested(kind):
-        return column
-    return pa.chunked_array([renamed(chunk, kind) for chunk in column.chunks], type=kind)
-
-
-def renamed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """*array* with the names that *kind*, else the same type, has for the fields of structs."""
-    if pa.types.is_struct(kind):
-        array = unsliced(array)
-        children = [renamed(array.field(at), field.type) for at, field in enumerate(kind)]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
-    if pa.types.is_map(kind):
-        array = unsliced(array)
-        keys, items = renamed(array.keys, kind.key_type), renamed(array.items, kind.item_type)
-        return pa.MapArray.from_arrays(null_offsets(array), keys, items, type=kind)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        array = unsliced(array)
-        make = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
-        return make.from_arrays(null_offsets(array), renamed(array.values, kind.value_type), type=kind)
-    return array
+    return shape.stored_rows(pa.table(columns, names=shape.named.names))
 
 
 def data_file_of(entry: str) -> DataFile:

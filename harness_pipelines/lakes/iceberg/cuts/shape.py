@@ -8,14 +8,13 @@ from functools import cached_property
 from typing import Any
 
 import orjson
-import pyarrow as pa
-from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_mapping, schema_to_pyarrow
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
 from harness_pipelines.lakes.iceberg.checked_io import KEPT
+from harness_pipelines.lakes.iceberg.write.file_shape import FileShape
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.serving.cuts import CutImpossible
 
@@ -26,15 +25,16 @@ FIRST_PARTITION_ID = 999  #: Iceberg's last one of a table that is not partition
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutShape:
-    """Columns and partitionings of the cuts over one view, and perhaps a second one."""
+class CutShape(FileShape):
+    """Columns and partitionings of the cuts over one view, and perhaps a second one.
 
-    schema: Schema  #: of the base view, without the column of the sample layer
+    Its schema is that of the base view, without the column of the sample layer; its properties are that view's.
+    """
+
     specs: tuple[PartitionSpec, ...]  #: those of the base view under their own ids, then others
     moved: Mapping[int, int]  #: by the id of a partitioning in the second view its id here
     plain: PartitionSpec  #: of the chunks, which are not partitioned, and of the table as engines see it
     last_column_id: int
-    properties: Mapping[str, str]  #: of the base view, which say what a manifest has of a column
 
     def spec(self, spec_id: int) -> PartitionSpec:
         return next(spec for spec in self.specs if spec.spec_id == spec_id)
@@ -60,35 +60,6 @@ class CutShape:
     @property
     def last_partition_id(self) -> int:
         return max(spec.last_assigned_field_id for spec in self.specs) if self.specs else FIRST_PARTITION_ID
-
-    @cached_property
-    def stored(self) -> Schema:
-        """The schema with the names that columns have in Parquet files, as PyIceberg and Spark write them."""
-        return sanitize_column_names(self.schema)
-
-    @cached_property
-    def is_renamed(self) -> bool:
-        return bool(self.stored != self.schema)
-
-    @cached_property
-    def named(self) -> pa.Schema:
-        """The schema of Parquet files with the names of the columns."""
-        return schema_to_pyarrow(self.schema, include_field_ids=True)
-
-    @cached_property
-    def arrow(self) -> pa.Schema:
-        """The schema of Parquet files, with Iceberg's field ids."""
-        return schema_to_pyarrow(self.stored, include_field_ids=True)
-
-    @cached_property
-    def statistics(self) -> Mapping[int, Any]:
-        """What a manifest has of each column."""
-        return compute_statistics_plan(self.stored, dict(self.properties))
-
-    @cached_property
-    def ids_by_path(self) -> Mapping[str, int]:
-        """Field ids by the paths of columns in a Parquet file."""
-        return parquet_path_to_id_mapping(self.stored)
 
 
 def shape_of(

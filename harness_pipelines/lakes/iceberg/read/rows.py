@@ -15,6 +15,7 @@ from harness_pipelines.ports.lake import LakeFile
 
 if TYPE_CHECKING:
     from harness_pipelines.lakes.iceberg.read.scan import PinnedView
+    from harness_pipelines.layout.files import Positions
 
 BATCH_BYTES = 32 * 2**20
 BATCH_ROWS_MAX = 65_536
@@ -22,9 +23,16 @@ BATCH_ROWS_MIN = 64
 
 
 def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
-    """The rows of a data file in *schema* that are not hidden, a bounded batch at a time; missing columns are NULL.
+    """What `placed_tables` gives, without the places."""
+    return (rows for rows, _ in placed_tables(view, file, schema, ids))
 
-    Raises: DeletesBroken.
+
+def placed_tables(
+    view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]
+) -> Iterator[tuple[pa.Table, Positions]]:
+    """The rows of a data file in *schema* that are not hidden, a bounded batch at a time, and where in it they are.
+
+    Missing columns are NULL. Raises: DeletesBroken.
     """
     size = BATCH_BYTES * max(file.stored, 1) // max(file.bytes, 1) // 4
     path = file.path
@@ -46,7 +54,8 @@ def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mappin
                 for f in schema
             ]
             rows = conformed(pa.table(columns, names=schema.names), schema)
-            yield rows if hidden is None else rows.filter(pa.array(is_live[first : first + len(batch)]))
+            live = is_live[first : first + len(batch)]
+            yield rows if hidden is None else rows.filter(pa.array(live)), first + np.flatnonzero(live)
             first += len(batch)
 
 

@@ -45,7 +45,7 @@ from harness_pipelines.lakes.iceberg.read.file_stats import false_bounds, false_
 from harness_pipelines.lakes.iceberg.read.live_files import LiveFiles, Mask, Places
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of, metadata_of, understood
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg
-from harness_pipelines.lakes.iceberg.read.rows import file_tables
+from harness_pipelines.lakes.iceberg.read.rows import file_tables, placed_tables
 from harness_pipelines.layout.files import Positions
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.errors import (
@@ -136,6 +136,10 @@ class PinnedView:
     def tables(self, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
         """The rows of *file* in *schema*, as `rows` gives them; missing columns are NULL. Raises: DeletesBroken."""
         return file_tables(self, file, schema, ids)
+
+    def placed(self, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[tuple[pa.Table, Positions]]:
+        """What `tables` gives, and where in the file the rows are."""
+        return placed_tables(self, file, schema, ids)
 
     def false_bounds(self, table: TableRow, written: DataFile, rows: pa.Table) -> str | None:
         return false_bounds(table, self, written, rows)

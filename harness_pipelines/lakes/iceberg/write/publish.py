@@ -7,6 +7,7 @@ head, and only after they were checked from metadata.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +21,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import BooleanType, LongType
 
-from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog, schema_beside, view_schema
@@ -31,7 +31,7 @@ from harness_pipelines.lakes.iceberg.read.file_columns import NONE
 from harness_pipelines.lakes.iceberg.read.live_files import live_files
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.read.scan import staged_file
-from harness_pipelines.lakes.iceberg.write import corrections, foreign, revert
+from harness_pipelines.lakes.iceberg.write import attempt_files, corrections, foreign, revert
 from harness_pipelines.lakes.iceberg.write.commits import brought, main_at, tidy
 from harness_pipelines.lakes.iceberg.write.replace import replace_files
 from harness_pipelines.layout.files import FileStats, Positions
@@ -81,7 +81,6 @@ VIEW_PROPERTIES: Mapping[str, str] = {
     "commit.manifest.min-count-to-merge": "20",
 }
 Fields = Sequence[Mapping[str, Any]]  #: Iceberg's JSON form of the user's columns
-BRANCH_TRIES = 10
 
 
 class ForeignFiles(HarnessError):
@@ -176,7 +175,7 @@ class Lake:
         Raises: BaseGone when the base's snapshot was expired from the current metadata.
         """
         view = table.effects[move.stage].view
-        for _ in range(BRANCH_TRIES):
+        for _ in range(attempt_files.BRANCH_TRIES):
             current = self.current(table, view)
             if move.branch in current.metadata.refs:
                 return move.branch
@@ -189,7 +188,7 @@ class Lake:
                 current.manage_snapshots().create_branch(base.snapshot, move.branch).commit()
             if self.pointers.move(table, view, old=old, new=current.metadata_location):
                 return move.branch
-        raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
+        raise LakeAway(f"{table.name}: the {view} view's pointer moved {attempt_files.BRANCH_TRIES} times in a row")
 
     def staged(self, table: TableRow, move: Move, *, rows: int) -> Staged:
         """Read what the attempt staged and check it from metadata against its move.
@@ -222,24 +221,13 @@ class Lake:
         snapshot = view.metadata.snapshot_by_name(move.branch)
         return snapshot is not None and _is_of(snapshot, move)
 
-    def append_to_branch(self, table: TableRow, move: Move, rows: pa.Table) -> None:
-        """Write *rows* to the branch of an attempt without Spark: a file per Kafka partition, in the order given.
+    def writing(self, table: TableRow, move: Move) -> AbstractContextManager[attempt_files.IcebergAttemptFiles]:
+        """As `attempt_files.writing`."""
+        return attempt_files.writing(self, table, move)
 
-        Raises: StagedWrong for rows that are not of the view's schema; LakeAway.
-        """
-        view = table.effects[move.stage].view
-        for _ in range(BRANCH_TRIES):
-            current = self.current(table, view)
-            old, schema = current.metadata_location, current.schema().as_arrow()
-            try:
-                with reachable(table.name, f"writing rows of move {move.move_id}"):
-                    written = conformed(rows.select(schema.names), schema)
-                    current.append(written, snapshot_properties=summary_of(move), branch=move.branch)
-            except (KeyError, ValueError, pa.ArrowException) as error:
-                raise StagedWrong(f"{table.name}: move {move.move_id}: rows do not fit the view: {error}") from error
-            if self.pointers.move(table, view, old=old, new=current.metadata_location):
-                return
-        raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
+    def append_to_branch(self, table: TableRow, move: Move, rows: pa.Table) -> None:
+        """As `attempt_files.append`."""
+        attempt_files.append(self, table, move, rows)
 
     def build_append(
         self,

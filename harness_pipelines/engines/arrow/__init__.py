@@ -1,0 +1,1 @@
+"""Arrow as the engine of the stages: no JVM, in this process."""

@@ -1,0 +1,98 @@
+"""Which engine does a move: what the table's spec says, else the installation; with `auto` the cheaper one.
+
+Neither engine is opened before it is needed: a worker of tables with `engine: arrow` never imports PySpark.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness_pipelines.ports.engine import Arranging, CheckCounts, Engine
+    from harness_pipelines.ports.ledger import RefusedRecord, TableRow
+    from harness_pipelines.protocol.bounds import OffsetRange
+    from harness_pipelines.protocol.claims import Stage
+    from harness_pipelines.protocol.lake.compaction import Run
+    from harness_pipelines.protocol.moves import Move
+    from harness_pipelines.protocol.reading.plan import SegmentRef
+    from harness_pipelines.spec.settings import EngineWord
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU seconds of all processes that a move takes."""
+
+    fixed_s: float
+    row_s: float
+
+    def of(self, rows: int) -> float:
+        return self.fixed_s + rows * self.row_s
+
+
+SPARK, ARROW = Cost(0.84, 4e-6), Cost(0.065, 5e-6)
+ARROW_ROWS_MAX = 1_000_000  #: bulk is Spark's, which has several cores or machines for it
+
+
+class ChosenEngine:
+    """`harness_pipelines.ports.engine.Engine` over both; *word* is for tables whose spec names none."""
+
+    def __init__(self, word: EngineWord, *, spark: Callable[[], Engine], arrow: Callable[[], Engine]) -> None:
+        self._word, self._make = word, {"spark": spark, "arrow": arrow}
+        self._opened: dict[str, Engine] = {}
+        self._lock = threading.Lock()
+
+    def _engine(self, name: str) -> Engine:
+        with self._lock:
+            if name not in self._opened:
+                self._opened[name] = self._make[name]()
+            return self._opened[name]
+
+    def _of(self, table: TableRow, rows: int) -> Engine:
+        word = table.spec.engine or self._word
+        return self._engine(cheaper(rows) if word == "auto" else word)
+
+    def check(self, table: TableRow | None) -> None:
+        word = (table.spec.engine if table is not None else None) or self._word
+        # With `auto` both are needed, and Arrow always is there.
+        self._engine("arrow" if word == "arrow" else "spark").check(table)
+
+    def offsets_max(self, table: TableRow, stage: Stage) -> int | None:
+        word = table.spec.engine or self._word
+        return self._engine(word).offsets_max(table, stage) if word == "arrow" else None
+
+    def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef], *, rows: int) -> None:
+        self._of(table, rows).write_segments(table, move, segments, rows=rows)
+
+    def write_log(self, table: TableRow, move: Move, *, check: CheckCounts) -> tuple[int, list[RefusedRecord]]:
+        offsets = sum(r.span for r in move.ranges)
+        return self._of(table, offsets).write_log(table, move, check=check)
+
+    def write_runs(self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run], file_bytes: int) -> None:
+        engine = self._of(table, sum(run.rows for run in runs))
+        engine.write_runs(table, move, metadata=metadata, runs=runs, file_bytes=file_bytes)
+
+    def arranging(self, table: TableRow, move: Move, *, rows: int) -> AbstractContextManager[Arranging]:
+        return self._of(table, rows).arranging(table, move, rows=rows)
+
+    def run_tasks(
+        self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any
+    ) -> list[Mapping[str, Any]]:
+        self.check(None)
+        return self._engine("spark").run_tasks(ranges, work, result)
+
+    def interrupt(self) -> None:
+        for engine in list(self._opened.values()):
+            engine.interrupt()
+
+    def give_up(self, table: TableRow, stage: Stage) -> None:
+        for engine in list(self._opened.values()):
+            engine.give_up(table, stage)
+
+
+def cheaper(rows: int) -> str:
+    """The engine that moves *rows* for less."""
+    return "arrow" if rows <= ARROW_ROWS_MAX and ARROW.of(rows) <= SPARK.of(rows) else "spark"
