@@ -542,7 +542,13 @@ class Stores:
     def _arrow_engine(self) -> Engine:
         from harness_pipelines.engines.arrow.engine import ArrowEngine
 
-        return ArrowEngine(buffer=lambda: self.buffer_reader, lake=lambda: self.lake_reads, writes=lambda: self.lake)
+        return ArrowEngine(
+            buffer=lambda: self.buffer_reader,
+            lake=lambda: self.lake_reads,
+            writes=lambda: self.lake,
+            log=lambda: self.log,
+            schemas=lambda: self.schemas,
+        )
 
     @once
     def spark_sessions(self) -> SparkSessions:

@@ -40,7 +40,7 @@ from harness_pipelines.spec.transform import input_columns, source_column
 ELSEWHERE = frozenset(
     {
         *("table", "topic", "topics", "start", "views", "layout", "buffer", "shards", "tier", "recall", "stop_above"),
-        *("quarantine_mb", "retention", "freshness", "catalogs", "mode", "serve"),
+        *("quarantine_mb", "retention", "freshness", "catalogs", "mode", "serve", "engine"),
     }
 )
 

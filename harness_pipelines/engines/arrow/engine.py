@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from harness_pipelines.drivers.tree_values import to_values
 from harness_pipelines.engines.arrow.attempts import Attempts, Work
+from harness_pipelines.engines.arrow.log import LogRanges, viewed
 from harness_pipelines.engines.arrow.merge import ArrowKeyChanges, newest_of
 from harness_pipelines.engines.arrow.pieces import Pieces, Places
-from harness_pipelines.engines.arrow.sources import BufferRows, FileRows, Source, StreamRows, ints
+from harness_pipelines.engines.arrow.sources import BufferRows, FileRows, Source, StreamRows, ints, with_layer
 from harness_pipelines.errors import UsageError
 from harness_pipelines.layout import curve
 from harness_pipelines.layout.columns import column_values
@@ -35,15 +36,19 @@ from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.versions import Version
 
 if TYPE_CHECKING:
+    from harness_pipelines.formats.schema.registry import Schemas
     from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
     from harness_pipelines.layout.files import FileStats
     from harness_pipelines.layout.tree import RegionTree
     from harness_pipelines.ports.buffer import BufferReads
+    from harness_pipelines.ports.decoded import DecodedRange
     from harness_pipelines.ports.lake import LakeReads
     from harness_pipelines.ports.lake_writes import AttemptFiles, AttemptWrites
+    from harness_pipelines.ports.source import Log
     from harness_pipelines.protocol.reading.narrowing import Ranges
 
 _CURVE = "_harness_curve"
+REFUSED_HELD_MAX = 50_000  #: records, before it is known that the move takes them
 MERGE_OFFSETS_MAX = 4_000_000  #: of a keyed merge, which holds a record per key
 
 
@@ -51,9 +56,15 @@ class ArrowEngine:
     """`harness_pipelines.ports.engine.Engine` in this process."""
 
     def __init__(
-        self, *, buffer: Callable[[], BufferReads], lake: Callable[[], LakeReads], writes: Callable[[], AttemptWrites]
+        self,
+        *,
+        buffer: Callable[[], BufferReads],
+        lake: Callable[[], LakeReads],
+        writes: Callable[[], AttemptWrites],
+        log: Callable[[], Log],
+        schemas: Callable[[], Schemas],
     ) -> None:
-        self._buffer, self._lake, self._writes = buffer, lake, writes
+        self._buffer, self._lake, self._writes, self._log, self._schemas = buffer, lake, writes, log, schemas
         self._attempts = Attempts()
 
     def check(self, table: TableRow | None) -> None:
@@ -81,7 +92,7 @@ class ArrowEngine:
             table=table,
             segments=segments,
             ranges={r.partition: (r.low, r.high) for r in move.ranges},
-            layer=table.spec.layout.sample if table.view_set.mixed else 0.0,
+            layer=_tiered_layer(table),
         )
         with self._staging(table, move) as (work, files), Pieces(len(pieces), by=(OFFSET,)) as dealt:
             for part in work.each(source.tables(files.schema.names)):
@@ -90,7 +101,20 @@ class ArrowEngine:
                 files.write(work.each(dealt.sorted(number)), partition=piece.partition)
 
     def write_log(self, table: TableRow, move: Move, *, check: CheckCounts) -> tuple[int, list[RefusedRecord]]:
-        raise UsageError(f"{table.name}: `buffer: none` needs the engine spark; nothing was moved")
+        """A file per partition, for the rows come in the order of the log."""
+        pieces = sorted(move.ranges, key=lambda r: r.partition)
+        records, layer = LogRanges(self._log(), self._schemas(), table, move), _tiered_layer(table)
+        seen = _Seen()
+        with self._staging(table, move) as (work, files), Pieces(len(pieces), by=(OFFSET,)) as dealt:
+            for part in work.each(records.decoded()):
+                seen.note(part)
+                if part.rows.num_rows:
+                    rows = viewed(table, part.rows)
+                    dealt.add(with_layer(rows, layer) if layer else rows, _piece_of(rows, pieces))
+            refused = seen.settled(check, lambda: work.each(records.decoded()))
+            for number, piece in enumerate(pieces):
+                files.write(work.each(dealt.sorted(number)), partition=piece.partition)
+        return seen.rows, refused
 
     def write_runs(self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run], file_bytes: int) -> None:
         with self._staging(table, move) as (work, files):
@@ -120,6 +144,34 @@ class ArrowEngine:
 
     def give_up(self, table: TableRow, stage: Stage) -> None:
         self._attempts.give_up((table.table_id, stage))
+
+
+def _tiered_layer(table: TableRow) -> float:
+    """The share of the sample layer, where tier writes the view that has one."""
+    return table.spec.layout.sample if table.view_set.mixed else 0.0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the records of a move became."""
+
+    rows: int = 0
+    refused: int = 0
+    held: list[RefusedRecord] = field(default_factory=list)  #: the first of the refused
+
+    def note(self, part: DecodedRange) -> None:
+        self.rows, self.refused = self.rows + part.rows.num_rows, self.refused + len(part.refused)
+        if len(self.held) < REFUSED_HELD_MAX:
+            self.held += part.refused
+
+    def settled(self, check: CheckCounts, again: Callable[[], Iterator[DecodedRange]]) -> list[RefusedRecord]:
+        """All that were refused, once *check* lets them pass; more than are held are read *again*."""
+        if not self.refused:
+            return []
+        check(self.rows, self.refused, lambda: self.held[0])
+        if len(self.held) == self.refused:
+            return self.held
+        return [record for part in again() for record in part.refused]
 
 
 def _no_executors() -> UsageError:
