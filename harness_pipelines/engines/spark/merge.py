@@ -173,7 +173,7 @@ def _stop(spec: TableSpec, met: DataFrame) -> NoReturn:
     """Name one key of *met*, which has two coordinates for each: always the same one."""
     found = met.orderBy(_FIRST, _LAST).first()
     assert found is not None
-    key = ", ".join(f"{name}={found[name]}" for name in spec.key)
+    key = ", ".join(f"{name}={found[name]!r}" for name in spec.key)
     raise key_in_two_partitions(spec.table, key, first=tuple(found[_FIRST]), second=tuple(found[_LAST]))
 
 

@@ -183,7 +183,7 @@ def test_a_key_in_two_partitions_stops_the_merge_by_name(rig: KeyedRig, apart: b
     rig.send([(key, row(1, n=5))], partition=1 - home)
     rig.to_stream()
     version = rig.head.version
-    with pytest.raises(KeyInTwoPartitions, match=r"key id=1, region=eu is in partition [01] \(offset \d\) and in"):
+    with pytest.raises(KeyInTwoPartitions, match=r"key id=1, region='eu' is in partition [01] \(offset \d\) and in"):
         rig.merge()
     assert rig.head.version == version
 
