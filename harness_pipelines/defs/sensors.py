@@ -41,7 +41,7 @@ from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.shape import intake_of
-from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.settings import EngineWord, Settings
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.run.due import Due, due_moves, due_upkeep, is_held
@@ -180,14 +180,15 @@ class _Needed:
     """The servers that stages need. Each is asked once in a tick, and only after a failure."""
 
     asks: Mapping[str, Ask]
+    engine: EngineWord  #: of specs that name none
     answered: dict[str, bool] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: Settings) -> "_Needed":
-        return cls(probes(settings))
+        return cls(probes(settings), settings.engine)
 
     def answer(self, spec: TableSpec, stage: Stage) -> bool:
-        return all(self._answers(service) for service in _needs(spec, stage) if service in self.asks)
+        return all(self._answers(service) for service in _needs(spec, stage, self.engine) if service in self.asks)
 
     def _answers(self, service: str) -> bool:
         if service not in self.answered:
@@ -199,10 +200,11 @@ class _Needed:
         return self.answered[service]
 
 
-def _needs(spec: TableSpec, stage: Stage) -> Sequence[str]:
-    """The servers that the work of a stage needs beside Postgres and the lake."""
+def _needs(spec: TableSpec, stage: Stage, engine: EngineWord) -> Sequence[str]:
+    """The servers that the work of a stage needs beside Postgres and the lake; *engine* is for specs that name none."""
     kafka = ["kafka"] if stage is intake_of(spec).reader else []
-    spark = ["spark"] if stage in (Stage.TIER, Stage.OTREE, Stage.COMPACT) else []
+    moves = stage in (Stage.TIER, Stage.OTREE, Stage.COMPACT)
+    spark = ["spark"] if moves and (spec.engine or engine) != "arrow" else []
     return kafka + spark
 
 

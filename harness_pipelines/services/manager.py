@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from harness_pipelines.services.base import Place, Progress, Service, ServiceDied, ServicesError
+from harness_pipelines.services.base import Place, Progress, Service, ServiceDied, ServicesError, ToolMissing
+from harness_pipelines.services.java import java_home
 from harness_pipelines.services.kafka import Kafka
 from harness_pipelines.services.postgres import SPARK_LOGIN, USER, Postgres
 from harness_pipelines.services.process import end, is_alive, strays, tail, wait_until
@@ -122,6 +123,18 @@ class Services:
             for error in errors:
                 raise error
         return self.current()
+
+    def without_spark(self, progress: Progress = _silent) -> tuple[ServiceName, ...]:
+        """All services of this home but Spark; on a machine without Java it says why Kafka is not among them."""
+        names = tuple(name for name in self._names(None) if name != "spark")
+        if "kafka" in self.external:
+            return names
+        try:
+            java_home()
+        except ToolMissing as missing:
+            progress(f"kafka: not started, it runs on Java: {missing}; or let HARNESS_KAFKA name a Kafka that runs")
+            return tuple(name for name in names if name != "kafka")
+        return names
 
     def give_logins(self) -> None:
         """Give the embedded database, if it runs, the logins of workers and Spark: an older harness made none."""

@@ -101,6 +101,8 @@ class _Local:
     @property
     def _wants_spark_here(self) -> bool:
         """Whether this machine starts Spark: for a master, or as an embedded service."""
+        if self._settings.spark is None and self._settings.engine == "arrow":
+            return False
         return not (self._settings.spark or "").startswith("sc://")
 
     @property

@@ -56,7 +56,10 @@ class _Running:
         settings = self._settings
         if settings.spark is None:
             text = "HARNESS_SPARK is not set, and no embedded Spark runs"
-            yield notes.skipped("session", text, "set HARNESS_SPARK, or `harness services up`; reading needs none")
+            way_on = (
+                "set HARNESS_SPARK, or `harness services up`; reading needs none, nor do tables with `engine: arrow`"
+            )
+            yield notes.skipped("session", text, way_on)
             return
         if find_spec("pyspark") is None:
             yield notes.skipped("session", "PySpark is not installed; reading needs none", "see machine: extras")

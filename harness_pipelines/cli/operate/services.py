@@ -25,19 +25,26 @@ def services() -> None:
 @services.command()
 @only_option
 @click.option("--s3", is_flag=True, help="Keep the warehouse on an embedded object store, from now on.")
+@click.option("--no-spark", is_flag=True, help="Start all but Spark, for tables that Arrow moves.")
 @json_option
 @click.pass_obj
-def up(settings: Settings, only: tuple[str, ...], s3: bool, json_target: str | None) -> None:
+def up(settings: Settings, only: tuple[str, ...], s3: bool, no_spark: bool, json_target: str | None) -> None:
     """Start the services that do not run; return when all of them answer.
 
     \b
     Examples:
       harness services up
       harness services up --s3
+      HARNESS_ENGINE=arrow harness services up --no-spark
       harness services up --only postgres --only kafka
     """
+    if no_spark and only:
+        raise UsageError("--no-spark and --only both say what starts: write one of them")
     found = Services.from_settings(settings)
-    endpoints = found.up(only=_names(only), s3=s3, progress=note)
+    names = found.without_spark(note) if no_spark else _names(only)
+    endpoints = found.up(only=names, s3=s3, progress=note)
+    if no_spark and settings.engine != "arrow":
+        note("spark: not started; set HARNESS_ENGINE=arrow, or write `engine: arrow` in the specs of tables")
     emit(endpoints.to_json(), json_target, lambda: _show(found, endpoints))
 
 

@@ -92,9 +92,8 @@ class Pieces:
                     for batch in pa.concat_tables(self._held[number]).combine_chunks().to_batches():
                         writer.write_batch(batch)
         except OSError as error:
-            raise NoRoomForRows(
-                f"rows could not be set aside in {self._folder}: {error}; nothing was written"
-            ) from error
+            where = f"rows could not be set aside in {self._folder}"
+            raise NoRoomForRows(f"{where}: {error}; nothing was published") from error
         self._map(path, filled)
 
     def _schema(self, filled: Sequence[int]) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""What Spark hands over as Arrow, in the domain of the region tree."""
+"""What engines have as Arrow, in the domain of the region tree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.engines.spark.cluster import to_values
+from harness_pipelines.drivers.tree_values import to_values
 from harness_pipelines.layout.columns import IndexedColumn
 
 NUMBERS = [None, Decimal("-999999999999.99"), Decimal("0.01"), Decimal("0.00"), None, Decimal("12.30")]
