@@ -148,7 +148,7 @@ class _OpenFile:
         footer = self._groups.close()
         self._stream.close()
         shape = self._shape
-        told = told_of_file(footer, statistics=shape.statistics, ids=shape.ids_by_path).to_serialized_dict()
+        told = told_of_file(footer, statistics=shape.statistics_as_spark, ids=shape.ids_by_path).to_serialized_dict()
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self._path,

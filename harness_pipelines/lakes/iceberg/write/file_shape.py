@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_mapping, schema_to_pyarrow
+from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
+    compute_statistics_plan,
+    match_metrics_mode,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
 from pyiceberg.schema import Schema, sanitize_column_names
-from pyiceberg.types import DoubleType, FloatType, NestedField, StructType
+from pyiceberg.table import TableProperties
+from pyiceberg.types import BinaryType, DoubleType, FloatType, IcebergType, NestedField, StringType, StructType
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.protocol.schema.nested_json import null_offsets, unsliced
+
+_DEFAULT_MODE = TableProperties.DEFAULT_WRITE_METRICS_MODE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +59,22 @@ class FileShape:
         return compute_statistics_plan(self.stored, dict(self.properties))
 
     @cached_property
+    def statistics_as_spark(self) -> Mapping[int, Any]:
+        """What Iceberg's writer in Spark keeps: bounds of the fields of structs too, nothing of lists and maps."""
+        said = self.properties.get(_DEFAULT_MODE, TableProperties.DEFAULT_WRITE_METRICS_MODE_DEFAULT)
+        default = match_metrics_mode(said)
+        of_structs = {field.field_id: field.field_type for field in _leaves(self.stored.fields)}
+        found = {}
+        for field_id, collector in self.statistics.items():
+            mode = collector.mode
+            if field_id not in of_structs:
+                mode = MetricsMode(MetricModeTypes.NONE)
+            elif "." in collector.column_name:
+                mode = _mode_of(default, of_structs[field_id])
+            found[field_id] = replace(collector, mode=mode)
+        return found
+
+    @cached_property
     def ids_by_path(self) -> Mapping[str, int]:
         """Field ids by the paths of columns in a Parquet file."""
         return parquet_path_to_id_mapping(self.stored)
@@ -71,6 +97,22 @@ class FileShape:
         for field_id, (place, *inside) in self.floats:
             found = sum(_nans(chunk, inside) for chunk in rows.column(place).chunks)
             counts[field_id] = counts.get(field_id, 0) + found
+
+
+def _leaves(fields: Iterable[NestedField]) -> Iterator[NestedField]:
+    """Those of no list and no map."""
+    for field in fields:
+        if isinstance(field.field_type, StructType):
+            yield from _leaves(field.field_type.fields)
+        elif field.field_type.is_primitive:
+            yield field
+
+
+def _mode_of(default: MetricsMode, kind: IcebergType) -> MetricsMode:
+    """Only texts and bytes are cut."""
+    if default.type == MetricModeTypes.TRUNCATE and not isinstance(kind, StringType | BinaryType):
+        return MetricsMode(MetricModeTypes.FULL)
+    return default
 
 
 def _floats(fields: Iterable[NestedField], above: tuple[int, ...] = ()) -> Iterator[tuple[int, tuple[int, ...]]]:
