@@ -4,7 +4,7 @@ from __future__ import annotations
 
 SETTINGS = (
     "table, topic, topics, start, format, schema, columns, key, key_format, key_schema, delete, unavailable_value, "
-    "views, layout, buffer, shards, tier, recall, serve, on_error, unknown_fields, evolution, stop_above, "
+    "views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields, evolution, stop_above, "
     "quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
 )
 TYPES = (
@@ -267,7 +267,7 @@ SAID = {
         "orders.yaml:2: columns: `columns` has no value; indent what belongs to it below it\norders.yaml:3: "
         "'\\xa0\\xa0id': unknown setting `\xa0\xa0id`; character 1 is U+00A0 NO-BREAK SPACE; allowed: table, topic, "
         "topics, start, format, schema, columns, key, key_format, key_schema, delete, unavailable_value, "
-        "views, layout, buffer, shards, tier, recall, serve, on_error, unknown_fields, evolution, stop_above, "
+        "views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields, evolution, stop_above, "
         "quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
     ),
     "quotes of a text processor": (
