@@ -19,7 +19,7 @@ from harness_pipelines.spec.settings import Settings
 
 PACKAGE = "harness_pipelines_tests"
 BENCHES = f"{PACKAGE}.bench"
-NAMES = "main, proof, layout, keyed, streams, engines, stores, formats, dagster, wheel, mutants"
+NAMES = "main, proof, layout, keyed, streams, engines, moves, stores, formats, dagster, wheel, mutants"
 
 
 class NotMeasured(HarnessError):

@@ -92,7 +92,7 @@ class Pieces:
                     for batch in pa.concat_tables(self._held[number]).combine_chunks().to_batches():
                         writer.write_batch(batch)
         except OSError as error:
-            where = f"rows could not be set aside in {self._folder}"
+            where = f"rows could not be written to {self._folder}"
             raise NoRoomForRows(f"{where}: {error}; nothing was published") from error
         self._map(path, filled)
 

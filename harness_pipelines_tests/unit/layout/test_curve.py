@@ -14,7 +14,8 @@ X, Y = IndexedColumn("x", "double"), IndexedColumn("y", "long")
 
 def placed(tree: RegionTree, *columns: ColumnValues) -> list[int]:
     leaf = tree.route(columns)
-    return curve.places(tree, columns, leaf, curve.extents_of(tree, columns)).tolist()
+    found: list[int] = curve.places(tree, columns, leaf, curve.extents_of(tree, columns)).tolist()
+    return found
 
 
 def test_bits_of_the_columns_take_turns():
