@@ -1,8 +1,8 @@
 """A process in which no package of an extra can be imported: ``python -m harness_pipelines_tests.without_extras``.
 
 With ``modules`` it prints what importing each module of the package raises, as JSON; with ``harness`` it is the command
-line, with ``commands`` each command line of a JSON list in turn. What an extra brings is hidden, by the names that it is
-imported by.
+line, with ``commands`` each command line of a JSON list in turn. What an extra brings is hidden, by the names that it
+is imported by.
 """
 
 from __future__ import annotations
