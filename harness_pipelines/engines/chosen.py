@@ -56,10 +56,13 @@ class ChosenEngine:
         word = table.spec.engine or self._word
         return self._engine(cheaper(rows) if word == "auto" else word)
 
-    def check(self, table: TableRow | None) -> None:
-        word = (table.spec.engine if table is not None else None) or self._word
-        # With `auto` both are needed, and Arrow always is there.
-        self._engine("arrow" if word == "arrow" else "spark").check(table)
+    def check(self, tables: Sequence[TableRow], *, tasks: bool) -> None:
+        """With `auto` both are needed, and Arrow always is there."""
+        by_spark = [table for table in tables if (table.spec.engine or self._word) != "arrow"]
+        if by_spark or (tasks and self._word != "arrow"):
+            self._engine("spark").check(by_spark, tasks=tasks)
+        elif tasks:
+            self._engine("arrow").check(tables, tasks=True)
 
     def offsets_max(self, table: TableRow, stage: Stage) -> int | None:
         word = table.spec.engine or self._word
@@ -82,7 +85,7 @@ class ChosenEngine:
     def run_tasks(
         self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any
     ) -> list[Mapping[str, Any]]:
-        self.check(None)
+        self.check((), tasks=True)
         return self._engine("spark").run_tasks(ranges, work, result)
 
     def interrupt(self) -> None:

@@ -139,8 +139,8 @@ class Arranging(Protocol):
 class Engine(Protocol):
     """Bulk work of one installation. Raises, each of them: TryAgain when it is away, or what fails the attempt."""
 
-    def check(self, table: TableRow | None) -> None:
-        """Raises: UsageError when it cannot do the moves of *table* here; None: tasks of `run_tasks`."""
+    def check(self, tables: Sequence[TableRow], *, tasks: bool) -> None:
+        """Raises: UsageError when it cannot do the moves of *tables* here, or with *tasks* those of `run_tasks`."""
         ...
 
     def offsets_max(self, table: TableRow, stage: Stage) -> int | None:

@@ -67,9 +67,9 @@ class ArrowEngine:
         self._buffer, self._lake, self._writes, self._log, self._schemas = buffer, lake, writes, log, schemas
         self._attempts = Attempts()
 
-    def check(self, table: TableRow | None) -> None:
+    def check(self, tables: Sequence[TableRow], *, tasks: bool) -> None:
         """Raises: UsageError for tasks on executors."""
-        if table is None:
+        if tasks:
             raise _no_executors()
 
     def offsets_max(self, table: TableRow, stage: Stage) -> int | None:

@@ -58,11 +58,12 @@ class SparkEngine:
     ) -> None:
         self._settings, self._sessions, self._log, self._scans, self._lake = settings, sessions, log, scans, lake
 
-    def check(self, table: TableRow | None) -> None:
+    def check(self, tables: Sequence[TableRow], *, tasks: bool) -> None:
         """Raises: UsageError where PySpark is not installed."""
         from harness_pipelines.engines.spark.session import import_pyspark
 
-        import_pyspark()
+        if tables or tasks:
+            import_pyspark()
 
     def offsets_max(self, table: TableRow, stage: Stage) -> int | None:
         return None

@@ -139,10 +139,8 @@ class Worker:
         Raises: the first table's error, if it ends by itself with a table that could not continue, or with a full
         buffer; StageBroken, from what broke it, when it ends with such a stage.
         """
-        for worker in self._tables if self.options.stages & _ON_ENGINE else ():
-            self.stores.engine.check(worker.table)
-        if self.options.ingest_on == "spark":
-            self.stores.engine.check(None)
+        moved = [worker.table for worker in self._tables] if self.options.stages & _ON_ENGINE else []
+        self.stores.engine.check(moved, tasks=self.options.ingest_on == "spark")
         deadline = None if self.options.for_s is None else time.monotonic() + self.options.for_s
         for worker in self._tables:
             worker.start()

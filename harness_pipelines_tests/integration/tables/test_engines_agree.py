@@ -90,7 +90,7 @@ def files(table: hp.Table, view: ViewName) -> list[tuple[Mapping[str, Any], str]
     found = []
     for task in static(head.views[view].metadata).scan().plan_files():
         file = task.file
-        told = {
+        told: dict[str, Any] = {
             "rows": file.record_count,
             "partition": list(file.partition.__dict__.values()) if len(file.partition) == 0 else [file.partition[0]],
             "order": file.sort_order_id,

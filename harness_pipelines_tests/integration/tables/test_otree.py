@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 import harness_pipelines as hp
 from harness_pipelines.app.checks import nothing_is_stuck
+from harness_pipelines.drivers.tree_values import to_values
 from harness_pipelines.engines.spark import cluster, write
 from harness_pipelines.engines.spark.write import SparkFailed
 from harness_pipelines.layout import balance, rewrites, sampling
@@ -492,7 +493,7 @@ def row_frame(rig: TableRig, columns: Sequence[IndexedColumn], rows: Sequence[Se
 
 def assert_routed_alike(rig: TableRig, tree: RegionTree, rows: Sequence[tuple[Any, ...]]) -> None:
     placed = cluster.with_regions(row_frame(rig, tree.columns, rows), tree).toArrow()
-    values = [cluster.to_values(placed.column(c.name), c) for c in tree.columns]
+    values = [to_values(placed.column(c.name), c) for c in tree.columns]
     assert placed.column(cluster._REGION).to_pylist() == tree.route(values).tolist()
     assert tree.route(values).tolist() == tree.route(arrays(tree.columns, rows)).tolist()
 

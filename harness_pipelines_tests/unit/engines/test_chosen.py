@@ -89,8 +89,15 @@ def test_what_ends_work_opens_no_engine():
     assert world.opened == []
 
 
-@pytest.mark.parametrize(("word", "expected"), [("spark", "spark"), ("auto", "spark"), ("arrow", "arrow")])
-def test_what_needs_spark_is_known_before_a_worker_begins(word: EngineWord, expected: str):
+@pytest.mark.parametrize(("word", "asked"), [("spark", ["spark.check"]), ("auto", ["spark.check"]), ("arrow", [])])
+def test_what_needs_spark_is_known_before_a_worker_begins(word: EngineWord, asked: list[str]):
     world = World("spark")
-    world.engine.check(table(word))
-    assert world.asked == [f"{expected}.check"]
+    world.engine.check([table("arrow"), table(word)], tasks=False)
+    assert world.asked == asked
+
+
+def test_tasks_are_asked_of_the_engine_of_the_installation():
+    worlds = [World("spark"), World("arrow")]
+    for world in worlds:
+        world.engine.check([table("arrow")], tasks=True)
+    assert [world.asked for world in worlds] == [["spark.check"], ["arrow.check"]]
