@@ -54,7 +54,7 @@ def test_a_spark_job_that_outlives_its_driver_is_closed_out_by_the_second_attemp
     # The job itself writes once more, to a branch that nobody reads.
     segments = [s.ref for s in stores.segments.all(table)]
     stores.lake.make_branch(table, first, rig.table.versions()[0].stream)
-    stores.engine.write_segments(table, first, segments, rows=staged.rows)
+    stores.engine.write_segments(table, first, segments, rows=staged.staged.rows)
     with pytest.raises(MoveClosed, match=rf"move {first.move_id}"):
         tier.publish(stores, table, first_claim, first, tier.stage(stores, table, first))
     rig.assert_exact()
