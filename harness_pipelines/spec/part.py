@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harness_pipelines.spec.settings import EngineWord
 from harness_pipelines.spec.types import unstorable
 from harness_pipelines.spec.wording import Place, SpecError, SpecProblem, dotted
 
@@ -17,6 +18,15 @@ _VALUES_MAX = 200_000  #: thousands of columns, each with its words
 _DIGITS_MAX = 400
 _UNSEEN = "cannot be shown or compared; write text, a number, true or false, or a list or mapping of them"
 _PLAIN = (str, bytes, bool, int, float, type(None))
+
+
+TableEngine = Annotated[
+    EngineWord | None,
+    Field(
+        description="What moves its rows: spark; arrow: the worker itself, without Java; auto: per move the "
+        "cheaper one of both. Default: HARNESS_ENGINE, else spark."
+    ),
+]
 
 
 class SpecPart(BaseModel):

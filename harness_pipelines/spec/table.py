@@ -26,8 +26,7 @@ from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, deta
 from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
 from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
-from harness_pipelines.spec.part import SpecPart
-from harness_pipelines.spec.settings import EngineWord
+from harness_pipelines.spec.part import SpecPart, TableEngine
 from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, UnavailableValue
 from harness_pipelines.spec.transform import Transform, transform_troubles
 from harness_pipelines.spec.types import DecimalType
@@ -357,13 +356,7 @@ class TableSpec(SpecPart):
         BeforeValidator(_buffer),
         Field(description="postgres: readable at once; {max_bytes: 20GB}: with a limit; none: from Kafka to the lake."),
     ] = "postgres"
-    engine: Annotated[
-        EngineWord | None,
-        Field(
-            description="What moves its rows: spark; arrow: the worker itself, without Java; auto: per move the "
-            "cheaper one of both. Default: HARNESS_ENGINE, else spark."
-        ),
-    ] = None
+    engine: TableEngine = None
     shards: Annotated[Literal[1], Field(description="Number of sets of partitions with separate workers.")] = 1
     tier: Annotated[TierRules, Field(description="When buffered rows move to the lake.")] = TierRules()
     recall: Annotated[RecallRules, Field(description="Limit of `harness recall`.")] = RecallRules()
