@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.spec import spark_conf
 from harness_pipelines.spec.locations import warehouse_location
 from harness_pipelines.spec.object_stores import S3Settings, check_encryption, encrypting
 from harness_pipelines.spec.wording import quote
@@ -34,7 +35,7 @@ class Settings:
     property
     ``sasl.password``, ``HARNESS_REGISTRY_BASIC_AUTH_USER_INFO`` and its like properties of Confluent's client of the
     schema registry; libpq reads its own settings from the DSN and from ``PG*``. ``HARNESS_S3_*`` say how the object
-    store of a warehouse ``s3://`` is reached.
+    store of a warehouse ``s3://`` is reached, ``HARNESS_SPARK_CONF_*`` are properties of Spark.
 
     ``HARNESS_OWNER_DSN`` is only for `harness init` and `harness table drop`; ``HARNESS_SPARK_DSN`` is Spark's login.
     """
@@ -56,6 +57,7 @@ class Settings:
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     registry: str | None = field(default=None, repr=False)  #: no embedded one; may hold user and password
     registry_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)  #: ``HARNESS_SPARK_CONF_*``, by property
 
     def __post_init__(self) -> None:
         """Raises: UsageError for a warehouse that engines would read differently, or write so."""
@@ -89,6 +91,7 @@ class Settings:
             kafka_properties=_properties(values, KAFKA_PROPERTY_PREFIX),
             registry=values.get("HARNESS_REGISTRY") or None,
             registry_properties=_properties(values, REGISTRY_PROPERTY_PREFIX),
+            spark_conf=spark_conf.from_env(values, catalog=values.get("HARNESS_CATALOG_NAME") or "harness"),
         )
 
     def with_services(

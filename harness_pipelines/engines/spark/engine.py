@@ -72,7 +72,8 @@ class SparkEngine:
         place = None if table.intake.buffered else kafka.tls_place(self._settings)
         target = write.BranchTarget(catalog=self._settings.catalog_name, table=table, move=move)
         owner = table.table_id, move.stage
-        with self._sessions().working(owner) as session, write.explained(table, move, kafka=place):
+        shown = f"{table.name}: {move.stage} move {move.move_id}, attempt {move.attempt}"
+        with self._sessions().working(owner, shown=shown) as session, write.explained(table, move, kafka=place):
             yield session, target
 
     def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:

@@ -21,11 +21,13 @@ from urllib.parse import urlsplit
 
 from harness_pipelines.drivers.object_stores.clients import spark_options
 from harness_pipelines.drivers.postgres import READER, SPARK, WORKER
+from harness_pipelines.engines.spark.cluster_options import sizes
 from harness_pipelines.engines.spark.jdbc import JdbcOptions, jdbc_options
 from harness_pipelines.engines.spark.stage_session import METHOD_BYTES
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.extras import ExtraMissing
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.spark_conf import variable_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,6 +115,7 @@ def open_spark(
     if settings.spark.startswith("sc://"):
         prepare_connect()
         spark = _connect(settings.spark)
+        configure(spark, settings)
     else:
         spark = _master(settings, settings.spark, app_name=app_name, opener=opener)
     if settings.dsn and settings.warehouse:
@@ -195,6 +198,11 @@ def is_stopped(spark: SparkSession) -> bool:
     return bool(getattr(spark, "is_stopped", False))
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Return whether *spark* is a session of Spark Connect."""
+    return hasattr(spark, "_client")
+
+
 def is_lost_channel(error: ValueError) -> bool:
     """gRPC's ways to say that the server went away: another thread closed the session, or two statuses disagree.
 
@@ -221,6 +229,26 @@ def close_spark(spark: SparkSession, settings: Settings) -> None:
     if settings.spark and settings.spark.startswith("sc://"):
         with suppress(PySparkException, grpc.RpcError, OSError):  # the server may be gone, and the session with it
             spark.stop()
+
+
+def configure(spark: SparkSession, settings: Settings) -> None:
+    """Give a session of Spark Connect the properties of ``HARNESS_SPARK_CONF_*``.
+
+    Raises: UsageError for one that only the server can have.
+    """
+    from pyspark.errors import PySparkException
+
+    for name, value in settings.spark_conf.items():
+        try:
+            spark.conf.set(name, value)
+        except PySparkException as error:
+            if (condition := error.getCondition()) is None or "CANNOT_MODIFY" not in condition:
+                raise
+            close_spark(spark, settings)
+            raise UsageError(
+                f"{variable_of(name)} cannot be set by a client: a server of Spark Connect has this property from its "
+                "start. Write it in the spark-defaults.conf of the server, and unset the variable"
+            ) from error
 
 
 def configure_catalog(spark: SparkSession, settings: Settings) -> None:
@@ -300,6 +328,8 @@ def _master(
         raise ExtraMissing("spark", what=f"The Spark master {master} of HARNESS_SPARK", package="pyspark")
     from pyspark import SparkContext
 
+    # py4j prints the traceback of each call that a JVM did not answer. What it means is in the error that it raises.
+    logging.getLogger().addFilter(_is_not_of_py4j)
     # PySpark takes the executors' interpreter from here, not from its own setting, when it starts the JVM itself.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     options = {"spark.master": master, "spark.app.name": app_name, **_master_options(settings, master)}
@@ -319,6 +349,10 @@ def _master(
     return session
 
 
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
+
+
 def _master_options(settings: Settings, master: str) -> dict[str, str]:
     options = {
         "spark.jars": ",".join(_jars(settings)),
@@ -329,6 +363,7 @@ def _master_options(settings: Settings, master: str) -> dict[str, str]:
         "spark.pyspark.driver.python": sys.executable,
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "FATAL",
+        **sizes(master, settings.spark_conf),
     }
     if master.startswith("local"):
         options |= {
@@ -342,7 +377,7 @@ def _master_options(settings: Settings, master: str) -> dict[str, str]:
             "spark.local.dir": str(settings.home / "spark" / "tmp"),
             "spark.sql.shuffle.partitions": "4",
         }
-    return options
+    return {**options, **settings.spark_conf}
 
 
 def _jars(settings: Settings) -> list[str]:
