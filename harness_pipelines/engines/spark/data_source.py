@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import OffsetRange, vector_from_json, vector_to_json
-from harness_pipelines.protocol.lake.wide import file_ranges
+from harness_pipelines.protocol.lake.wide import task_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -229,7 +229,7 @@ class TableStreamReader(DataSourceStreamReader):
         highs = vector_from_json(end)
         lows = {**reads.starts(), **vector_from_json(start)}  # a partition that joined begins at its start
         ranges = [OffsetRange(partition=p, low=lows[p], high=high) for p, high in highs.items() if high > lows[p]]
-        return [OffsetsOfOne(r.partition, r.low, r.high) for [r] in file_ranges(ranges, wide=False)]
+        return [OffsetsOfOne(r.partition, r.low, r.high) for one in ranges for r in task_ranges(one)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, OffsetsOfOne):

@@ -80,7 +80,7 @@ class SparkEngine:
         from harness_pipelines.engines.spark import cluster, write
         from harness_pipelines.engines.spark.session import segments_address
 
-        files = file_ranges(move.ranges, wide=is_wide(len(table.identity.partitions)))
+        files = file_ranges(move.ranges)
         source = self._scans, segments_address(self._settings)
         with self._staging(table, move) as (spark, target):
             frame = write.read_segments(spark, table, segments=segments, tasks=files, source=source)
@@ -122,8 +122,8 @@ class SparkEngine:
         from harness_pipelines.engines.spark import cluster, kafka, view, write
 
         rows_of = kafka.decoded_rows(read(), table, self._log.registry)
-        if is_wide(len(table.identity.partitions)):
-            rows_of = view.in_parts(rows_of, file_ranges(target.move.ranges, wide=True))
+        if is_wide(len(target.move.ranges)):
+            rows_of = view.in_parts(rows_of, file_ranges(target.move.ranges))
         counted = write.append_counted(cluster.with_layer(rows_of, _tiered_layer(table)), target)
         rows, seen = counted or write.counts_of(rows_of)  # before any of the refused is here, however many there are
         if rows == seen:

@@ -35,25 +35,24 @@ class NotByOffset(HarnessError):
 
 
 def is_wide(partitions: int) -> bool:
-    """Whether files of the stream view mix partitions, for a topic that has so many when its table is made."""
+    """Whether files mix partitions: of a topic with so many when its table is made, and of a move of so many."""
     return partitions > NARROW_MAX
 
 
 # -- which rows go in which file ----------------------------------------------------------------------------
 
 
-def file_ranges(ranges: Sequence[OffsetRange], *, wide: bool) -> list[tuple[OffsetRange, ...]]:
+def file_ranges(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
     """The ranges of each file of a move, by partition and offset.
 
-    A file of a topic that is not *wide* has one partition. Each part is one task of an engine: it writes one file,
-    with its rows in ascending order of partition and offset.
+    Of few partitions each has files of its rows alone. Each part is one task of an engine: it writes one file, with its
+    rows in ascending order of partition and offset. (A view that is partitioned gets a file for each partition of it.)
     """
-    if not wide:
-        return [(piece,) for taken in ranges for piece in _cut(taken)]
-    ordered = sorted((r for r in ranges if r.span), key=lambda r: (r.partition, r.low))
-    total = sum(r.span for r in ordered)
-    parts = max(1, min(total // FILE_OFFSETS, FILES_AT_ONCE), total // TASK_OFFSETS_MAX)
-    return split_evenly(ordered, parts)
+    taken = sorted((r for r in ranges if r.span), key=lambda r: (r.partition, r.low))
+    if not is_wide(len(taken)):
+        return [(piece,) for one in taken for piece in task_ranges(one)]
+    total = sum(r.span for r in taken)
+    return split_evenly(taken, max(1, min(total // FILE_OFFSETS, FILES_AT_ONCE), total // TASK_OFFSETS_MAX))
 
 
 def split_evenly(ranges: Sequence[OffsetRange], parts: int) -> list[tuple[OffsetRange, ...]]:
@@ -74,7 +73,8 @@ def split_evenly(ranges: Sequence[OffsetRange], parts: int) -> list[tuple[Offset
     return [tuple(part) for part in found if part]
 
 
-def _cut(taken: OffsetRange) -> Iterator[OffsetRange]:
+def task_ranges(taken: OffsetRange) -> Iterator[OffsetRange]:
+    """*taken*, cut so that no task takes too many offsets."""
     pieces = max(-(-taken.span // TASK_OFFSETS_MAX), 1)
     for i in range(pieces):
         low = taken.low + taken.span * i // pieces

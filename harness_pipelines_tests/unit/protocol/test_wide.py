@@ -40,19 +40,23 @@ def covered(parts: list[tuple[OffsetRange, ...]]) -> dict[int, list[tuple[int, i
 
 @given(moves)
 def test_a_wide_move_has_no_more_files_than_its_offsets_are_worth(ranges):
-    parts = file_ranges(ranges, wide=True)
+    parts = file_ranges(ranges)
 
-    assert len(parts) <= max(1, sum(r.span for r in ranges) // FILE_OFFSETS)
+    wide_parts = [part for part in parts if len(part) > 1]
+    if is_wide(sum(r.span > 0 for r in ranges)):
+        assert len(parts) <= max(1, sum(r.span for r in ranges) // FILE_OFFSETS)
+    else:
+        assert not wide_parts
 
 
 def test_a_thousand_partitions_of_two_rows_are_one_file():
-    assert len(file_ranges(ranges_of([(7, 2)] * 1_000), wide=True)) == 1
-    assert len(file_ranges(ranges_of([(7, 2)] * 20), wide=False)) == 20
+    assert len(file_ranges(ranges_of([(7, 2)] * 1_000))) == 1
+    assert len(file_ranges(ranges_of([(7, 2)] * 20))) == 20
 
 
-@given(moves, st.booleans())
-def test_each_offset_is_in_one_file(ranges, is_mixed):
-    parts = file_ranges(ranges, wide=is_mixed)
+@given(moves)
+def test_each_offset_is_in_one_file(ranges):
+    parts = file_ranges(ranges)
 
     for partition, runs in covered(parts).items():
         [whole] = [r for r in ranges if r.partition == partition]
@@ -64,7 +68,7 @@ def test_each_offset_is_in_one_file(ranges, is_mixed):
 
 @given(moves)
 def test_files_of_a_wide_move_follow_each_other_by_partition_and_offset(ranges):
-    places = [(one.partition, one.low) for part in file_ranges(ranges, wide=True) for one in part]
+    places = [(one.partition, one.low) for part in file_ranges(ranges) for one in part]
 
     assert places == sorted(places)
 
@@ -79,7 +83,7 @@ def test_parts_have_as_many_offsets_but_for_one(ranges, parts):
 
 def test_a_large_wide_move_is_cut_for_tasks(monkeypatch):
     monkeypatch.setattr(wide, "TASK_OFFSETS_MAX", 10)
-    assert len(file_ranges(ranges_of([(0, 5)] * 40), wide=True)) == 20
+    assert len(file_ranges(ranges_of([(0, 5)] * 40))) == 20
 
 
 def test_a_topic_is_wide_above_a_number_of_partitions():
