@@ -48,9 +48,9 @@ def assert_whole(rig: TableRig) -> None:
     checked = fsck(rig.stores, [rig.name])
     assert checked.ok, checked.to_json()
     seen: defaultdict[int, list[int]] = defaultdict(list)
-    for batch in rig.table.stream(columns=["_kafka_partition", "_kafka_offset"], follow=False):
-        for partition, offset in zip(*(column.to_pylist() for column in batch.rows.columns), strict=True):
-            seen[partition].append(offset)
+    for batch in rig.table.stream(columns=["id"], follow=False):
+        for place in batch.rows.select(["_kafka_partition", "_kafka_offset"]).to_pylist():
+            seen[place["_kafka_partition"]].append(place["_kafka_offset"])
     assert all(offsets == sorted(set(offsets)) for offsets in seen.values())
     assert sum(map(len, seen.values())) == rig.truth.total()
 
