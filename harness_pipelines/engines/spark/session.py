@@ -21,13 +21,11 @@ from urllib.parse import urlsplit
 
 from harness_pipelines.drivers.object_stores.clients import spark_options
 from harness_pipelines.drivers.postgres import READER, SPARK, WORKER
-from harness_pipelines.engines.spark.cluster_options import sizes
 from harness_pipelines.engines.spark.jdbc import JdbcOptions, jdbc_options
 from harness_pipelines.engines.spark.stage_session import METHOD_BYTES
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.extras import ExtraMissing
-from harness_pipelines.spec.settings import Settings
-from harness_pipelines.spec.spark_conf import variable_of
+from harness_pipelines.spec.settings import Settings, variable_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +65,23 @@ SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", **METHOD_BYTES}
 #: over the network. A job that is cancelled in that moment interrupts it, and a JVM that failed to initialize a class
 #: never tries again, so that each later write fails until Spark is restarted.
 FORMATS = "org.apache.iceberg.formats.FormatModelRegistry"
+#: What an application on a cluster asks for, if nobody says otherwise: little, and more while there is work. A
+#: standalone master gives an application all cores that are free, and an executor all cores of its machine.
+CLUSTER_DEFAULTS: Mapping[str, str] = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",  # no shuffle service is needed
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.maxExecutors": "4",
+    "spark.dynamicAllocation.executorIdleTimeout": "60s",
+    "spark.executor.cores": "1",
+}
+#: By each of these a user says how large the application is: then none of the defaults is added.
+SIZES = (
+    "spark.cores.max",
+    "spark.dynamicAllocation.enabled",
+    "spark.executor.cores",
+    "spark.executor.instances",
+)
 _BEFORE_SPARKS = "lz4-java-"  #: jars that stand for flawed ones which come with Spark
 
 
@@ -378,6 +393,29 @@ def _master_options(settings: Settings, master: str) -> dict[str, str]:
             "spark.sql.shuffle.partitions": "4",
         }
     return {**options, **settings.spark_conf}
+
+
+def sizes(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The defaults for *master* that neither *given* nor Spark's own files of settings stand in the way of."""
+    if master.startswith("local"):
+        return {}
+    known = {**_of_files(), **given}
+    if any(name in known for name in SIZES):
+        return {}
+    return {name: value for name, value in CLUSTER_DEFAULTS.items() if name not in known}
+
+
+def _of_files() -> dict[str, str]:
+    """What ``spark-defaults.conf`` says, where Spark looks for it."""
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if (home := os.environ.get("SPARK_HOME")) else None)
+    if folder is None:
+        return {}
+    try:
+        text = (Path(folder) / "spark-defaults.conf").read_text(errors="replace")
+    except OSError:
+        return {}
+    words = (line.split("#", 1)[0].replace("=", " ", 1).split(None, 1) for line in text.splitlines())
+    return {found[0]: found[1].strip() if len(found) > 1 else "" for found in words if found}
 
 
 def _jars(settings: Settings) -> list[str]:

@@ -17,7 +17,7 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 
 NARROW_MAX = 32  #: partitions of a topic whose stream view has a file for each
-FILE_OFFSETS = 100_000  #: a file of a small move of a wide topic has at least so many, where there are so many
+FILE_OFFSETS = 100_000  #: a file of a wide move has this many at least, where the move has them
 FILES_AT_ONCE = 16  #: a move is cut into no more than these for the sake of parallel tasks
 TASK_OFFSETS_MAX = 1_000_000  #: that one task takes
 EXTENTS_ID = 2_000_000_001  #: the field id under which a manifest has them; Iceberg reserves those above 2,147,483,447
@@ -35,7 +35,7 @@ class NotByOffset(HarnessError):
 
 
 def is_wide(partitions: int) -> bool:
-    """Whether files mix partitions: of a topic with so many when its table is made, and of a move of so many."""
+    """Whether files mix partitions: of a topic with *partitions* when its table is made, and of a move of them."""
     return partitions > NARROW_MAX
 
 

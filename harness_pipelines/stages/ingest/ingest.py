@@ -44,11 +44,10 @@ from harness_pipelines.ports.source import (
     check_topic,
 )
 from harness_pipelines.protocol.digest import as_first, lake_digests, total_digest
-from harness_pipelines.protocol.pacing import commit_every_s
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.ingest.ages import Ages, Waiting
-from harness_pipelines.stages.ingest.load import ProcessLoad
+from harness_pipelines.stages.ingest.pacing import ProcessLoad, commit_every_s
 from harness_pipelines.stages.ingest.refusing import limit_of, note_refused
 from harness_pipelines.stages.ingest.unfit import unfit_of, without
 

@@ -20,7 +20,7 @@ import pytest
 from harness_pipelines.engines.spark.executors_away import PATIENCE_S
 from harness_pipelines.services.java import java_home
 from harness_pipelines.services.state import free_ports
-from harness_pipelines.spec.spark_conf import variable_of
+from harness_pipelines.spec.settings import variable_of
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import Command, TableRig

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness_pipelines.engines.spark.cluster_options import DEFAULTS, SIZES, sizes
 from harness_pipelines.engines.spark.executors_away import Patience
-from harness_pipelines.engines.spark.session import _is_not_of_py4j, _master_options
+from harness_pipelines.engines.spark.session import CLUSTER_DEFAULTS as DEFAULTS
+from harness_pipelines.engines.spark.session import SIZES, _is_not_of_py4j, _master_options, sizes
 from harness_pipelines.spec.settings import Settings
 
 MASTER = "spark://m:7077"

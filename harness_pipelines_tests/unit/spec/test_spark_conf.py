@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.spec.settings import Settings
-from harness_pipelines.spec.spark_conf import PREFIX, from_env, property_of, variable_of
+from harness_pipelines.spec.settings import SPARK_CONF_PREFIX as PREFIX
+from harness_pipelines.spec.settings import Settings, property_of, variable_of
+from harness_pipelines.spec.settings import spark_conf_of as from_env
 
 names = st.from_regex(r"spark(\.[A-Za-z0-9-][A-Za-z0-9_-]*)+", fullmatch=True)
 

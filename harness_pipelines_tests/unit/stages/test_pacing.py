@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.pacing import AT_ONCE_S, OF_OBJECTIVE_MAX, ROOM, commit_every_s
-from harness_pipelines.stages.ingest.load import WINDOW_S, ProcessLoad
+from harness_pipelines.stages.ingest.pacing import (
+    AT_ONCE_S,
+    OF_OBJECTIVE_MAX,
+    ROOM,
+    WINDOW_S,
+    ProcessLoad,
+    commit_every_s,
+)
 
 objectives = st.floats(0.01, 3600)
 commits = st.floats(0, 60)
