@@ -119,12 +119,11 @@ def stream_files(lake: LakeReads, table: TableRow, metadata: str) -> list[Stream
 
 
 def _stream_file(file: LakeFile) -> StreamFile:
-    runs = file.runs
-    assert runs
+    assert file.partition is not None or file.extents is not None
     return StreamFile(
         path=file.path,
-        partition=runs[0].partition,
-        extents=runs if file.extents is not None else (),
+        partition=file.partition or 0,
+        extents=file.extents,
         low=file.low,
         high=file.high,
         rows=file.rows,

@@ -76,7 +76,7 @@ def plan_runs(
     # Two targets hold at least four small files, so a large target never leaves small files for good.
     budget = max(budget_bytes, 2 * target_bytes)
     known = list(files)
-    if any(file.extents for file in known):
+    if any(file.extents is not None for file in known):
         return tuple(plan_wide(known, stream_hi=stream_hi, target_bytes=target_bytes, budget_bytes=budget))
     ordered = sorted(known, key=lambda f: (f.partition, f.low, f.high, f.path))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from harness_pipelines.errors import HarnessError, Recovery
-from harness_pipelines.protocol.lake.wide import Extent
+from harness_pipelines.protocol.lake.wide import Extents
 
 FILES_MIN = 4  #: a shorter run is left alone
 FILES_MAX = 1_000  #: that one move takes: Spark receives each name
@@ -24,18 +24,20 @@ class StreamFile:
     """A data file of the stream view."""
 
     path: str
-    partition: int  #: of a file that mixes several, the first one
+    partition: int  #: of a file that mixes several, any of them
     low: int  #: the first offset in it
     high: int  #: one above the last offset in it
     rows: int  #: that are not hidden
     bytes: int
     deletes: str | None = None  #: the delete file that hides rows of it
-    extents: tuple[Extent, ...] = ()  #: of each of its partitions, where it mixes several
+    extents: Extents | None = None  #: of each of its partitions, where it mixes several
 
     @property
     def ranges(self) -> dict[int, tuple[int, int]]:
         """Its run of offsets in each partition."""
-        return {one.partition: (one.low, one.high) for one in self.extents} or {self.partition: (self.low, self.high)}
+        if self.extents is None:
+            return {self.partition: (self.low, self.high)}
+        return {one.partition: (one.low, one.high) for one in self.extents}
 
 
 def neighbours(ordered: Sequence[StreamFile], is_small: Callable[[StreamFile], bool]) -> Iterator[list[StreamFile]]:

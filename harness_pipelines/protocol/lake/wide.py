@@ -160,6 +160,16 @@ class Extents:
         found = at < len(partitions) and partitions[at] == partition
         return (int(lows[at]), int(highs[at])) if found else None
 
+    def reach_above(self, lows: Mapping[int, int]) -> bool:
+        """Whether it has an offset above the one of *lows* in a partition that these name."""
+        known = np.array(sorted(lows), np.int64)
+        partitions, _, highs, _ = self.columns()
+        if not len(known) or not len(partitions):
+            return False
+        least = np.array([lows[p] for p in known.tolist()], np.int64)
+        at = np.minimum(np.searchsorted(known, partitions), len(known) - 1)
+        return bool(np.any((known[at] == partitions) & (highs > least[at])))
+
     def within(self, ranges: Mapping[int, tuple[int, int]]) -> bool:
         """Whether all offsets lie in *ranges*."""
         return all(

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.lake.order import offset_order
-from harness_pipelines.protocol.lake.stream_files import CompactedWrong, StreamFile, balanced, chunks, neighbours
+from harness_pipelines.protocol.lake.stream_files import (
+    FILES_MIN,
+    CompactedWrong,
+    StreamFile,
+    balanced,
+    chunks,
+    neighbours,
+)
 from harness_pipelines.protocol.lake.wide import split_evenly
 from harness_pipelines.protocol.ranges import hull
 
@@ -39,12 +46,15 @@ def plan_wide(files: Sequence[StreamFile], *, stream_hi: Vector, target_bytes: i
 
     Two runs of one move would lie beside each other in many partitions, so it is one alone. As `plan_runs`.
     """
-    known = sorted(files, key=lambda f: f.path)
-    ages = [(min(file.ranges, default=0), file.low) for file in known]
-    ordered = [known[number] for group in offset_order([f.ranges for f in known], ages) for number in group]
+    known = sorted(_near_small(files, target_bytes / 2), key=lambda f: f.path)
+    if not known:
+        return []
+    ranges = {file.path: file.ranges for file in known}
+    ages = [(min(ranges[file.path], default=0), file.low) for file in known]
+    ordered = [known[number] for group in offset_order([ranges[f.path] for f in known], ages) for number in group]
 
     def is_small(file: StreamFile) -> bool:
-        settled = all(high <= stream_hi.get(p, -1) for p, (_, high) in file.ranges.items())
+        settled = all(high <= stream_hi.get(p, -1) for p, (_, high) in ranges[file.path].items())
         return file.bytes < target_bytes / 2 and settled
 
     found = [
@@ -59,6 +69,20 @@ def plan_wide(files: Sequence[StreamFile], *, stream_hi: Vector, target_bytes: i
     size = sum(file.bytes for file in chosen)
     parts = split_evenly(hulls_of(chosen), max(1, round(size / target_bytes)))
     return [WideRun(files=tuple(chosen), parts=tuple(parts))]
+
+
+def _near_small(files: Sequence[StreamFile], small: float) -> list[StreamFile]:
+    """The files of less than *small* bytes, and those that may lie between them; none if there are too few.
+
+    A table has few small files, and thousands of large ones that lie below all of these.
+    """
+    found = [file for file in files if file.bytes < small]
+    if len(found) < FILES_MIN:
+        return []
+    lows = {p: low for p, (low, _) in hull(file.ranges for file in found).items()}
+    return found + [
+        file for file in files if file.bytes >= small and (file.extents is None or file.extents.reach_above(lows))
+    ]
 
 
 def check_wide(run: WideRun, written: Sequence[StreamFile]) -> None:
@@ -89,6 +113,6 @@ def check_wide(run: WideRun, written: Sequence[StreamFile]) -> None:
 def _rows_of(files: Sequence[StreamFile]) -> dict[int, int]:
     found: dict[int, int] = {}
     for file in files:
-        for one in file.extents:
+        for one in file.extents or ():
             found[one.partition] = found.get(one.partition, 0) + one.rows
     return found

@@ -75,7 +75,7 @@ def test_each_move_of_a_wide_topic_is_one_file(make_rig: MakeRig, buffer: str) -
 
     [one] = files(rig)
     assert one.rows == rig.truth.total()
-    assert len(one.extents) == PARTITIONS
+    assert len(one.ranges) == PARTITIONS
     assert_whole(rig)
 
     claim = rig.claim(Stage.OTREE)

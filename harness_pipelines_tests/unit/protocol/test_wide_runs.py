@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.lake import wide_runs
 from harness_pipelines.protocol.lake.compaction import CompactedWrong, StreamFile, check_written, plan_runs
 from harness_pipelines.protocol.lake.order import offset_order
-from harness_pipelines.protocol.lake.wide import Extent, split_evenly
+from harness_pipelines.protocol.lake.wide import Extent, Extents, split_evenly
 from harness_pipelines.protocol.lake.wide_runs import WideRun
 
 TARGET, BUDGET = 400, 100_000
@@ -30,7 +31,7 @@ def file_of(ranges: list[OffsetRange], *, size: int | None = None) -> StreamFile
         high=max(e.high for e in found),
         rows=rows,
         bytes=rows if size is None else size,
-        extents=tuple(found),
+        extents=Extents.of(found),
     )
 
 
@@ -153,6 +154,30 @@ def test_files_that_wait_for_each_other_are_read_together():
     assert len(order_of([one, other])) == 1
 
 
+def test_large_files_between_small_ones_part_them():
+    files = moves_of(12)
+    files[5] = replace(files[5], bytes=TARGET)
+
+    [run] = planned(files)
+
+    assert len(run.files) == 6
+    assert all(low >= 12 for f in run.files for low, _ in f.ranges.values())
+
+
+def test_large_files_below_the_small_ones_are_not_looked_at(monkeypatch: pytest.MonkeyPatch):
+    files = [replace(f, bytes=TARGET) for f in moves_of(50)] + [
+        file_of([OffsetRange(partition=p, low=100 + 2 * m, high=102 + 2 * m) for p in range(3)]) for m in range(5)
+    ]
+    looked: list[int] = []
+    monkeypatch.setattr(
+        wide_runs, "offset_order", lambda ranges, ages: looked.append(len(ranges)) or offset_order(ranges, ages)
+    )
+
+    [run] = planned(files)
+
+    assert (looked, len(run.files)) == ([5], 5)
+
+
 # -- what may not stand for the files -----------------------------------------------------------------------
 
 
@@ -180,8 +205,8 @@ def test_other_rows_are_never_published():
 def test_rows_may_not_wander_between_partitions():
     [run] = planned(moves_of(10))
     [made] = written(run)
-    one, two, three = made.extents
-    moved = (replace(one, rows=one.rows + 1), replace(two, rows=two.rows - 1), three)
+    one, two, three = made.extents or ()
+    moved = Extents.of((replace(one, rows=one.rows + 1), replace(two, rows=two.rows - 1), three))
 
     refused(run, [replace(made, extents=moved)], "not those of the files")
 
@@ -190,7 +215,8 @@ def test_new_files_may_not_overlap():
     [run] = planned(moves_of(10))
     parts = [[OffsetRange(partition=0, low=0, high=11)], [OffsetRange(partition=0, low=10, high=20)]]
     made = [file_of(part) for part in parts] + [file_of([OffsetRange(partition=p, low=0, high=20) for p in (1, 2)])]
-    made[0] = replace(made[0], rows=10, extents=(replace(made[0].extents[0], rows=10),))
+    [whole] = made[0].extents or ()
+    made[0] = replace(made[0], rows=10, extents=Extents.of([replace(whole, rows=10)]))
 
     refused(run, made, "overlap")
 

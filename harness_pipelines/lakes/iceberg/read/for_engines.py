@@ -47,8 +47,7 @@ class IcebergScans:
 
     def of_files(self, metadata: str, paths: Collection[str]) -> LakeQuery:
         """All columns and rows of some files."""
-        partitions = {run.partition for file in pinned(metadata).files for run in file.runs or ()}
-        ranges = dict.fromkeys(partitions, ALL_OFFSETS) or {0: ALL_OFFSETS}
+        ranges = dict.fromkeys(pinned(metadata).files.known_partitions(), ALL_OFFSETS) or {0: ALL_OFFSETS}
         return LakeQuery(table=metadata, version=0, ranges=ranges, columns=(), files=frozenset(paths))
 
 

@@ -148,6 +148,16 @@ class LiveFiles(Sequence[LakeFile]):
         self._extents.put(found, self._extents.lie_in(ranges))
         return found
 
+    def highest(self) -> dict[int, tuple[int, int]]:
+        """By partition the offset above the highest one that any file says it has, and the place of that file."""
+        return self._extents.highest()
+
+    def known_partitions(self) -> list[int]:
+        """Those that any file is known to have rows of."""
+        alone = self._partition[self._partition != NONE]
+        found: list[int] = np.unique(np.concatenate([alone, self._extents.partitions])).tolist()
+        return found
+
     @property
     def mixed(self) -> Mask:
         """Which of them mix partitions, and do not say what they have of each."""
@@ -196,6 +206,19 @@ class _EachExtent:
     def nbytes(self) -> int:
         arrays = (self._partition, self._low, self._high)
         return sum(int(array.nbytes) for array in arrays) + sum(200 + len(one.packed) for one in self.of.values())
+
+    @property
+    def partitions(self) -> NDArray[np.int64]:
+        return self._partition
+
+    def highest(self) -> dict[int, tuple[int, int]]:
+        """By partition the offset above the last one, and the place of the file that has it."""
+        order = np.lexsort((self._high, self._partition))
+        ends = np.flatnonzero(np.diff(self._partition[order], append=np.iinfo(np.int64).max))
+        last = order[ends]
+        places = self.places[np.searchsorted(self._first, last, side="right") - 1] if len(last) else last
+        found = zip(self._partition[last].tolist(), self._high[last].tolist(), places.tolist(), strict=True)
+        return {partition: (high, place) for partition, high, place in found}
 
     def put(self, into: Mask, found: Mask) -> None:
         into[self.places] = found

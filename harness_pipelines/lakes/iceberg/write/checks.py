@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from pyiceberg.conversions import from_bytes
@@ -14,11 +14,10 @@ from pyiceberg.types import LongType
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import is_wide
 from harness_pipelines.lakes.iceberg.read.file_columns import NONE
-from harness_pipelines.lakes.iceberg.read.live_files import live_files
+from harness_pipelines.lakes.iceberg.read.live_files import LiveFiles, live_files
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
 from harness_pipelines.lakes.iceberg.write import extents
 from harness_pipelines.ports.errors import StagedWrong
-from harness_pipelines.ports.lake import LakeFile
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.coordinates import OFFSET
 from harness_pipelines.protocol.moves import Move
@@ -71,19 +70,15 @@ def _highest(view: Table, snapshot: Snapshot) -> dict[int, tuple[int, str]]:
     return highest
 
 
-def _highest_of_wide(files: Iterable[LakeFile]) -> dict[int, tuple[int, str]]:
-    """Per Kafka partition the highest offset of any file, and that file; of one that says nothing, of any partition."""
-    found: dict[int, tuple[int, str]] = {}
-    for file in files:
-        if file.extents is None:
-            raise ForeignFiles(
-                f"{file.path} does not say what it has of each partition: it was not written by the harness. Nothing "
-                "was written; `harness revert TABLE --to HEAD --yes` sets the view back to what the ledger published"
-            )
-        for one in file.extents:
-            if one.partition not in found or found[one.partition][0] < one.high - 1:
-                found[one.partition] = (one.high - 1, file.path)
-    return found
+def _highest_of_wide(files: LiveFiles) -> dict[int, tuple[int, str]]:
+    """As `_highest`, of files that say what they have of each partition; one that does not is not of the harness."""
+    if len(strange := np.flatnonzero(files.mixed)):
+        raise ForeignFiles(
+            f"{files[int(strange[0])].path} does not say what it has of each partition: it was not written by the "
+            "harness. Nothing was written; `harness revert TABLE --to HEAD --yes` sets the view back to what the "
+            "ledger published"
+        )
+    return {p: (high - 1, files[place].path) for p, (high, place) in files.highest().items()}
 
 
 def offset_bounds(file: DataFile, view: Table) -> tuple[int, int]:
