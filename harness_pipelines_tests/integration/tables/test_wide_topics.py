@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import pyarrow as pa
 import pytest
 
+import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -19,6 +21,7 @@ from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines.stages.replay.ranges import replay_range
+from harness_pipelines.stages.run.own_mover import OwnMove
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.lake_files import parquet
@@ -47,6 +50,10 @@ def assert_whole(rig: TableRig) -> None:
     assert report.ok, report.to_json()
     checked = fsck(rig.stores, [rig.name])
     assert checked.ok, checked.to_json()
+    assert_streamed(rig)
+
+
+def assert_streamed(rig: TableRig) -> None:
     seen: defaultdict[int, list[int]] = defaultdict(list)
     for batch in rig.table.stream(columns=["id"], follow=False):
         for place in batch.rows.select(["_kafka_partition", "_kafka_offset"]).to_pylist():
@@ -83,6 +90,28 @@ def test_each_move_of_a_wide_topic_is_one_file(make_rig: MakeRig, buffer: str) -
     rig.stores.ledger.release(claim)
     moved(rig, 1)
     assert_whole(rig)
+
+
+@pytest.mark.long
+def test_a_thousand_partitions_are_one_file_for_each_move(make_rig: MakeRig) -> None:
+    rig = make_rig(partitions=PARTITIONS)
+    rig.kafka.add_partitions(rig.topic, 1_000)
+
+    def written(move: OwnMove) -> hp.Moved:
+        move.append(pa.concat_tables(move.batches()))
+        return hp.Moved(ranges=move.ranges, rows=move.rows)
+
+    for _ in range(2):
+        rig.produce(1)
+        rig.ingest()
+        with rig.table.mover() as mover:
+            assert mover.move(written) is not None
+
+    assert [file.rows for file in files(rig)] == [1_000, 1_000]
+    rig.assert_exact()
+    assert_streamed(rig)
+    checked = fsck(rig.stores, [rig.name])
+    assert checked.ok, checked.to_json()
 
 
 def test_a_wide_table_is_reverted_and_replayed(make_rig: MakeRig) -> None:
