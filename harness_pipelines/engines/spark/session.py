@@ -215,7 +215,34 @@ def is_stopped(spark: SparkSession) -> bool:
 
 def is_remote(spark: SparkSession) -> bool:
     """Return whether *spark* is a session of Spark Connect."""
-    return hasattr(spark, "_client")
+    return not hasattr(spark, "_jsc")
+
+
+def tag(spark: SparkSession, name: str) -> None:
+    """Give what this thread does in *spark* from now on a tag, by which any thread can interrupt it.
+
+    A tag of a master's *session* is known to the thread alone that gave it; the context's is known to all.
+    """
+    if is_remote(spark):
+        spark.addTag(name)
+    else:
+        spark.sparkContext.addJobTag(name)
+
+
+def untag(spark: SparkSession, name: str) -> None:
+    """Take the tag away again."""
+    if is_remote(spark):
+        spark.removeTag(name)
+    else:
+        spark.sparkContext.removeJobTag(name)
+
+
+def interrupt_tag(spark: SparkSession, name: str) -> None:
+    """End what any thread does in *spark* with a tag."""
+    if is_remote(spark):
+        spark.interruptTag(name)
+    else:
+        spark.sparkContext.cancelJobsWithTag(name)
 
 
 def is_lost_channel(error: ValueError) -> bool:

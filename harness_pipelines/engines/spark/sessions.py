@@ -21,10 +21,13 @@ from harness_pipelines.engines.spark.session import (
     SessionLost,
     close_spark,
     hang_up,
+    interrupt_tag,
     is_lost_channel,
     is_remote,
     is_stopped,
     open_spark,
+    tag,
+    untag,
 )
 from harness_pipelines.engines.spark.stage_session import settle
 from harness_pipelines.errors import HarnessError
@@ -156,8 +159,8 @@ class SparkSessions:
             with self._lock:
                 self._works.discard(work)
             with suppress(Py4JError, OSError):  # a master's JVM may be gone
-                for tag in tags:
-                    session.removeTag(tag)
+                for name in tags:
+                    untag(session, name)
                 if shown is not None and not is_remote(session):
                     session.sparkContext.setLocalProperty(DESCRIPTION, None)  # type: ignore[arg-type]  # None clears it
             self._end(session)
@@ -210,7 +213,7 @@ class SparkSessions:
 
         for session in sessions:
             with suppress(PySparkException, Py4JError, grpc.RpcError, OSError, ValueError):  # gone already, by itself
-                session.interruptTag(tag)
+                interrupt_tag(session, tag)
 
     def close(self) -> None:
         """End these sessions; other sessions of the process continue."""
@@ -234,8 +237,8 @@ def _as_tag(shown: str) -> str:
 def _described(session: SparkSession, tags: Iterable[str], shown: str | None) -> None:
     """Let Spark's pages say what the jobs of this thread are for. Raises: SessionLost."""
     try:
-        for tag in tags:
-            session.addTag(tag)
+        for name in tags:
+            tag(session, name)
         if shown is not None and not is_remote(session):
             session.sparkContext.setLocalProperty(DESCRIPTION, shown)
     except (Py4JError, OSError) as error:

@@ -94,8 +94,7 @@ def test_each_move_of_a_wide_topic_is_one_file(make_rig: MakeRig, buffer: str) -
 
 @pytest.mark.long
 def test_a_thousand_partitions_are_one_file_for_each_move(make_rig: MakeRig) -> None:
-    rig = make_rig(partitions=PARTITIONS)
-    rig.kafka.add_partitions(rig.topic, 1_000)
+    rig = make_rig(partitions=1_000)
 
     def written(move: OwnMove) -> hp.Moved:
         move.append(pa.concat_tables(move.batches()))
