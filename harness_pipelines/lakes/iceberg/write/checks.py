@@ -78,7 +78,9 @@ def _highest_of_wide(files: LiveFiles) -> dict[int, tuple[int, str]]:
             "harness. Nothing was written; `harness revert TABLE --to HEAD --yes` sets the view back to what the "
             "ledger published"
         )
-    return {p: (high - 1, files[place].path) for p, (high, place) in files.highest().items()}
+    found = files.highest()
+    paths = {place: files[place].path for place in {place for _, place in found.values()}}
+    return {p: (high - 1, paths[place]) for p, (high, place) in found.items()}
 
 
 def offset_bounds(file: DataFile, view: Table) -> tuple[int, int]:
