@@ -49,7 +49,7 @@ class Cluster:
         return found
 
     def add_worker(self) -> subprocess.Popen[bytes]:
-        wait_until(self.state, "the master answers", deadline_s=START_S)
+        wait_until(lambda: bool(self.state()), "the master answers", deadline_s=START_S)
         folder = self._folder / f"worker-{len(self._processes)}"
         options = ("--cores", "1", "--memory", "800m", "--webui-port", "0", "--work-dir", str(folder))
         return self._launch("worker.Worker", *options, self.address)
@@ -136,10 +136,10 @@ def test_a_move_outlives_a_worker_that_is_killed(
 def test_missing_executors_are_named_and_the_end_of_the_wait_shows_no_traceback(
     rig: TableRig, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait_until(cluster.state, "the master answers", deadline_s=START_S)
+    wait_until(lambda: bool(cluster.state()), "the master answers", deadline_s=START_S)
 
     with tiering(rig, cluster, monkeypatch) as command:
-        wait_until(lambda: cluster.state()["activeapps"], "the application is there", deadline_s=START_S)
+        wait_until(lambda: bool(cluster.state()["activeapps"]), "the application is there", deadline_s=START_S)
         command.await_line("Spark has no executors", deadline_s=4 * START_S)
         command.send(signal.SIGTERM)
         _, said = command.await_end()

@@ -17,6 +17,7 @@ from harness_pipelines.lakes.iceberg.read.in_order import NotInOrder, scan_in_or
 from harness_pipelines.lakes.iceberg.read.scan import pinned, scan, stored_in
 from harness_pipelines.lakes.iceberg.write import checks, extents
 from harness_pipelines.lakes.iceberg.write.corrections import written
+from harness_pipelines.lakes.iceberg.write.foreign import foreign_files
 from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.ports.lake import LakeFile
 from harness_pipelines.protocol.claims import Stage
@@ -24,6 +25,7 @@ from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.lake.wide import EXTENTS_ID, NARROW_MAX
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
+from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines_tests.unit.lakes.cut_rig import (
     COLUMNS,
     CutRig,
@@ -222,6 +224,22 @@ def test_a_file_that_does_not_say_it_is_of_another_writer(tmp_path: Path):
 
     with pytest.raises(checks.ForeignFiles, match="does not say what it has of each partition"):
         checks.check_no_overlap(rig.table, view, move_of({0: (6, 9)}))
+
+
+def test_rows_of_another_writer_that_are_accepted_say_what_they_are(tmp_path: Path):
+    rig = wide(tmp_path, views="stream")
+    published, view = (rig.lake.load(rig.table, rig.pointers.at["stream"]) for _ in range(2))
+    schema = view.schema().as_arrow()
+    view.append(conformed(rows([(0, 1), (5, 2)]).select(schema.names), schema))
+    found = foreign_files(view, published)
+    assert found is not None
+
+    taken = found.replaced(move_id=1, nonce="n", first=0, schema_version=1)
+
+    own = [f.runs or () for f in pinned(taken.metadata).files if f.run_of(FOREIGN_PARTITION) is not None]
+    assert [[(r.partition, r.low, r.high, r.rows) for r in runs] for runs in own] == [[(FOREIGN_PARTITION, 0, 2, 2)]]
+    now = rig.lake.load(rig.table, taken.metadata)
+    checks.check_no_overlap(rig.table, now, move_of({p: (6, 9) for p in range(WIDE)}))
 
 
 def test_rows_in_another_order_are_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

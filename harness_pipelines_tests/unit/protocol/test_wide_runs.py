@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.lake import wide_runs
 from harness_pipelines.protocol.lake.compaction import CompactedWrong, StreamFile, check_written, plan_runs
-from harness_pipelines.protocol.lake.order import offset_order
+from harness_pipelines.protocol.lake.order import Age, offset_order
 from harness_pipelines.protocol.lake.wide import Extent, Extents, split_evenly
 from harness_pipelines.protocol.lake.wide_runs import WideRun
+from harness_pipelines.protocol.reading.narrowing import Ranges
 
 TARGET, BUDGET = 400, 100_000
 NUMBERS = count()
@@ -169,9 +171,12 @@ def test_large_files_below_the_small_ones_are_not_looked_at(monkeypatch: pytest.
         file_of([OffsetRange(partition=p, low=100 + 2 * m, high=102 + 2 * m) for p in range(3)]) for m in range(5)
     ]
     looked: list[int] = []
-    monkeypatch.setattr(
-        wide_runs, "offset_order", lambda ranges, ages: looked.append(len(ranges)) or offset_order(ranges, ages)
-    )
+
+    def ordered(ranges: Sequence[Ranges], ages: Sequence[Age]) -> list[list[int]]:
+        looked.append(len(ranges))
+        return offset_order(ranges, ages)
+
+    monkeypatch.setattr(wide_runs, "offset_order", ordered)
 
     [run] = planned(files)
 
@@ -205,7 +210,7 @@ def test_other_rows_are_never_published():
 def test_rows_may_not_wander_between_partitions():
     [run] = planned(moves_of(10))
     [made] = written(run)
-    one, two, three = made.extents or ()
+    one, two, three = list(made.extents or [])
     moved = Extents.of((replace(one, rows=one.rows + 1), replace(two, rows=two.rows - 1), three))
 
     refused(run, [replace(made, extents=moved)], "not those of the files")
@@ -215,7 +220,7 @@ def test_new_files_may_not_overlap():
     [run] = planned(moves_of(10))
     parts = [[OffsetRange(partition=0, low=0, high=11)], [OffsetRange(partition=0, low=10, high=20)]]
     made = [file_of(part) for part in parts] + [file_of([OffsetRange(partition=p, low=0, high=20) for p in (1, 2)])]
-    [whole] = made[0].extents or ()
+    [whole] = list(made[0].extents or [])
     made[0] = replace(made[0], rows=10, extents=Extents.of([replace(whole, rows=10)]))
 
     refused(run, made, "overlap")
