@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 AT_ONCE_S = 0.1  #: a table that promises this, or less, is committed as fast as it goes
-OF_OBJECTIVE = 1 / 20  #: of what others promise: so long records gather while the process has room
+OF_OBJECTIVE = 1 / 50  #: of what others promise: so long records gather while the process has room
 OF_OBJECTIVE_MAX = 1 / 2  #: and so long at most, with the commit; the rest is for what else may be slow
 ROOM = 0.7  #: share of the processors from which on the process counts as busy
 WINDOW_S = 1.0  #: over which the load is measured
