@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.ledger import RefusedRecord, TableRow
     from harness_pipelines.protocol.bounds import OffsetRange
     from harness_pipelines.protocol.claims import Stage
-    from harness_pipelines.protocol.lake.compaction import Run
+    from harness_pipelines.protocol.lake.compaction import Run, WideRun
     from harness_pipelines.protocol.moves import Move
     from harness_pipelines.protocol.reading.plan import SegmentRef
     from harness_pipelines.spec.settings import EngineWord
@@ -75,7 +75,9 @@ class ChosenEngine:
         offsets = sum(r.span for r in move.ranges)
         return self._of(table, offsets).write_log(table, move, check=check)
 
-    def write_runs(self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run], file_bytes: int) -> None:
+    def write_runs(
+        self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run | WideRun], file_bytes: int
+    ) -> None:
         engine = self._of(table, sum(run.rows for run in runs))
         engine.write_runs(table, move, metadata=metadata, runs=runs, file_bytes=file_bytes)
 

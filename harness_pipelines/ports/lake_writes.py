@@ -94,6 +94,11 @@ class AttemptFiles(Protocol):
         """The columns of the view, in order, by name and in the types of its files."""
         ...
 
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a file may have rows of one partition alone."""
+        ...
+
     def write(self, tables: Iterable[pa.Table], *, partition: int | None = None, file_bytes: int | None = None) -> None:
         """Write rows that have these columns, in any order of columns, in the order given, to one file.
 

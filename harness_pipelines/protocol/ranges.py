@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.reading.narrowing import Ranges
 
 
@@ -45,15 +44,3 @@ def rest_of(runs: Iterable[tuple[int, tuple[int, int]]], taken: Ranges) -> Itera
     for p, (low, high) in runs:
         if (begins := taken[p][1] if p in taken else low) < high:
             yield p, (begins, high)
-
-
-def pieces_of(ranges: Iterable[OffsetRange], *, offsets_max: int) -> list[OffsetRange]:
-    """Cut *ranges* so that none has more than *offsets_max* offsets."""
-    return [piece for taken in ranges for piece in _cut(taken, offsets_max)]
-
-
-def _cut(taken: OffsetRange, offsets_max: int) -> Iterator[OffsetRange]:
-    pieces = max(-(-taken.span // offsets_max), 1)
-    for i in range(pieces):
-        low = taken.low + taken.span * i // pieces
-        yield OffsetRange(partition=taken.partition, low=low, high=taken.low + taken.span * (i + 1) // pieces)

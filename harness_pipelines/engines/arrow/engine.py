@@ -24,14 +24,14 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.layout import curve
 from harness_pipelines.layout.columns import column_values
 from harness_pipelines.layout.row_hash import drawn, row_hash
-from harness_pipelines.ports.engine import TASK_OFFSETS_MAX, CheckCounts, KeyChanges, Rows
+from harness_pipelines.ports.engine import CheckCounts, KeyChanges, Rows
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
-from harness_pipelines.protocol.lake.compaction import Run
+from harness_pipelines.protocol.lake.compaction import Run, WideRun
+from harness_pipelines.protocol.lake.wide import file_ranges
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.ranges import pieces_of
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.versions import Version
 
@@ -85,8 +85,6 @@ class ArrowEngine:
             work.check()
 
     def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef], *, rows: int) -> None:
-        ranges = sorted(move.ranges, key=lambda r: r.partition)
-        pieces = pieces_of(ranges, offsets_max=TASK_OFFSETS_MAX)
         source = BufferRows(
             buffer=self._buffer(),
             table=table,
@@ -94,40 +92,42 @@ class ArrowEngine:
             ranges={r.partition: (r.low, r.high) for r in move.ranges},
             layer=_tiered_layer(table),
         )
-        with self._staging(table, move) as (work, files), Pieces(len(pieces), by=(OFFSET,)) as dealt:
-            for part in work.each(source.tables(files.schema.names)):
-                dealt.add(part, _piece_of(part, pieces))
-            for number, piece in enumerate(pieces):
-                files.write(work.each(dealt.sorted(number)), partition=piece.partition)
+        with self._staging(table, move) as (work, files):
+            _write_parts(source.tables(files.schema.names), _parts_of(move, files), files, work)
 
     def write_log(self, table: TableRow, move: Move, *, check: CheckCounts) -> tuple[int, list[RefusedRecord]]:
-        """A file per partition, for the rows come in the order of the log."""
-        pieces = sorted(move.ranges, key=lambda r: r.partition)
         records, layer = LogRanges(self._log(), self._schemas(), table, move), _tiered_layer(table)
-        seen = _Seen()
-        with self._staging(table, move) as (work, files), Pieces(len(pieces), by=(OFFSET,)) as dealt:
+        seen, refused = _Seen(), list[RefusedRecord]()
+
+        def rows_of(work: Work) -> Iterator[pa.Table]:
             for part in work.each(records.decoded()):
                 seen.note(part)
                 if part.rows.num_rows:
                     rows = viewed(table, part.rows)
-                    dealt.add(with_layer(rows, layer) if layer else rows, _piece_of(rows, pieces))
-            refused = seen.settled(check, lambda: work.each(records.decoded()))
-            for number, piece in enumerate(pieces):
-                files.write(work.each(dealt.sorted(number)), partition=piece.partition)
+                    yield with_layer(rows, layer) if layer else rows
+            refused.extend(seen.settled(check, lambda: work.each(records.decoded())))
+
+        with self._staging(table, move) as (work, files):
+            _write_parts(rows_of(work), _parts_of(move, files), files, work)
         return seen.rows, refused
 
-    def write_runs(self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run], file_bytes: int) -> None:
+    def write_runs(
+        self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run | WideRun], file_bytes: int
+    ) -> None:
         with self._staging(table, move) as (work, files):
             for run in runs:
                 source = StreamRows(
                     lake=self._lake(),
                     table=table,
                     metadata=metadata,
-                    ranges={run.hull.partition: (run.hull.low, run.hull.high)},
+                    ranges={hull.partition: (hull.low, hull.high) for hull in run.hulls},
                     files=frozenset(file.path for file in run.files),
                 )
-                rows = work.each(source.tables(files.schema.names))
-                _write_cut(rows, run.pieces, files, file_bytes=file_bytes)
+                rows = source.tables(files.schema.names)
+                if isinstance(run, WideRun):
+                    _write_parts(rows, run.parts, files, work, file_bytes=file_bytes)
+                else:  # its rows lie in the order of the new files
+                    _write_cut(work.each(rows), run.pieces, files, file_bytes=file_bytes)
 
     @contextmanager
     def arranging(self, table: TableRow, move: Move, *, rows: int) -> Iterator[_Arranging]:
@@ -178,13 +178,36 @@ def _no_executors() -> UsageError:
     return UsageError("ingest on executors needs Spark, and HARNESS_ENGINE is arrow: run without `--ingest-on spark`")
 
 
-def _piece_of(rows: pa.Table, pieces: Sequence[OffsetRange]) -> Places:
-    """The number of each row's piece; *pieces* ascend by partition and offset."""
-    highs = np.array([piece.high for piece in pieces])
-    found = np.searchsorted([piece.partition for piece in pieces], ints(rows, PARTITION))
+def _parts_of(move: Move, files: AttemptFiles) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each file of a move."""
+    parts = file_ranges(move.ranges)
+    return [(taken,) for part in parts for taken in part] if files.is_partitioned else parts
+
+
+def _write_parts(
+    tables: Iterable[pa.Table],
+    parts: Sequence[tuple[OffsetRange, ...]],
+    files: AttemptFiles,
+    work: Work,
+    *,
+    file_bytes: int | None = None,
+) -> None:
+    """Write rows that come in any order, one file per part, by partition and offset."""
+    with Pieces(len(parts), by=(PARTITION, OFFSET)) as dealt:
+        for rows in work.each(tables):
+            dealt.add(rows, _part_of(rows, parts))
+        for number, part in enumerate(parts):
+            files.write(work.each(dealt.sorted(number)), partition=part[0].partition, file_bytes=file_bytes)
+
+
+def _part_of(rows: pa.Table, parts: Sequence[tuple[OffsetRange, ...]]) -> Places:
+    """The number of each row's part; their ranges ascend by partition and offset."""
+    ranges = [(number, taken) for number, part in enumerate(parts) for taken in part]
+    numbers, highs = (np.array(found, np.int64) for found in ([n for n, _ in ranges], [r.high for _, r in ranges]))
+    found = np.searchsorted([taken.partition for _, taken in ranges], ints(rows, PARTITION))
     while np.any(beyond := ints(rows, OFFSET) >= highs[found]):
         found[beyond] += 1
-    return found
+    return numbers[found]
 
 
 def _write_cut(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.reading.plan import SegmentRef
 
 Mask = npt.NDArray[np.bool_]
+GATHERED_ROWS = 65_536
 
 
 class Source(Protocol):
@@ -52,6 +53,19 @@ def with_layer(rows: pa.Table, share: float) -> pa.Table:
     """*rows* and which of them a sample layer of *share* takes."""
     taken = row_hash(ints(rows, PARTITION), ints(rows, OFFSET)) < threshold(share)
     return rows.append_column(pa.field(LAYER.name, pa.bool_()), pa.array(taken))
+
+
+def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in fewer tables: of a wide topic each run of a partition comes alone, some rows at a time."""
+    held, rows = list[pa.Table](), 0
+    for table in tables:
+        if held and (rows >= GATHERED_ROWS or table.schema != held[0].schema):
+            yield pa.concat_tables(held)
+            held, rows = [], 0
+        held.append(table)
+        rows += table.num_rows
+    if held:
+        yield pa.concat_tables(held)
 
 
 def _chosen(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
@@ -108,8 +122,9 @@ class StreamRows:
             columns=[LakeColumn(name=name, field_id=ids.get(name)) for name in schema.names],
             files=self.files,
         )
-        for part in self.lake.in_order(self.metadata, query, LakeStats()):
-            yield _shown(conformed(part.rows, schema), columns, self.layer)
+        found = (part.rows for part in self.lake.in_order(self.metadata, query, LakeStats()))
+        for rows in gathered(found):
+            yield _shown(conformed(rows, schema), columns, self.layer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,11 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.catalog import is_wide
 from harness_pipelines.lakes.iceberg.checked_io import KEPT
 from harness_pipelines.lakes.iceberg.parquet import RowGroups, told_of_file
 from harness_pipelines.lakes.iceberg.private.tables import Changes
+from harness_pipelines.lakes.iceberg.write import extents
 from harness_pipelines.lakes.iceberg.write.file_shape import FileShape
 from harness_pipelines.ports.errors import LakeAway, StagedWrong
 from harness_pipelines.ports.lake import reachable
@@ -50,7 +52,7 @@ class IcebergAttemptFiles:
     """`harness_pipelines.ports.lake_writes.AttemptFiles` of one attempt in *view*."""
 
     def __init__(self, table: TableRow, move: Move, view: Table) -> None:
-        self._table, self._move, self._io = table, move, view.io
+        self.view, self._table, self._move, self._io = view, table, move, view.io
         self._metadata: TableMetadata = view.metadata
         self._shape = _shape_of(view.metadata)
         self._places = load_location_provider(view.metadata.location, view.metadata.properties)
@@ -60,6 +62,11 @@ class IcebergAttemptFiles:
     def schema(self) -> pa.Schema:
         """The columns of the view, in order."""
         return self._shape.named
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a file may have rows of one partition alone."""
+        return not self._metadata.spec().is_unpartitioned()
 
     def write(self, tables: Iterable[pa.Table], *, partition: int | None = None, file_bytes: int | None = None) -> None:
         file_max = file_bytes or self._limit(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, FILE_BYTES)
@@ -101,7 +108,7 @@ class IcebergAttemptFiles:
     def _begin(self, partition: int | None) -> _OpenFile:
         spec, schema = self._metadata.spec(), self._metadata.schema()
         key = None
-        if not spec.is_unpartitioned():
+        if self.is_partitioned:
             key = PartitionKey([PartitionFieldValue(spec.fields[0], partition)], spec, schema)
         name = f"00000-{len(self.written)}-{self._write_id}-arrow.parquet"
         path = self._places.new_data_location(name, key)
@@ -192,11 +199,17 @@ def writing(lake: Lake, table: TableRow, move: Move) -> Iterator[IcebergAttemptF
 
 
 def append(lake: Lake, table: TableRow, move: Move, rows: pa.Table) -> None:
-    """Write *rows*: a file per Kafka partition, in the order given. Raises: as `writing`."""
+    """Write *rows*: a file per Kafka partition, in the order given. Raises: as `writing`.
+
+    Of a wide topic a file mixes partitions, with its rows by partition and offset.
+    """
     if PARTITION not in rows.column_names:
         raise _unfit(table, move, KeyError(PARTITION))
     partitions = rows.column(PARTITION).to_numpy()
     with writing(lake, table, move) as files:
+        if is_wide(files.view.metadata):
+            files.write([extents.in_order(files.view, rows)])
+            return
         for partition in np.unique(partitions).tolist():
             files.write([rows.filter(pa.array(partitions == partition))], partition=partition)
 
