@@ -15,6 +15,8 @@ from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.drivers.files import opened
 from harness_pipelines.layout.row_hash import drawn as drawn_rows
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.lake.stream_files import FILES_MIN
+from harness_pipelines.protocol.lake.wide import NARROW_MAX
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.clustering import layout_of
 from harness_pipelines.spec.locations import normal
@@ -27,7 +29,7 @@ from harness_pipelines_tests.every_type import WAYS
 from harness_pipelines_tests.integration.tables.test_types import drawn
 from harness_pipelines_tests.keyed import KeyedRig
 from harness_pipelines_tests.producer import KafkaRig
-from harness_pipelines_tests.rig import INGEST, MoveOnce, TableRig
+from harness_pipelines_tests.rig import INGEST, MoveOnce, TableRig, good
 
 MakeRig = Callable[..., TableRig]
 BY_TYPE = ("double", "decimal(18, 6)", "timestamptz", "long")
@@ -230,3 +232,32 @@ def test_a_reader_sees_the_rows_of_files_of_either_engine(make_rig: MakeRig, eng
     rig.worker(until_idle=True).run()
     rig.assert_exact()
     assert rig.table.audit(full=True).ok
+
+
+@pytest.mark.parametrize("buffer", ["postgres", "none"])
+def test_files_of_a_wide_topic_are_the_same(make_rig: MakeRig, buffer: str):
+    rig = make_rig(partitions=NARROW_MAX + 1, buffer=buffer, views="both", engine="spark")
+    twins = Twins.of(rig)
+    for _ in range(FILES_MIN):
+        rig.produce(2)
+        if buffer != "none":
+            twins.ingest()
+        twins.step(Stage.TIER, tier_once)
+    assert len(files(twins.arrow, "stream")) == FILES_MIN
+    twins.assert_same()
+    twins.step(Stage.OTREE, otree_once)
+    twins.step(Stage.COMPACT, compact_once)
+    assert len(files(twins.arrow, "stream")) == 1
+    twins.assert_same()
+
+
+def test_a_topic_that_grew_wide_keeps_a_file_for_each_partition(make_rig: MakeRig):
+    rig = make_rig(partitions=1, engine="spark")
+    twins = Twins.of(rig)
+    rig.kafka.add_partitions(rig.topic, NARROW_MAX + 1)
+    for partition in range(NARROW_MAX + 1):
+        rig.kafka.produce(rig.topic, partition, [good(partition)])
+    twins.ingest()
+    twins.step(Stage.TIER, tier_once)
+    assert len(files(twins.arrow, "stream")) == NARROW_MAX + 1
+    twins.assert_same()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from harness_pipelines.engines.arrow.attempts import Attempts, EngineInterrupted
 from harness_pipelines.engines.arrow.engine import _part_of
 from harness_pipelines.engines.arrow.pieces import NoRoomForRows, Pieces
+from harness_pipelines.engines.arrow.sources import gathered
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import FencedOut
 from harness_pipelines.protocol.lake.wide import split_evenly
@@ -75,6 +76,15 @@ def test_a_row_goes_to_the_part_that_has_its_offset(places: list[tuple[int, int]
     )
     for (partition, offset), number in zip(places, _part_of(rows, parts), strict=True):
         assert any(r.partition == partition and r.low <= offset < r.high for r in parts[number])
+
+
+def test_many_small_runs_come_together_and_stay_in_order():
+    small = [pa.table({"n": pa.array([2 * i, 2 * i + 1])}) for i in range(50)]
+    other = pa.table({"n": pa.array([100], pa.int32())})
+    with patch("harness_pipelines.engines.arrow.sources.GATHERED_ROWS", 20):
+        found = list(gathered([*small, other]))
+    assert [rows.num_rows for rows in found] == [20, 20, 20, 20, 20, 1]
+    assert [n for rows in found for n in rows.column("n").to_pylist()] == list(range(101))
 
 
 def test_work_whose_claim_is_lost_ends_between_two_batches():

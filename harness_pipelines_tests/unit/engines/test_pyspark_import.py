@@ -18,7 +18,7 @@ def test_a_worker_has_imported_it_when_its_threads_begin():
         from harness_pipelines.spec.settings import Settings
         from harness_pipelines.stages.run.worker import Worker, WorkerOptions
         assert "pyspark" not in sys.modules, "commands that need no Spark do not wait for its import"
-        worker = Worker(Stores(Settings(home=Path("unused"))), [], WorkerOptions(until_idle=True))
+        worker = Worker(Stores(Settings(home=Path("unused"))), [], WorkerOptions(until_idle=True, ingest_on="spark"))
         worker.run()
         assert "pyspark.sql.functions" in sys.modules
     """)
