@@ -192,6 +192,5 @@ class FoldedHistory:
     folded_at: datetime
 
     def __str__(self) -> str:
-        return (
-            f"history up to version {self.version} was folded into checkpoints on {self.folded_at:%Y-%m-%d %H:%M} UTC"
-        )
+        at = f"{self.folded_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"history up to version {self.version} was folded into checkpoints on {at}"
