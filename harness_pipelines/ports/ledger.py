@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.changes.reverts import RevertPlan
-from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines.protocol.lake.overlays import Overlay, OverlayChange
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.reading.plan import SegmentRef
@@ -370,6 +370,8 @@ class Ledger(Protocol):
     def claimed(self, table: TableRow, stage: Stage, *, shard: int) -> tuple[Claim, datetime] | None: ...
     def release_of(self, table: TableRow, stage: Stage, *, shard: int, holder: str) -> None: ...
     def renew(self, claim: Claim, *, lease: timedelta) -> Claim: ...
+    def renew_all(self, claims: Collection[Claim], *, lease: timedelta) -> dict[Claim, Claim | FencedOut]: ...
+    def release_all(self, holder: str, stages: Collection[tuple[int, Stage]]) -> None: ...
     def release(self, claim: Claim) -> None: ...
 
     def plan_move(self, claim: Claim, draft: MoveDraft) -> Move: ...

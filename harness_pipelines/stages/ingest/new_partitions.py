@@ -70,7 +70,7 @@ class Joiner:
                 is_complete = self._look()
                 backoff.reset()
             except HarnessError as error:
-                backoff.wait(error)
+                self._owner.stop.wait(backoff.failed(error))
                 continue
             if is_complete:
                 self._complete_at = began_at

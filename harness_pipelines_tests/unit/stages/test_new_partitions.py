@@ -42,10 +42,11 @@ def test_partitions_that_joined_are_read_though_the_answer_of_the_commit_was_los
 
     waits: list[object] = []
 
-    def wait(error: object) -> None:
+    def failed(error: object) -> float:
         waits.append(error)
+        return 0.0
 
-    backoff: Any = SimpleNamespace(reset=lambda: None, wait=wait)
+    backoff: Any = SimpleNamespace(reset=lambda: None, failed=failed)
     joiner._asked.wait = lambda _timeout=None: owner.stop.set()  # type: ignore[method-assign,assignment]
     joiner.forever(backoff)
 
