@@ -76,7 +76,7 @@ def _produce(rigs: Rigs, count: int) -> None:
 def _buffer(rigs: Rigs, count: int) -> None:
     _produce(rigs, count)
     if rigs[0].table.spec.buffer != "none":
-        with mock.patch.object(reading, "INGEST_THREADS_MAX", 1):  # a thread costs more here than the few records do
+        with mock.patch.object(reading, "INGEST_UNITS_MAX", 1):  # a thread costs more here than the few records do
             work(rigs, INGEST)
 
 

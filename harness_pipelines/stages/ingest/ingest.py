@@ -1,7 +1,7 @@
 """Ingest: move records of the log into the buffer.
 
 The unit of work is the same wherever it runs: poll ``[lo, hi)`` of some partitions, decode, commit. `ingest_unit` is
-called by threads on one machine (`IngestLoop`) and by Spark tasks (`harness_pipelines.stages.ingest.on_engine`).
+called on one machine (`IngestLoop`) and by Spark tasks (`harness_pipelines.stages.ingest.on_engine`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from harness_pipelines.ports.ledger import IngestPosition, Segment, TableRow
 from harness_pipelines.ports.source import (
     BATCH_RECORDS_MAX,
     POLL_S,
+    Feed,
     Log,
     LogReader,
     PartitionBatch,
@@ -50,14 +51,13 @@ from harness_pipelines.stages.ingest.refusing import limit_of, note_refused
 from harness_pipelines.stages.ingest.unfit import unfit_of, without
 
 log = structlog.get_logger(__name__)
-LAST_POLL_S = 0.05  #: of a worker that ends when there is nothing left
-UNIT_EVERY_S = 0.1  #: of a thread that keeps up: each costs a transaction and a question to Kafka, however small
+UNIT_EVERY_S = 0.1  #: of a loop that keeps up: each costs a transaction and a question to Kafka, however small
 CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
 
 
 @dataclass(slots=True)
 class IngestProgress:
-    """Counters that the worker shows; written by one ingest thread each."""
+    """Counters that the worker shows; written by one unit of ingest each."""
 
     rows: int = 0
     refused: int = 0
@@ -176,7 +176,7 @@ def _first_of(named: NamedSchema, batch: PartitionBatch, *, has_indexes: bool) -
 
 @dataclass(slots=True)
 class OpenSegment:
-    """The segment that one ingest thread writes to, looked up again when it was closed."""
+    """The segment that one loop writes to, looked up again when it was closed."""
 
     segments: BufferSegments
     table: TableRow
@@ -202,7 +202,7 @@ class OpenSegment:
 
 
 class IngestLoop:
-    """Ingest of some partitions by one thread: poll, unit, again."""
+    """Ingest of some partitions: poll, unit, again. Not safe for use by two threads at once."""
 
     def __init__(
         self,
@@ -213,7 +213,9 @@ class IngestLoop:
         writer: BufferWriter,
         schemas: Schemas | None = None,
         poll_s: float = POLL_S,
+        feed: Feed | None = None,
     ) -> None:
+        """*poll_s*: how long a step waits for records; with a *feed* whoever calls is told when there are some."""
         self.table = table
         self.progress = IngestProgress()
         self._log = stream
@@ -223,8 +225,8 @@ class IngestLoop:
         self._schemas = schemas
         self._codec: RecordCodec | None = None
         self._reader: LogReader | None = None
-        self._poll_s = poll_s
-        self._not_before = 0.0  # the monotonic clock
+        self._poll_s, self._feed = poll_s, feed
+        self.not_before = 0.0  #: when the next step is worth its cost, on the monotonic clock
         self._refreshed = False  # since the last commit
         self._epochs: dict[int, int | None] = {}  # of the last record that was taken, by partition
 
@@ -243,7 +245,9 @@ class IngestLoop:
         check_epochs(self.table, self._log, {p: (found[p].buffer_hi, found[p].leader_epoch) for p in fresh})
         self._epochs |= {p: found[p].leader_epoch for p in fresh}
         if self._reader is None:
-            self._reader = self._log.reader(self.table.spec.topic, positions, identity=self.table.identity)
+            self._reader = self._log.reader(
+                self.table.spec.topic, positions, identity=self.table.identity, feed=self._feed
+            )
         else:
             self._reader.assign(positions)
 
@@ -255,7 +259,6 @@ class IngestLoop:
         another now, or must become another (SchemaDue).
         """
         assert self._reader is not None and self._codec is not None, "start() comes first"
-        time.sleep(max(0.0, self._not_before - time.monotonic()))
         try:
             batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
         except (KafkaLoginFailed, CertificateRefused):
@@ -267,7 +270,7 @@ class IngestLoop:
         led_anew = {b.partition: (b.low, self._epochs.get(b.partition)) for b in batches if self._is_led_anew(b)}
         check_epochs(self.table, self._log, led_anew)
         keeps_up = sum(len(b) for b in batches) <= CAUGHT_UP_RECORDS
-        self._not_before = time.monotonic() + UNIT_EVERY_S if keeps_up else 0.0
+        self.not_before = time.monotonic() + UNIT_EVERY_S if keeps_up else 0.0
         identity = self._log.identity_async(self.table.spec.topic)
         try:
             rows = ingest_unit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,13 +13,13 @@ import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import PartitionStatus, TableRow
-from harness_pipelines.ports.source import Watermark
+from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.due import Known, rest_s, stages_of
-from harness_pipelines.stages.run.pool import Pool
+from harness_pipelines.stages.run.pool import Pool, Unit
 from harness_pipelines.stages.run.ports import Ports
 from harness_pipelines.stages.run.progress import TableProgress, WorkerOptions
 from harness_pipelines.stages.run.reading import Reading
@@ -55,9 +54,6 @@ class OfProcess(Protocol):
     def renewals(self) -> Renewals: ...
     @property
     def pool(self) -> Pool: ...
-    @property
-    def stop(self) -> threading.Event: ...
-    def broken(self, error: BaseException) -> None: ...
 
 
 class TableUnits:
@@ -120,10 +116,8 @@ class TableUnits:
 
     def start(self) -> None:
         """Let every stage begin."""
-        for unit in self.units:
+        for unit in self._all:
             self.worker.pool.ask(unit)
-        if self.reading is not None:
-            self.reading.start()
 
     def backoff(self, stage: Stage) -> Backoff:
         """The errors of one more unit of *stage*."""
@@ -137,10 +131,6 @@ class TableUnits:
     def claim(self, stage: Stage) -> Claim:
         """Raises: FencedOut."""
         return self._keepers[stage].current()
-
-    @property
-    def stop(self) -> threading.Event:
-        return self.worker.stop
 
     @property
     def ledger(self) -> Ledger:
@@ -172,21 +162,16 @@ class TableUnits:
     @property
     def is_alive(self) -> bool:
         """Something of it runs."""
-        running = any(self.worker.pool.is_running(unit) for unit in self.units)
-        return running or (self.reading is not None and self.reading.is_alive)
+        return any(self.worker.pool.is_running(unit) for unit in self._all)
 
-    def wake(self) -> None:
-        """End the pauses that do not end with the worker."""
-        if self.reading is not None:
-            self.reading.wake()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for threads of its log, for *timeout_s* at most."""
-        if self.reading is not None:
-            self.reading.join(timeout_s)
+    @property
+    def _all(self) -> list[Unit]:
+        return [*self.units, *([] if self.reading is None else self.reading.units)]
 
     def leave(self) -> list[tuple[int, Stage]]:
         """After what was done under its claims is over: forget them; those that the ledger may still have."""
+        if self.reading is not None:
+            self.reading.close()
         with suppress(HarnessError):
             self._restart.look(self.stores.ledger.stopped(self.table), time.monotonic())
         return [(self.table.table_id, stage) for stage, keeper in self._keepers.items() if keeper.leave()]
@@ -206,6 +191,13 @@ class TableUnits:
         for unit in self.units:
             if not self.worker.pool.is_running(unit):
                 self.worker.pool.ask(unit, in_s=unit.due_in_s())
+        if self.reading is not None and self.pulse is not None and self._reads_soon(self.pulse):
+            self.reading.poll()
+
+    def _reads_soon(self, pulse: TablePulse) -> bool:
+        """Nobody has the claim of ingest, or the table is stopped and ingest may be past that."""
+        is_free = Stage.INGEST in self.stages and pulse.claims.get(Stage.INGEST) is None
+        return is_free or pulse.stopped is not None
 
     def _take(self, found: TablePulse, asked_at: float, now: float) -> None:
         before, self.pulse = self.pulse, found
@@ -222,6 +214,26 @@ class TableUnits:
         """The log's answer to what was asked *asked_at*."""
         self.progress.starts = {p: m.low for p, m in marks.items()}
         self.progress.ends, self.progress.ends_at = {p: m.end for p, m in marks.items()}, asked_at
+
+    def note_topic(self, found: TopicIdentity | HarnessError) -> None:
+        """What the log says of the table's topic."""
+        if self.reading is not None and self.pulse is not None:
+            known, expected = {p.partition for p in self.pulse.positions if p.partition >= 0}, self.table.identity
+            self.reading.note_partitions(
+                is_known=isinstance(found, TopicIdentity)
+                and (found.cluster_id, found.topic_id) == (expected.cluster_id, expected.topic_id)
+                and set(found.partitions) == known
+            )
+
+    def poll(self) -> None:
+        """Let ingest look now."""
+        if self.reading is not None:
+            self.reading.poll()
+
+    def is_log_silent(self, for_s: float) -> bool:
+        """The ends of the log are not known, or have not been for so many seconds."""
+        at = self.progress.ends_at
+        return at is None or time.monotonic() - at > for_s
 
     # -- for its units --------------------------------------------------------------------------------------
 
@@ -242,7 +254,7 @@ class TableUnits:
     def rest_s(self, stage: Stage) -> float:
         """Seconds until *stage* may have work, as far as is known; 0 where it has to look for itself."""
         pulse = self.pulse
-        if pulse is None or self.options.until_idle or stage is Stage.INGEST:
+        if pulse is None or self.options.until_idle or (stage is Stage.INGEST and self._is_in_pool(stage)):
             return 0.0
         if stage is Stage.EXPIRE and pulse.claims.get(stage) == self.worker.holder:
             return self._expire_rest_s()

@@ -149,7 +149,7 @@ class Restart:
     since: float = 0.0  #: monotonic seconds
 
     def look(self, now: Stopped | None, asked_at: float) -> None:
-        """Take what the ledger said at *asked_at* that the table is stopped by, and clear it where this worker is past it.
+        """Take what the table was stopped by *now*, *asked_at*, and clear it where this worker is past it.
 
         Raises: what the ledger raises.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import structlog
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.pauses import Pauses
 from harness_pipelines.ports.access import HasLog, HasWatch
+from harness_pipelines.stages.ingest import new_partitions
 from harness_pipelines.stages.run.pool import Pool
 from harness_pipelines.stages.run.table_units import TableUnits
 
@@ -44,6 +46,7 @@ class Watcher:
         """*often*: a look does not rest longer because nothing changes."""
         self._stores, self._pool, self._stop, self._tables, self._often = stores, pool, stop, tables, often
         self._threads: list[threading.Thread] = []
+        self._described_at = -math.inf  # monotonic seconds, when topics were last described
 
     def start(self) -> None:
         for name, look in (("watch", self.look), ("log-ends", self.look_at_logs)):
@@ -88,6 +91,9 @@ class Watcher:
 
     def look_at_logs(self) -> bool:
         """Ask for the ends of all logs once; whether one grew. Raises: what Kafka raises."""
+        if time.monotonic() >= self._described_at + new_partitions.PARTITIONS_EVERY_S:
+            self._described_at = time.monotonic()
+            self._look_for_partitions()
         wanted: dict[str, set[int]] = {}
         for one in self._tables():
             if partitions := {p.partition for p in one.progress.positions}:
@@ -95,14 +101,27 @@ class Watcher:
         if not wanted:
             return True
         asked_at = time.monotonic()
-        found = self._stores.log.watermarks_of(wanted)
+        try:
+            found = self._stores.log.watermarks_of(wanted)
+        except HarnessError:
+            for one in self._tables():
+                one.poll()
+            raise
         changed = False
         for one in self._tables():
             marks = found.get(one.table.spec.topic)
-            if marks is None or isinstance(marks, HarnessError):  # its stages show it
+            if marks is None or isinstance(marks, HarnessError):
+                one.poll()  # its stages show it
                 continue
             before = one.progress.ends
             with suppress(KeyError):  # a partition of another table of the topic
                 one.note_ends({p.partition: marks[p.partition] for p in one.progress.positions}, asked_at=asked_at)
             changed = changed or before != one.progress.ends
         return changed
+
+    def _look_for_partitions(self) -> None:
+        """Describe all topics once. Raises: what Kafka raises."""
+        tables = list(self._tables())
+        found = self._stores.log.identities({one.table.spec.topic for one in tables})
+        for one in tables:
+            one.note_topic(found[one.table.spec.topic])

@@ -110,25 +110,16 @@ class Worker:
         """Wait for the units that run, in a hurry not for those that hang, and give back what the others held."""
         self.stop.set()
         self.pool.stop()
-        for table in self._tables:
-            table.wake()
         hurried_at = math.inf
         while any(table.is_alive for table in self._tables) and time.monotonic() < hurried_at + HURRY_S_MAX:
             if self._hurried:
                 hurried_at = min(hurried_at, time.monotonic())
                 self.stores.engine.interrupt()
-            self._wait(JOIN_S)
+            self.pool.join(JOIN_S)
         self._watcher.end()
         self.renewals.end()
         self._release()
         self._looks.end()
-
-    def _wait(self, timeout_s: float) -> None:
-        """Until nothing runs any more, for *timeout_s* at most."""
-        self.pool.join(timeout_s)
-        alive = [table for table in self._tables if table.is_alive]
-        for table in alive:
-            table.join(timeout_s / len(alive))
 
     def _release(self) -> None:
         """Give back the claims of the tables of which nothing runs any more."""

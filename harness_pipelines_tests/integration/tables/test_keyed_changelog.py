@@ -182,7 +182,7 @@ def test_a_topic_that_grows_under_a_worker_stops_its_ingest(make_keyed: MakeKeye
                 raise
 
     monkeypatch.setattr(new_partitions, "PARTITIONS_EVERY_S", 0.1)
-    monkeypatch.setattr(reading, "INGEST_THREADS_MAX", 1)  # so that the one that tells is the one that stops
+    monkeypatch.setattr(reading, "INGEST_UNITS_MAX", 1)  # so that the one that tells is the one that stops
     monkeypatch.setattr(ingest, "IngestLoop", Loop)
     rig = make_keyed(partitions=1)
     with rig.working() as working:

@@ -17,11 +17,12 @@ from harness_pipelines.ledgers.postgres.retention import SizeGuard
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
+from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.stages.ingest import ingest
 from harness_pipelines.stages.run import table_units, trouble, watcher
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.looks import Looks
-from harness_pipelines.stages.run.reading import Reading
+from harness_pipelines.stages.run.reading import IngestUnit
 from harness_pipelines.stages.run.table_units import TableUnits
 from harness_pipelines.stages.run.worker import StageBroken, Worker, WorkerOptions
 from harness_pipelines.stages.table import expire
@@ -47,6 +48,9 @@ class Books:
         if self.renewals == 1:
             raise IndexError("list index out of range")
         return {claim: claim for claim in claims}
+
+    def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
+        return claim
 
     def release_of(self, table: Any, _stage: Stage, *, shard: int, holder: str) -> None:
         self.released.append(table.table_id)
@@ -99,7 +103,7 @@ def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[
         guard=SimpleNamespace(check=lambda *_, **__: None),
         ledger=books,
         watch=books,
-        log=SimpleNamespace(watermarks_of=lambda _: {}),
+        log=SimpleNamespace(watermarks_of=lambda _: {}, identities=lambda topics: dict.fromkeys(topics)),
     )
 
     def make(step: Callable[[str], None]) -> Worker:
@@ -228,30 +232,45 @@ def test_what_is_done_under_a_claim_that_was_lost_is_given_up_until_the_claim_is
     assert not any(given_up)
 
 
-def test_a_loop_that_begins_again_goes_on_with_its_threads_counts(books: Books, monkeypatch: pytest.MonkeyPatch):
+def test_a_loop_that_begins_again_goes_on_with_the_counts_of_its_unit(books: Books, monkeypatch: pytest.MonkeyPatch):
     made: list[weakref.ref[Any]] = []
 
     class Loop:
-        def __init__(self, *_: Any, **__: Any) -> None:
-            self.progress = ingest.IngestProgress()
+        not_before = 0.0
+
+        def __init__(self, of: Any, *_: Any, **__: Any) -> None:
+            self.table, self.progress = of, ingest.IngestProgress()
             made.append(weakref.ref(self))
+
+        def start(self, _partitions: Any) -> None:
+            pass
+
+        def step(self) -> int:
+            self.progress.rows += 5
+            raise SchemaMoved("another schema")
 
         def close(self) -> None:
             pass
 
-    def ingest_once(_self: Any, loop: Loop, _backoff: Any, _number: int) -> None:
-        loop.progress.rows += 5
-
     monkeypatch.setattr(ingest, "IngestLoop", Loop)
-    monkeypatch.setattr(Reading, "_ingest", ingest_once)
+    monkeypatch.setattr(TableUnits, "reload", lambda _: None)
+    monkeypatch.setattr(TableUnits, "_check_spec", lambda _: None)
     stores: Any = SimpleNamespace(
-        ledger=books, log=None, segments=None, schemas=None, buffer_writer=lambda *_, **__: None
+        ledger=books,
+        log=None,
+        schemas=None,
+        segments=SimpleNamespace(positions=lambda _: {0: None, 1: None}),
+        settings=SimpleNamespace(warehouse=None),
+        buffer_writer=lambda *_, **__: None,
     )
     of = TableUnits(Worker(stores, [], WorkerOptions()), table(1, "a.b"))
-    one = Reading(of)
-    for number in (0, 0, 1):
-        one._ingest_forever(of.watching, number)
+    assert of.reading is not None
+    _, first, second = of.reading.units
+    for unit in (first, first, second):
+        unit.run()
+    of.reading.count(of.progress)
 
-    assert {number: counts.rows for number, counts in one._counts.items()} == {0: 10, 1: 5}
+    assert [one.counts.rows for one in (first, second) if isinstance(one, IngestUnit)] == [10, 5]
+    assert of.progress.rows == 15
     gc.collect()
     assert [loop() for loop in made] == [None] * 3, "a loop that has ended is not kept"
