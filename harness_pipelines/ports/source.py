@@ -164,6 +164,10 @@ class Log(Protocol):
         """Return the watermarks of partitions of many topics; for a topic that fails, its error."""
         ...
 
+    def unstable(self, wanted: Mapping[str, Collection[int]]) -> set[str]:
+        """Return the topics of which `held` may find something; all are asked about at once."""
+        ...
+
     def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
         """Return those of *partitions* with records behind an open transaction. Raises: as `watermarks`."""
         ...

@@ -61,6 +61,15 @@ class JoinedLog:
     def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
         return self._each(topic, partitions, self._log.watermarks)
 
+    def unstable(self, wanted: Mapping[str, Collection[int]]) -> set[str]:
+        names = {topic: self._by_name(topic, partitions) for topic, partitions in wanted.items()}
+        every: dict[str, set[int]] = {}
+        for parts in names.values():
+            for name, numbers in parts.items():
+                every.setdefault(name, set()).update(numbers.values())
+        found = self._log.unstable(every)
+        return {topic for topic, parts in names.items() if not found.isdisjoint(parts)}
+
     def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
         found: dict[int, OpenTransaction] = {}
         for name, numbers in self._by_name(topic, partitions).items():

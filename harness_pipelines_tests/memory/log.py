@@ -214,6 +214,11 @@ class MemoryLog:
             self._answer(topic, f"reading the offsets of topic {topic!r}")
             return {p: Watermark(self.part(topic, p).low, self.part(topic, p).end) for p in sorted(set(partitions))}
 
+    def unstable(self, wanted: Mapping[str, Collection[int]]) -> set[str]:
+        with self.changed:
+            parts = {topic: [self.part(topic, p) for p in partitions] for topic, partitions in wanted.items()}
+            return {topic for topic, found in parts.items() if any(one.end < one.next_offset for one in found)}
+
     def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
         with self.changed:
             self._answer(topic, f"reading the offsets of topic {topic!r}")

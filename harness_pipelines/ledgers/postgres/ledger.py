@@ -226,6 +226,21 @@ class PostgresLedger:
             _run(connection, "ledger/insert_partition", **where)
             _run(connection, "ledger/insert_ingest_partition", **where)
 
+    def modes(self) -> dict[int, tuple[str, str | None]]:
+        """Name and `mode` of each table by its number; of a spec that cannot be read the mode may be None."""
+        return {row["table_id"]: (row["name"], row["mode"]) for row in self.database.rows("ledger/modes")}
+
+    def beat(self, holder: str, stages: Collection[Stage], *, lease: timedelta) -> frozenset[str]:
+        """Note that the worker *holder* shares tables for the time of a *lease*; all that share the same stages."""
+        asked = {"holder": holder, "stages": sorted(map(str, stages)), "lease": lease}
+        with self.database.transaction() as connection:
+            others = connection.execute(sql("ledger/beat"), asked).fetchall()
+        return frozenset({holder, *(str(row["holder"]) for row in others)})
+
+    def leave(self, holder: str) -> None:
+        """Note that the worker *holder* shares no tables any more."""
+        self.database.run("ledger/leave", {"holder": holder})
+
     # -- claims ---------------------------------------------------------------------------------------------
 
     def claim(self, table: TableRow, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim | None:

@@ -251,6 +251,29 @@ class KafkaLog:
         except HarnessError as error:
             return error
 
+    def unstable(self, wanted: Mapping[str, Collection[int]]) -> set[str]:
+        asker = self._asker()
+        led = {topic: parts for topic, parts in wanted.items() if self._are_led(asker, topic, parts)}
+        # The stable ends are asked for last, as in `held`.
+        newest = self._ends(asker, led, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._ends(asker, led, IsolationLevel.READ_COMMITTED)
+        return {topic for topic in wanted if stable.get(topic) is None or stable[topic] != newest[topic]}
+
+    def _ends(
+        self, asker: _Asker, led: Mapping[str, Collection[int]], isolation: IsolationLevel
+    ) -> dict[str, dict[int, int] | None]:
+        """The ends of each topic; None where one did not answer."""
+        answers = self._ask_all(asker, led, _LATEST, isolation=isolation)
+        found: dict[str, dict[int, int] | None] = {topic: {} for topic in led}
+        for at, answer in answers.items():
+            with suppress(HarnessError):
+                doing = f"reading the offsets of topic {at.topic!r}"
+                if (ends := found[at.topic]) is not None:
+                    found[at.topic] = None
+                    ends[at.partition] = self._offset(asker, answer, at.topic, doing)
+                    found[at.topic] = ends
+        return found
+
     def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
         wanted = sorted(set(partitions))
         # The stable end is asked last: what it has not come to by then lies behind a transaction that is open.

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import structlog
 
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.run.schedule import THREADS_MAX, Schedule, Turn
 
 log = structlog.get_logger(__name__)
@@ -21,6 +22,8 @@ class Unit(Protocol):
 
     @property
     def turn(self) -> Turn: ...
+    @property
+    def stage(self) -> Stage: ...
 
     def run(self) -> float:
         """Do some of it; how many seconds from now on it is due again, `inf`: when it is asked for."""

@@ -78,7 +78,7 @@ class Reading:
             unit.close()
 
     def _look_for_partitions(self) -> None:
-        self._of.worker.pool.ask(self._partitions)
+        self._of.ask(self._partitions)
 
     def _claim(self) -> Claim | None:
         return self._of.keeper(self._stage).held
@@ -91,10 +91,14 @@ class PartitionsUnit:
         self.turn = Turn(f"{of.table.name}/partitions", Room.LOG, new_partitions.PARTITIONS_EVERY_S)
         self._of, self._reading, self._backoff = of, reading, backoff
 
+    @property
+    def stage(self) -> Stage:
+        return Stage(self._backoff.stage)
+
     def wake(self) -> None:
         """Look now, unless it waits after a failure."""
         if not self._backoff.is_in_trouble:
-            self._of.worker.pool.ask(self)
+            self._of.ask(self)
 
     def run(self) -> float:
         """Look once; what it does not handle holds the stage that reads the log."""
@@ -131,12 +135,16 @@ class IngestUnit:
         self._commits: int | None = None  # when the lake was asked for last
         self._is_idle = False  # there are no partitions for it
 
+    @property
+    def stage(self) -> Stage:
+        return Stage.INGEST
+
     def wake(self) -> None:
         """Poll as soon as it is worth its cost, unless it waits after a failure. Called by other threads."""
         if not self._backoff.is_in_trouble:
             loop = self._loop
             rest_s = 0.0 if loop is None else loop.not_before - time.monotonic()
-            self._of.worker.pool.ask(self, in_s=max(0.0, rest_s))
+            self._of.ask(self, in_s=max(0.0, rest_s))
 
     def run(self) -> float:
         """One poll and what follows from it; what it does not handle holds ingest. Seconds until it is due again."""

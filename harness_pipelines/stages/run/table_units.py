@@ -63,6 +63,7 @@ class TableUnits:
         self.worker, self.table, self.stores, self.options = worker, table, worker.stores, worker.options
         self.progress = TableProgress(name=table.name)
         self.fatal: HarnessError | None = None
+        self.is_resting = False  #: another worker has it, or is to have it
         self.steps = Steps(self)
         self.stages = worker.options.stages & stages_of(table)
         self._keepers = {stage: self._keeper(stage) for stage in worker.options.stages}
@@ -116,8 +117,20 @@ class TableUnits:
 
     def start(self) -> None:
         """Let every stage begin."""
+        self.is_resting = False
         for unit in self._all:
-            self.worker.pool.ask(unit)
+            self.ask(unit)
+
+    def rest(self) -> None:
+        """Begin nothing more; what runs ends as it would."""
+        self.is_resting = True
+        for unit in self._all:
+            self.worker.pool.drop(unit)
+
+    def ask(self, unit: Unit, *, in_s: float = 0.0) -> None:
+        """*unit* is due so many seconds from now on, unless the table rests."""
+        if not self.is_resting:
+            self.worker.pool.ask(unit, in_s=in_s)
 
     def backoff(self, stage: Stage) -> Backoff:
         """The errors of one more unit of *stage*."""
@@ -168,6 +181,10 @@ class TableUnits:
     def _all(self) -> list[Unit]:
         return [*self.units, *([] if self.reading is None else self.reading.units)]
 
+    @property
+    def holds_claims(self) -> bool:
+        return any(keeper.is_held for keeper in self._keepers.values())
+
     def leave(self) -> list[tuple[int, Stage]]:
         """After what was done under its claims is over: forget them; those that the ledger may still have."""
         if self.reading is not None:
@@ -190,7 +207,7 @@ class TableUnits:
                     self.watching.failed(found)
         for unit in self.units:
             if not self.worker.pool.is_running(unit):
-                self.worker.pool.ask(unit, in_s=unit.due_in_s())
+                self.ask(unit, in_s=unit.due_in_s())
         if self.reading is not None and self.pulse is not None and self._reads_soon(self.pulse):
             self.reading.poll()
 
@@ -204,7 +221,7 @@ class TableUnits:
         self._pulsed_at, self._clock_s = asked_at, now - time.monotonic()
         if before is None or (before.version, before.positions) != (found.version, found.positions):
             self._changed_at = time.monotonic()
-        self.progress.positions = list(found.positions)
+        self.progress.positions, self.progress.stream = list(found.positions), found.stream
         if self.reading is not None:
             self.reading.count(self.progress)
         with suppress(HarnessError):
@@ -272,6 +289,14 @@ class TableUnits:
         now = time.monotonic()
         is_idle = now - self._changed_at > EXPIRE_IDLE_AFTER_S + 2 * self.table.spec.retention.grace
         return self._expired_at + (EXPIRE_IDLE_S if is_idle else EXPIRE_EVERY_S) - now
+
+    def slowness(self, late: Mapping[Unit, float], running: Mapping[Unit, float]) -> dict[Stage, tuple[float, float]]:
+        """By stage, of all units of the process: the seconds that they are late, and that they have run for."""
+        found = dict.fromkeys(self.stages, (0.0, 0.0))
+        for unit in self._all:
+            late_s, running_s = found[unit.stage]
+            found[unit.stage] = max(late_s, late.get(unit, 0.0)), max(running_s, running.get(unit, 0.0))
+        return found
 
     # -- whether it is done ---------------------------------------------------------------------------------
 

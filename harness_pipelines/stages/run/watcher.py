@@ -16,6 +16,7 @@ from harness_pipelines.pauses import Pauses
 from harness_pipelines.ports.access import HasLog, HasWatch
 from harness_pipelines.stages.ingest import new_partitions
 from harness_pipelines.stages.run.pool import Pool
+from harness_pipelines.stages.run.sharing import Tables
 from harness_pipelines.stages.run.table_units import TableUnits
 
 log = structlog.get_logger(__name__)
@@ -29,7 +30,7 @@ class Ports(HasLog, HasWatch, Protocol):
 
 
 class Watcher:
-    """Looks for the tables that *tables* names until the worker stops.
+    """Looks for the *tables* of a worker until it stops.
 
     Each of both has its own thread: a log that does not answer holds up no move.
     """
@@ -39,7 +40,7 @@ class Watcher:
         stores: Ports,
         pool: Pool,
         stop: threading.Event,
-        tables: Callable[[], Sequence[TableUnits]],
+        tables: Tables,
         *,
         often: bool,
     ) -> None:
@@ -76,7 +77,8 @@ class Watcher:
 
     def look(self) -> bool:
         """Ask the ledger once and let what is due begin; whether a table changed. Raises: what the ledger raises."""
-        tables, asked_at = list(self._tables()), time.monotonic()
+        self._tables.look()
+        tables, asked_at = list(self._tables.all), time.monotonic()
         self._pool.name_slow()
         before = [one.pulse for one in tables]
         try:
@@ -91,37 +93,38 @@ class Watcher:
 
     def look_at_logs(self) -> bool:
         """Ask for the ends of all logs once; whether one grew. Raises: what Kafka raises."""
-        if time.monotonic() >= self._described_at + new_partitions.PARTITIONS_EVERY_S:
-            self._described_at = time.monotonic()
-            self._look_for_partitions()
-        wanted: dict[str, set[int]] = {}
-        for one in self._tables():
-            if partitions := {p.partition for p in one.progress.positions}:
-                wanted.setdefault(one.table.spec.topic, set()).update(partitions)
-        if not wanted:
-            return True
-        asked_at = time.monotonic()
+        tables = [one for one in self._tables.all if not one.is_resting]
         try:
-            found = self._stores.log.watermarks_of(wanted)
+            if time.monotonic() >= self._described_at + new_partitions.PARTITIONS_EVERY_S:
+                self._described_at = time.monotonic()
+                self._look_for_partitions(tables)
+            return self._look_at_ends(tables)
         except HarnessError:
-            for one in self._tables():
+            for one in tables:  # their stages say what is wrong
                 one.poll()
             raise
-        changed = False
-        for one in self._tables():
+
+    def _look_at_ends(self, tables: Sequence[TableUnits]) -> bool:
+        wanted: dict[str, set[int]] = {}
+        for one in tables:
+            if partitions := {p.partition for p in one.progress.positions}:
+                wanted.setdefault(one.table.spec.topic, set()).update(partitions)
+        asked_at = time.monotonic()
+        found = self._stores.log.watermarks_of(wanted) if wanted else {}
+        changed = not wanted
+        for one in tables:
             marks = found.get(one.table.spec.topic)
             if marks is None or isinstance(marks, HarnessError):
                 one.poll()  # its stages show it
                 continue
             before = one.progress.ends
-            with suppress(KeyError):  # a partition of another table of the topic
+            with suppress(KeyError):  # a partition that joined meanwhile
                 one.note_ends({p.partition: marks[p.partition] for p in one.progress.positions}, asked_at=asked_at)
             changed = changed or before != one.progress.ends
         return changed
 
-    def _look_for_partitions(self) -> None:
-        """Describe all topics once. Raises: what Kafka raises."""
-        tables = list(self._tables())
+    def _look_for_partitions(self, tables: Sequence[TableUnits]) -> None:
+        """Describe all topics once."""
         found = self._stores.log.identities({one.table.spec.topic for one in tables})
         for one in tables:
             one.note_topic(found[one.table.spec.topic])

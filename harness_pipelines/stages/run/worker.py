@@ -18,11 +18,13 @@ import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.run.looks import Looks
 from harness_pipelines.stages.run.pool import Pool
 from harness_pipelines.stages.run.ports import Ports
 from harness_pipelines.stages.run.progress import CLAIM_LEASE, TableProgress, WorkerOptions
 from harness_pipelines.stages.run.renewals import Renewals
+from harness_pipelines.stages.run.sharing import Tables
 from harness_pipelines.stages.run.table_units import ON_SPARK, TableUnits
 from harness_pipelines.stages.run.trouble import StageBroken
 from harness_pipelines.stages.run.watcher import Watcher
@@ -47,13 +49,31 @@ class Worker:
         self.defect: BaseException | None = None
         self.renewals = Renewals(stores.ledger, options.lease)
         self.pool = Pool(self.broken)
-        self._tables = [TableUnits(self, table) for table in tables]
-        self._watcher = Watcher(stores, self.pool, self.stop, lambda: self._tables, often=options.until_idle)
-        self._looks = Looks(stores, self.holder, self.stop, lambda: [(w.table, w.progress) for w in self._tables])
+        self._shared = Tables(self, list(tables), lambda table: TableUnits(self, table))
+        self._watcher = Watcher(stores, self.pool, self.stop, self._shared, often=options.until_idle)
+        self._looks = Looks(stores, self.holder, self.stop, self._seen)
+
+    @property
+    def _tables(self) -> list[TableUnits]:
+        return self._shared.all
+
+    @property
+    def tables(self) -> list[TableRow]:
+        """Those that it has now, in the order of `progress`."""
+        return [table.table for table in self._tables]
 
     @property
     def progress(self) -> list[TableProgress]:
         return [table.progress for table in self._tables]
+
+    def _seen(self) -> list[tuple[TableRow, TableProgress]]:
+        """The tables that no other worker has."""
+        return [(table.table, table.progress) for table in self._tables if not table.is_resting]
+
+    def slowness(self) -> dict[str, dict[Stage, tuple[float, float]]]:
+        """By table and stage the seconds for which due work waits for longer than it may, and for which work runs."""
+        late, running = self.pool.late(), self.pool.running_s()
+        return {table.table.name: table.slowness(late, running) for table in self._tables if not table.is_resting}
 
     def interrupt(self) -> None:
         """Stop without waiting for Spark: what it does for a stage is given up, as if the worker had died there."""
@@ -74,8 +94,7 @@ class Worker:
         if self.options.stages & ON_SPARK or self.options.ingest_on == "spark":
             self.stores.engine.check()
         deadline = None if self.options.for_s is None else time.monotonic() + self.options.for_s
-        for table in self._tables:
-            table.start()
+        self._shared.start()
         self._watcher.start()
         self._looks.start()
         try:
@@ -119,6 +138,7 @@ class Worker:
         self._watcher.end()
         self.renewals.end()
         self._release()
+        self._shared.leave()
         self._looks.end()
 
     def _release(self) -> None:

@@ -33,6 +33,24 @@ LEFT JOIN LATERAL ( -- NULL: its schemas are gone
 WHERE (%(namespace)s::text IS NULL OR t.namespace = %(namespace)s) AND (%(name)s::text IS NULL OR t.name = %(name)s)
 ORDER BY t.namespace, t.name
 
+-- name: modes
+SELECT table_id, namespace || '.' || name AS name, spec ->> 'mode' AS mode FROM harness.tables ORDER BY table_id
+
+-- name: beat
+-- Those whose time was over long ago are forgotten on the way.
+WITH gone AS (
+    DELETE FROM harness.workers WHERE alive_until < clock_timestamp() - interval '1 hour'
+), mine AS (
+    INSERT INTO harness.workers (holder, stages, alive_until)
+    VALUES (%(holder)s, %(stages)s, clock_timestamp() + %(lease)s)
+    ON CONFLICT (holder) DO UPDATE SET alive_until = excluded.alive_until
+)
+SELECT holder FROM harness.workers
+WHERE alive_until > clock_timestamp() AND stages = %(stages)s AND holder <> %(holder)s
+
+-- name: leave
+DELETE FROM harness.workers WHERE holder = %(holder)s
+
 -- name: table_names
 SELECT namespace || '.' || name AS name FROM harness.tables ORDER BY namespace, name
 

@@ -61,14 +61,14 @@ class Watch:
         }
         self._database.run("watch/record_ends", given)
 
-    def record_held(self, table_id: int, partitions: Collection[int], held: Mapping[int, OpenTransaction]) -> None:
-        """Note behind which open transactions records of *partitions* lie; where none is *held*, that it is so."""
-        found = [(p, held.get(p)) for p in sorted(partitions)]
+    def record_held(self, seen: Mapping[int, Mapping[int, OpenTransaction | None]]) -> None:
+        """Note behind which open transactions records of partitions lie, by the tables' ids; None: behind none."""
+        found = [(number, p, one) for number, held in sorted(seen.items()) for p, one in sorted(held.items())]
         given = {
-            "table_id": table_id,
-            "partitions": [p for p, _ in found],
-            "newest": [None if one is None else one.newest for _, one in found],
-            "since": [None if one is None else one.since for _, one in found],
+            "tables": [number for number, _, _ in found],
+            "partitions": [p for _, p, _ in found],
+            "newest": [None if one is None else one.newest for _, _, one in found],
+            "since": [None if one is None else one.since for _, _, one in found],
         }
         self._database.run("stalls/record_held", given)
 
