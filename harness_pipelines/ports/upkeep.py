@@ -85,6 +85,8 @@ class TablePulse:
     tier_at: float  #: when tier last committed a move, or the table was made
     otree_at: float | None  #: when otree last committed or planned a move
     buffered_bytes: int  #: of segments that are not retired; 0 where nothing is buffered
+    removes: bool  #: files are condemned, or segments retired, and wait to be removed
+    superseded_at: float | None  #: when the oldest retained version was; None: it is the head
 
 
 class LogNotes(Protocol):

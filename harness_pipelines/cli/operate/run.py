@@ -94,9 +94,10 @@ class RunOptions:
 def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
     """Run all stages of tables until stopped.
 
-    Without names it runs the tables with `mode: external_worker`; a named table runs whatever its mode. Ctrl-C or
-    SIGTERM ends the worker after the current transaction and releases its claims. Several workers may run: one of them
-    holds each stage of a table, and another takes over when its lease ends. A failing table is shown and retried, and
+    Without names it runs the tables with `mode: external_worker`, those that are applied later too, and shares them
+    with other workers that do; a named table runs whatever its mode. Ctrl-C or SIGTERM ends the worker after the
+    current transaction and releases its claims. Several workers may run: one of them holds each stage of a table, and
+    another takes over when its lease ends. A failing table is shown and retried, and
     does not delay the others; --json reports it as `trouble`.
 
     \b

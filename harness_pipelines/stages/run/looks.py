@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 FIRST_S = 1.0  #: a run that is over sooner is not looked at
 EVERY_S, EVERY_S_MAX = 5.0, 60.0  #: the pauses grow while a look fails
 LAKE_EVERY_S = 60.0  #: how often the manifests of a table are looked at
-FRESH_S = 4.0  #: a log that did not answer the worker in so long is not asked for more
+FRESH_S = 6.0  #: a log that did not answer the worker in so long is not asked for more
 END_S = 2.0
 Seen = Callable[[], Sequence[tuple[TableRow, TableProgress]]]
 

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 INGEST_UNITS_MAX = 2  #: of a table; each reads its share of the partitions
 IDLE_S = 30.0  #: how often the reader of a quiet log is polled; records wake it
 SILENT_S = 0.5  #: how often it is polled while the log does not answer, so that an outage gets its name
-FRESH_S = 5.0  #: a log whose ends are not known for so long does not answer
+FRESH_S = 10.0  #: a log whose ends are not known for so long does not answer
 
 
 class Reading:

@@ -36,8 +36,7 @@ log = structlog.get_logger(__name__)
 TIDY_EVERY_S = 2.0  #: for how long otree and compact rest: they are not urgent
 EXPIRE_EVERY_S = 60.0
 ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
-EXPIRE_IDLE_S = 600.0  #: between two runs of expire for a table that nothing has changed for so long, and its grace
-EXPIRE_IDLE_AFTER_S = 600.0
+EXPIRE_IDLE_S = 1800.0  #: for a table that nothing changes
 _IN_POOL = (Stage.INGEST, Stage.TIER, Stage.OTREE, Stage.COMPACT, Stage.EXPIRE, Stage.MIRROR)
 
 
@@ -73,10 +72,11 @@ class TableUnits:
         self.pulse: TablePulse | None = None  #: None: the ledger has not answered
         self._pulsed_at = -math.inf  #: monotonic seconds, before the pulse was asked for
         self._clock_s = 0.0  #: the database's time less the monotonic one
-        self._changed_at = time.monotonic()  # when the table was seen to change last
         self._caught_up_at: float | None = None  #: monotonic seconds, since when all that is known is moved
         self._quiet: set[Stage] = set()  # had nothing to do when last asked, or another worker has them
         self._expired_at = -math.inf  # monotonic seconds
+        self._expires_for: tuple[int, tuple[PartitionStatus, ...]] | None = None  # the table when expire began last
+        self._expired_for = self._expires_for  # and when a run began that has ended
         self.reading = Reading(self) if table.intake.reader in self.stages else None
         self.units = [self._unit(stage) for stage in _IN_POOL if self._is_in_pool(stage)]
 
@@ -217,10 +217,8 @@ class TableUnits:
         return is_free or pulse.stopped is not None
 
     def _take(self, found: TablePulse, asked_at: float, now: float) -> None:
-        before, self.pulse = self.pulse, found
+        self.pulse = found
         self._pulsed_at, self._clock_s = asked_at, now - time.monotonic()
-        if before is None or (before.version, before.positions) != (found.version, found.positions):
-            self._changed_at = time.monotonic()
         self.progress.positions, self.progress.stream = list(found.positions), found.stream
         if self.reading is not None:
             self.reading.count(self.progress)
@@ -255,6 +253,9 @@ class TableUnits:
     # -- for its units --------------------------------------------------------------------------------------
 
     def admit(self, stage: Stage, *, resting: bool = False) -> None:
+        """Before the first act of *stage*, see `Steps.admit`."""
+        if stage is Stage.EXPIRE and self.pulse is not None:
+            self._expires_for = self.pulse.version, self.pulse.positions
         self.steps.admit(stage, resting=resting)
 
     def is_quiet(self, stage: Stage) -> bool:
@@ -266,7 +267,7 @@ class TableUnits:
         else:
             self._quiet.discard(stage)
         if stage is Stage.EXPIRE:
-            self._expired_at = time.monotonic()
+            self._expired_at, self._expired_for = time.monotonic(), self._expires_for
 
     def rest_s(self, stage: Stage) -> float:
         """Seconds until *stage* may have work, as far as is known; 0 where it has to look for itself."""
@@ -274,7 +275,7 @@ class TableUnits:
         if pulse is None or self.options.until_idle or (stage is Stage.INGEST and self._is_in_pool(stage)):
             return 0.0
         if stage is Stage.EXPIRE and pulse.claims.get(stage) == self.worker.holder:
-            return self._expire_rest_s()
+            return self._expire_rest_s(pulse)
         known = Known(
             holder=self.worker.holder,
             ends=self.progress.ends,
@@ -284,11 +285,16 @@ class TableUnits:
         )
         return rest_s(stage, self.table.spec, pulse, known, now=time.monotonic() + self._clock_s)
 
-    def _expire_rest_s(self) -> float:
-        """A table that nothing changed for long has little to expire."""
-        now = time.monotonic()
-        is_idle = now - self._changed_at > EXPIRE_IDLE_AFTER_S + 2 * self.table.spec.retention.grace
-        return self._expired_at + (EXPIRE_IDLE_S if is_idle else EXPIRE_EVERY_S) - now
+    def _expire_rest_s(self, pulse: TablePulse) -> float:
+        """A table that nothing changed, and of which nothing is over, has nothing to expire."""
+        rest_s = EXPIRE_IDLE_S
+        if pulse.removes or self._expired_for != (pulse.version, pulse.positions):
+            rest_s = EXPIRE_EVERY_S
+        since_s = time.monotonic() - self._expired_at
+        if pulse.superseded_at is not None:
+            over_in_s = pulse.superseded_at + self.table.spec.retention.versions - (time.monotonic() + self._clock_s)
+            rest_s = min(rest_s, max(EXPIRE_EVERY_S, since_s + over_in_s))
+        return rest_s - since_s
 
     def slowness(self, late: Mapping[Unit, float], running: Mapping[Unit, float]) -> dict[Stage, tuple[float, float]]:
         """By stage, of all units of the process: the seconds that they are late, and that they have run for."""

@@ -20,7 +20,8 @@ from harness_pipelines.stages.run.sharing import Tables
 from harness_pipelines.stages.run.table_units import TableUnits
 
 log = structlog.get_logger(__name__)
-BUSY_S, IDLE_S = 0.25, 1.0  #: between two looks: after one that found a change, and otherwise
+BUSY_S, IDLE_S = 0.25, 1.0  #: between two looks at the ledger: after one that found a change, and otherwise
+LOG_IDLE_S = 4.0  #: between two looks at logs that do not grow; records wake their readers by themselves
 AWAY_S_MAX = 5.0
 END_S = 2.0  #: how long the end waits for a server that does not answer
 
@@ -50,8 +51,8 @@ class Watcher:
         self._described_at = -math.inf  # monotonic seconds, when topics were last described
 
     def start(self) -> None:
-        for name, look in (("watch", self.look), ("log-ends", self.look_at_logs)):
-            thread = threading.Thread(target=self._run, args=(name, look), name=name, daemon=True)
+        for name, look, idle_s in (("watch", self.look, IDLE_S), ("log-ends", self.look_at_logs, LOG_IDLE_S)):
+            thread = threading.Thread(target=self._run, args=(name, look, idle_s), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -60,14 +61,14 @@ class Watcher:
         for thread in self._threads:
             thread.join(END_S)
 
-    def _run(self, name: str, look: Callable[[], bool]) -> None:
+    def _run(self, name: str, look: Callable[[], bool], idle_s: float) -> None:
         pauses = Pauses(BUSY_S, AWAY_S_MAX)
         pause_s = 0.0
         while not self._stop.wait(pause_s):
             try:
                 changed = look()
                 pauses.worked()
-                pause_s = BUSY_S if changed or self._often else IDLE_S
+                pause_s = BUSY_S if changed or self._often else idle_s
             except HarnessError as error:
                 log.info("watch.failed", of=name, error=str(error))
                 pause_s = pauses.next_s()

@@ -76,7 +76,8 @@ class Books:
 def pulse(number: int, claims: dict[str, str]) -> TablePulse:
     return TablePulse(
         table_id=number, positions=(), version=1, stream="s", batch=None, stopped=None, open=frozenset(), asked=False,
-        claims=claims, tier_at=0.0, otree_at=None, buffered_bytes=0,
+        claims=claims, tier_at=0.0, otree_at=None, buffered_bytes=0, removes=True,
+        superseded_at=None,
     )  # fmt: skip
 
 

@@ -70,6 +70,10 @@ SELECT t.table_id, t.stopped, t.stopped_stage, p.positions, v.version, v.stream_
            SELECT sum(pg_total_relation_size(to_regclass(format('harness_buffer.%%I', g.segment))))
            FROM harness.segments g WHERE g.table_id = t.table_id AND g.state <> 'retired'
        ), 0) ELSE 0 END::bigint AS buffered_bytes,
+       EXISTS (SELECT FROM harness.condemned_files f WHERE f.table_id = t.table_id)
+       OR EXISTS (SELECT FROM harness.segments s WHERE s.table_id = t.table_id AND s.state = 'retired') AS removes,
+       (SELECT extract(epoch FROM n.committed_at)::float8 FROM harness.versions n
+        WHERE n.table_id = t.table_id AND n.version >= t.retained_from ORDER BY n.version LIMIT 1 OFFSET 1) AS superseded_at,
        extract(epoch FROM clock_timestamp())::float8 AS now
 FROM harness.tables t
 JOIN LATERAL (

@@ -138,6 +138,8 @@ def _read_pulse(row: Mapping[str, Any]) -> TablePulse:
         tier_at=row["tier_at"],
         otree_at=row["otree_at"],
         buffered_bytes=row["buffered_bytes"],
+        removes=row["removes"],
+        superseded_at=row["superseded_at"],
     )
 
 
