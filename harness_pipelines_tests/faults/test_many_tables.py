@@ -7,8 +7,9 @@ import threading
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 
+import psycopg
 import pytest
 
 import harness_pipelines as hp
@@ -40,17 +41,22 @@ def no_lake(rig: TableRig, _kafka: KafkaRig) -> None:
 
 
 def no_spec(rig: TableRig, _kafka: KafkaRig) -> None:
-    with rig.stores.database.session() as connection:
-        connection.execute("UPDATE harness.tables SET spec = '{}' WHERE table_id = %s", [rig.table.row.table_id])
+    by_hand(rig, "UPDATE harness.tables SET spec = '{}' WHERE table_id = %s")
 
 
 def stuck(rig: TableRig, _kafka: KafkaRig) -> None:
-    with rig.stores.database.session() as connection:
-        connection.execute(
-            "INSERT INTO harness.moves (table_id, stage, shard, state, lo, hi, base_version, schema_version, trigger,"
-            " epoch) VALUES (%s, 'tier', 0, 'QUARANTINED', '{}', '{}', 1, 1, 'rows', 1)",
-            [rig.table.row.table_id],
-        )
+    by_hand(
+        rig,
+        "INSERT INTO harness.moves (table_id, stage, shard, state, lo, hi, base_version, schema_version, trigger,"
+        " epoch) VALUES (%s, 'tier', 0, 'QUARANTINED', '{}', '{}', 1, 1, 'rows', 1)",
+    )
+
+
+def by_hand(rig: TableRig, statement: LiteralString) -> None:
+    """Run *statement* for the table of *rig* as the owner of the database."""
+    assert rig.stores.settings.dsn is not None
+    with psycopg.connect(rig.stores.settings.dsn, autocommit=True) as connection:
+        connection.execute(statement, [rig.table.row.table_id])
 
 
 @pytest.mark.folder("a folder of the lake is removed")
@@ -96,9 +102,7 @@ def test_tables_that_are_sick_cost_the_others_nothing(
             over.set()
     finally:
         over.set()
-        rig = sick[no_spec]
-        with rig.stores.database.session() as connection:
-            connection.execute("DELETE FROM harness.tables WHERE table_id = %s", [rig.table.row.table_id])
+        by_hand(sick[no_spec], "DELETE FROM harness.tables WHERE table_id = %s")
 
 
 def holders(rigs: list[TableRig]) -> dict[str, str | None]:
@@ -156,11 +160,7 @@ def test_tables_come_and_go(make_rig: MakeRig, shared: Callable[[], Worker]):
         wait_until(lambda: holders([early]) == {early.name: None}, "its claims are given back")
 
         wait_until(lambda: holders([other]) == {other.name: worker.holder}, "the other one was taken")
-        with other.stores.database.session() as connection:
-            connection.execute(
-                "UPDATE harness.tables SET spec = jsonb_set(spec, '{mode}', '\"manual\"') WHERE table_id = %s",
-                [other.table.row.table_id],
-            )
+        by_hand(other, "UPDATE harness.tables SET spec = jsonb_set(spec, '{mode}', '\"manual\"') WHERE table_id = %s")
         wait_until(lambda: other.name not in [row.name for row in worker.tables], "it left")
         other.stores.ledger.drop_table(other.harness.table(other.name).row)
         late.produce(2)
