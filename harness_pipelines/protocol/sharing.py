@@ -12,9 +12,26 @@ from hashlib import blake2b
 
 
 def rank(worker: str, workers: Collection[str], table_id: int) -> int:
-    """How many of *workers* ask for the claims of the table before *worker* does."""
+    """The number of *workers* that ask for the claims of the table before *worker* does."""
     mine = (_weight(worker, table_id), worker)
     return sum((_weight(other, table_id), other) > mine for other in workers)
+
+
+def share(worker: str, workers: Collection[str], tables: Collection[int]) -> frozenset[int]:
+    """Those of *tables* for whose claims *worker* asks first.
+
+    The shares of all *workers* are disjoint, and each table is in one of them.
+    """
+    return frozenset(table_id for table_id in tables if rank(worker, workers, table_id) == 0)
+
+
+def patience_s(worker: str, workers: Collection[str], table_id: int, *, lease_s: float) -> float:
+    """For how many seconds the claims of the table are free before *worker* asks for them.
+
+    Each worker that comes before it has the time of a lease: one that died is not among *workers* by then, and one that
+    hangs is not waited for any longer.
+    """
+    return rank(worker, workers, table_id) * lease_s
 
 
 def _weight(worker: str, table_id: int) -> bytes:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from harness_pipelines.ports.errors import KafkaFailed
 from harness_pipelines.ports.source import Feed, LogReader
 from harness_pipelines.services import Endpoints
 from harness_pipelines.sources.kafka import shared
@@ -129,3 +130,23 @@ def test_a_reader_that_goes_back_and_forth_skips_nothing_and_repeats_nothing(kaf
         found = read_to(reader, {0: total, 1: total})
         assert found[0] == list(range(start, total))
         assert found.get(1, []) == list(range(first, total))
+
+
+def test_readers_of_a_consumer_that_broke_say_so_and_begin_with_another_one(
+    kafka: KafkaRig, opened: Open, monkeypatch: pytest.MonkeyPatch
+):
+    topic, woken = kafka.create(1), threading.Event()
+    kafka.produce(topic, 0, values(5))
+    real = shared.SharedConsumer._hand_out
+
+    def hand_out(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(shared.SharedConsumer, "_hand_out", hand_out)
+    reader = opened(topic, {0: 0}, wake=woken)
+    assert woken.wait(DEADLINE_S)
+    with pytest.raises(KafkaFailed, match="ZeroDivisionError: a defect"):
+        reader.poll(10, 0.0)
+    monkeypatch.setattr(shared.SharedConsumer, "_hand_out", real)
+    reader.close()
+    assert read_to(opened(topic, {0: 0}), {0: 5}) == {0: list(range(5))}

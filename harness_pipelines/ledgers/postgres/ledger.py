@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ledgers.postgres import parameters, specs
+from harness_pipelines.ledgers.postgres import parameters, specs, workers
 from harness_pipelines.ledgers.postgres.acts import drop
 from harness_pipelines.ledgers.postgres.acts.drop import Droppable, Dropped, check_not_purged
 from harness_pipelines.ledgers.postgres.acts.revert import Reverts
@@ -54,7 +54,7 @@ from harness_pipelines.ports.refused import kept
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.changes.reverts import RevertPlan
-from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, may_take
 from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open
 from harness_pipelines.protocol.schema.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
@@ -232,10 +232,7 @@ class PostgresLedger:
 
     def beat(self, holder: str, stages: Collection[Stage], *, lease: timedelta) -> frozenset[str]:
         """Note that the worker *holder* shares tables for the time of a *lease*; all that share the same stages."""
-        asked = {"holder": holder, "stages": sorted(map(str, stages)), "lease": lease}
-        with self.database.transaction() as connection:
-            others = connection.execute(sql("ledger/beat"), asked).fetchall()
-        return frozenset({holder, *(str(row["holder"]) for row in others)})
+        return workers.beat(self.database, holder, stages, lease)
 
     def leave(self, holder: str) -> None:
         """Note that the worker *holder* shares no tables any more."""
@@ -279,26 +276,7 @@ class PostgresLedger:
 
         A claim that another session holds locked just now is in neither: it is asked for again in time.
         """
-        if not claims:
-            return {}
-        given = list(claims)
-        [holder] = {one.holder for one in given}
-        asked = {
-            "tables": [one.table_id for one in given],
-            "stages": [str(one.stage) for one in given],
-            "shards": [one.shard for one in given],
-            "epochs": [one.epoch for one in given],
-        }
-        with self.database.transaction() as connection:
-            renewed = connection.execute(sql("ledger/renew_claims"), {**asked, "holder": holder, "lease": lease})
-            by_place = {_place(one): one for one in map(rows.claim, renewed)}
-            found: dict[Claim, Claim | FencedOut] = {}
-            for one in given:
-                if (now := by_place.get(_place(one))) is not None:
-                    found[one] = now
-                elif (lost := _lost(connection, one)) is not None:
-                    found[one] = lost
-        return found
+        return workers.renew_all(self.database, claims, lease)
 
     def release(self, claim: Claim) -> None:
         """Give a claim back, so that the next holder need not wait for its lease."""
@@ -311,9 +289,7 @@ class PostgresLedger:
 
     def release_all(self, holder: str, stages: Collection[tuple[int, Stage]]) -> None:
         """Return the claims that *holder* has of these stages, each with the number of its table."""
-        given = sorted(stages)
-        asked = {"tables": [table_id for table_id, _ in given], "stages": [str(stage) for _, stage in given]}
-        self.database.run("ledger/release_claims", {**asked, "holder": holder})
+        workers.release_all(self.database, holder, stages)
 
     # -- moves ----------------------------------------------------------------------------------------------
 
@@ -534,22 +510,6 @@ class PostgresLedger:
         for taken in move.ranges:
             where = {"table_id": move.table_id, "partition": taken.partition, "move_id": move.move_id}
             _run(connection, "ledger/settle_taken", **where, low=taken.low, high=taken.high)
-
-
-def _place(claim: Claim) -> tuple[int, Stage, int]:
-    return claim.table_id, claim.stage, claim.shard
-
-
-def _lost(connection: Connection, claim: Claim) -> FencedOut | None:
-    """Why *claim* is lost; None: it is not. Locks nothing."""
-    row = connection.execute(sql("ledger/claim"), claim_key(claim)).fetchone()
-    if row is None:
-        return FencedOut(f"{claim.stage} of table {claim.table_id}: the claim is gone")
-    try:
-        check_claim(claim, rows.claim(row), now=row["now"])
-    except FencedOut as lost:
-        return lost
-    return None
 
 
 def insert_refused(connection: Connection, table_id: int, boundary: Boundary) -> None:

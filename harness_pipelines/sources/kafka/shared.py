@@ -20,6 +20,7 @@ from itertools import groupby
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from harness_pipelines.ports.errors import KafkaFailed
 from harness_pipelines.sources.kafka.client import KafkaClient, Trail
 
 log = structlog.get_logger(__name__)
@@ -45,7 +46,9 @@ class Lane:
         self.is_full = False
 
     def consume(self, num_messages: int, _timeout: float) -> list[Message]:
-        """What has been fetched, up to *num_messages*."""
+        """What has been fetched, up to *num_messages*. Raises: KafkaFailed, where nothing more will be."""
+        if self._of.failure is not None:
+            raise self._of.failure
         with self._changed:
             count = min(num_messages, len(self._fetched))
             taken = [self._fetched.popleft() for _ in range(count)]
@@ -107,13 +110,14 @@ class SharedConsumer:
         self._changes = 0  # how often partitions were assigned or taken away
         self._changed_at: dict[Place, int] = {}
         self._ended = threading.Event()
-        self.is_broken = False  #: it will fetch nothing more
+        self._client = client
+        self.failure: KafkaFailed | None = None  #: why it fetches nothing more
         self._thread = threading.Thread(target=self._run, name="kafka", daemon=True)
 
     @property
     def is_usable(self) -> bool:
         """A reader may begin with it: its login was not refused, and it was not closed."""
-        return not (self.is_broken or self.trail.login_failed or self._ended.is_set())
+        return not (self.failure or self.trail.login_failed or self._ended.is_set())
 
     def lane(self, owner: str, topic: str, wake: Callable[[], None]) -> Lane | None:
         """A lane for one more reader; *wake* is called whenever something was fetched for it.
@@ -205,9 +209,15 @@ class SharedConsumer:
         try:
             while not self._ended.is_set():
                 self._fetch()
-        except Exception as error:  # its readers hear nothing more, and say so by their names for an outage
+        except Exception as error:  # whatever it is, the readers have to know, or they would wait for ever
             log.exception("kafka.consumer_broken", error=str(error))
-            self.is_broken = True
+            detail = self._client.clean(f"{type(error).__name__}: {error}")
+            self.failure = KafkaFailed(self._client.bootstrap, doing="fetching for all topics", detail=detail)
+            with self._held():
+                lanes = list(self._lanes)
+            for lane in lanes:
+                lane.put([])
+            self._ended.wait()  # they take their partitions away first
         finally:
             self._consumer.close()
 

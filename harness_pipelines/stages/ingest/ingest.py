@@ -29,7 +29,7 @@ from harness_pipelines.ports.decoded import (
     decode_batch,
     stopped,
 )
-from harness_pipelines.ports.errors import KafkaLoginFailed
+from harness_pipelines.ports.errors import KafkaFailed, KafkaLoginFailed
 from harness_pipelines.ports.ledger import IngestPosition, Segment, TableRow
 from harness_pipelines.ports.source import (
     BATCH_RECORDS_MAX,
@@ -261,9 +261,9 @@ class IngestLoop:
         assert self._reader is not None and self._codec is not None, "start() comes first"
         try:
             batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
-        except (KafkaLoginFailed, CertificateRefused):
+        except (KafkaLoginFailed, CertificateRefused, KafkaFailed):
             self._reader.close()
-            self._reader = None  # the next one reads the files of certificates again
+            self._reader = None  # the next one reads the files of certificates again, and begins with another client
             raise
         if not batches:
             return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Protocol
 
@@ -48,7 +48,7 @@ class Pool:
         self._named: dict[tuple[Turn, str], float] = {}  # when the log had it last
 
     def ask(self, unit: Unit, *, in_s: float = 0.0) -> None:
-        """*unit* is due so many seconds from now on, at the latest."""
+        """*unit* is due *in_s* seconds from now on, at the latest."""
         at = time.monotonic() + in_s
         with self._changed:
             if self._stopped or at == inf:
@@ -106,15 +106,28 @@ class Pool:
         """Log the units that are late and those that run for long, now and then."""
         now = time.monotonic()
         with self._changed:
-            slow = [(turn, "unit.late", s) for turn, s in self._schedule.late(now).items()]
-            slow += [(turn, "unit.runs_long", s) for turn, s in self._schedule.long(now).items()]
-        self._named = {
-            key: at for key, at in self._named.items() if any((turn, event) == key for turn, event, _ in slow)
+            late, long = self._schedule.late(now), self._schedule.long(now)
+        for turn, seconds in self._to_name("late", late, now).items():
+            log.warning(
+                "unit.late",
+                table=turn.table,
+                work=turn.work,
+                late_s=round(seconds, 1),
+                objective_s=turn.objective_s,
+            )
+        for turn, seconds in self._to_name("long", long, now).items():
+            log.warning("unit.runs_long", table=turn.table, work=turn.work, running_s=round(seconds, 1))
+
+    def _to_name(self, what: str, slow: Mapping[Turn, float], now: float) -> dict[Turn, float]:
+        """Those of *slow* that were not named lately."""
+        self._named = {key: at for key, at in self._named.items() if key[1] != what or key[0] in slow}
+        found = {
+            turn: seconds
+            for turn, seconds in slow.items()
+            if now >= self._named.get((turn, what), -inf) + NAMED_EVERY_S
         }
-        for turn, event, seconds in slow:
-            if now >= self._named.get((turn, event), -inf) + NAMED_EVERY_S:
-                self._named[turn, event] = now
-                log.warning(event, unit=turn.name, seconds=round(seconds, 1), objective_s=turn.objective_s)
+        self._named |= {(turn, what): now for turn in found}
+        return found
 
     # -- threads --------------------------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ class PartitionsUnit:
     """A look for partitions that the table does not have yet."""
 
     def __init__(self, of: TableUnits, reading: Reading, backoff: Backoff) -> None:
-        self.turn = Turn(f"{of.table.name}/partitions", Room.LOG, new_partitions.PARTITIONS_EVERY_S)
+        self.turn = Turn(of.table.name, "partitions", Room.LOG, new_partitions.PARTITIONS_EVERY_S)
         self._of, self._reading, self._backoff = of, reading, backoff
 
     @property
@@ -127,7 +127,7 @@ class IngestUnit:
     """Ingest of some partitions of one table: one poll and one commit at a time."""
 
     def __init__(self, of: TableUnits, joiner: Joiner, backoff: Backoff, number: int) -> None:
-        self.turn = Turn(f"{of.table.name}/ingest-{number}", Room.LOG, objective_s(of.table.spec, Stage.INGEST))
+        self.turn = Turn(of.table.name, f"ingest-{number}", Room.LOG, objective_s(of.table.spec, Stage.INGEST))
         self._of, self._joiner, self._backoff, self._number = of, joiner, backoff, number
         self.counts = ingest.IngestProgress()  #: of all its loops
         self._loop: ingest.IngestLoop | None = None

@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-LATE_TIMES = 2.0  #: a unit that starts later than so many objectives after it was due is named
+LATE_TIMES = 2.0  #: a unit that starts later than this many objectives after it was due is named
 LONG_S = 30.0  #: a unit that runs for longer gives its place up
-LONG_MAX = 16  #: so many of them at a time; what runs beyond keeps its place
+LONG_MAX = 16  #: this many of them at a time; what runs beyond keeps its place
 
 
 class Room(StrEnum):
@@ -36,7 +36,8 @@ THREADS_MAX = sum(PLACES.values()) + LONG_MAX
 class Turn:
     """When a unit is due, and since when it runs."""
 
-    name: str  #: for logs
+    table: str
+    work: str  #: what is done for the table
     room: Room
     objective_s: float
     due_at: float = inf

@@ -11,7 +11,7 @@ import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableDamaged, TableRow, TableUnknown
-from harness_pipelines.protocol.sharing import rank
+from harness_pipelines.protocol.sharing import patience_s, share
 
 if TYPE_CHECKING:
     from harness_pipelines.stages.run.table_units import OfProcess, TableUnits
@@ -57,8 +57,6 @@ class Tables:
             workers = self._worker.stores.ledger.beat(self._worker.holder, options.stages, lease=alive_for)
             self._follow()
             self._looked_at = time.monotonic()
-            if workers != self._workers:
-                log.info("worker.shares", workers=len(workers))
             self._share(workers)
         self._take_over()
         self._hand_over()
@@ -100,8 +98,11 @@ class Tables:
     def _share(self, workers: frozenset[str]) -> None:
         """Take the tables that are this worker's; when workers came or went, rest those that are another's."""
         changed, self._workers = workers != self._workers, workers
+        mine = share(self._worker.holder, workers, [one.table.table_id for one in self.all])
+        if changed:
+            log.info("worker.shares", workers=len(workers), tables=len(mine))
         for one in self.all:
-            is_mine = rank(self._worker.holder, workers, one.table.table_id) == 0
+            is_mine = one.table.table_id in mine
             if is_mine and one.is_resting:
                 one.start()
             elif changed and not is_mine and not one.is_resting:
@@ -116,7 +117,7 @@ class Tables:
                 self._free_since.pop(number, None)
                 continue
             free_s = now - self._free_since.setdefault(number, now)
-            if free_s >= lease_s * rank(self._worker.holder, self._workers, number):
+            if free_s >= patience_s(self._worker.holder, self._workers, number, lease_s=lease_s):
                 log.info("worker.took_over", table=one.table.name, free_s=round(free_s, 1))
                 one.start()
 

@@ -76,7 +76,7 @@ class TableUnits:
         self._quiet: set[Stage] = set()  # had nothing to do when last asked, or another worker has them
         self._expired_at = -math.inf  # monotonic seconds
         self._expires_for: tuple[int, tuple[PartitionStatus, ...]] | None = None  # the table when expire began last
-        self._expired_for = self._expires_for  # and when a run began that has ended
+        self._expired_for: tuple[int, tuple[PartitionStatus, ...]] | None = None  # and when a run began that has ended
         self.reading = Reading(self) if table.intake.reader in self.stages else None
         self.units = [self._unit(stage) for stage in _IN_POOL if self._is_in_pool(stage)]
 
@@ -106,7 +106,7 @@ class TableUnits:
         tidies = stage in (Stage.OTREE, Stage.COMPACT) and not self.options.until_idle
         return StageUnit(
             self,
-            Turn(f"{self.table.name}/{stage}", ROOMS.get(stage, Room.UPKEEP), objective_s(self.table.spec, stage)),
+            Turn(self.table.name, stage, ROOMS.get(stage, Room.UPKEEP), objective_s(self.table.spec, stage)),
             self._keepers[stage],
             self.backoff(stage),
             step=self.steps.of(stage),
@@ -128,7 +128,7 @@ class TableUnits:
             self.worker.pool.drop(unit)
 
     def ask(self, unit: Unit, *, in_s: float = 0.0) -> None:
-        """*unit* is due so many seconds from now on, unless the table rests."""
+        """*unit* is due *in_s* seconds from now on, unless the table rests."""
         if not self.is_resting:
             self.worker.pool.ask(unit, in_s=in_s)
 
@@ -246,7 +246,7 @@ class TableUnits:
             self.reading.poll()
 
     def is_log_silent(self, for_s: float) -> bool:
-        """The ends of the log are not known, or have not been for so many seconds."""
+        """The ends of the log are not known, or have not been *for_s* seconds."""
         at = self.progress.ends_at
         return at is None or time.monotonic() - at > for_s
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.sharing import rank
+from harness_pipelines.protocol.sharing import patience_s, rank, share
 
 WORKERS = st.sets(st.uuids().map(str), min_size=1, max_size=8)
 TABLES = range(200)
@@ -15,7 +15,9 @@ TABLES = range(200)
 
 def firsts(workers: set[str]) -> dict[int, str]:
     """By table the worker that asks first."""
-    return {table: next(one for one in workers if rank(one, workers, table) == 0) for table in TABLES}
+    found = {table: one for one in workers for table in share(one, workers, TABLES)}
+    assert sum(len(share(one, workers, TABLES)) for one in workers) == len(found) == len(TABLES)
+    return found
 
 
 @given(WORKERS, st.integers(1, 10_000))
@@ -42,3 +44,10 @@ def test_tables_are_spread():
     counts = Counter(firsts(workers).values())
     assert counts.keys() == workers
     assert max(counts.values()) <= 2 * len(TABLES) / len(workers)
+
+
+def test_who_comes_second_waits_for_a_lease():
+    workers = {"a", "b", "c"}
+    waits = {one: patience_s(one, workers, 7, lease_s=30.0) for one in workers}
+    assert sorted(waits.values()) == [0.0, 30.0, 60.0]
+    assert min(waits, key=lambda one: waits[one]) == next(one for one in workers if rank(one, workers, 7) == 0)

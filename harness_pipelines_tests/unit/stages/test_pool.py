@@ -21,7 +21,7 @@ class Work:
     stage = Stage.TIER
 
     def __init__(self, act: Callable[[], float], *, room: Room = Room.LAKE, objective_s: float = 1.0) -> None:
-        self.turn, self._act = Turn("a/tier", room, objective_s), act
+        self.turn, self._act = Turn("a.b", "tier", room, objective_s), act
         self.ran = 0
 
     def run(self) -> float:

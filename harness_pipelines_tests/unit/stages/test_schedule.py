@@ -13,7 +13,7 @@ OBJECTIVES_S, RUNS_S = [1.0, 2.0, 4.0], [1.0, 2.0, 5.0]
 
 
 def turn(name: str = "a", *, room: Room = Room.LAKE, objective_s: float = 1.0) -> Turn:
-    return Turn(name, room, objective_s)
+    return Turn("a.b", name, room, objective_s)
 
 
 def schedule(places: int = 1) -> Schedule:
@@ -109,7 +109,9 @@ def test_an_earlier_moment_counts():
 def test_each_unit_gets_its_turn_and_never_two_threads(units: list[tuple[float, Room, float]], places: int):
     """All of them always have work: one waits for its share, which its objective and those of the others give."""
     found = schedule(places)
-    runs_s = {Turn(str(number), room, objective_s): run_s for number, (objective_s, room, run_s) in enumerate(units)}
+    runs_s = {
+        Turn("a.b", str(number), room, objective_s): run_s for number, (objective_s, room, run_s) in enumerate(units)
+    }
     for one in runs_s:
         found.ask(one, 0.0)
     ends: list[tuple[float, Turn]] = []
