@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from hashlib import blake2b
 
+#: The share of a lease for which a worker that said so lives: the others know that it is gone when its claims end.
+ALIVE_LEASES = 2 / 3
+
 
 def rank(worker: str, workers: Collection[str], table_id: int) -> int:
     """The number of *workers* that ask for the claims of the table before *worker* does."""

@@ -11,7 +11,7 @@ import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableDamaged, TableRow, TableUnknown
-from harness_pipelines.protocol.sharing import patience_s, share
+from harness_pipelines.protocol.sharing import ALIVE_LEASES, patience_s, share
 
 if TYPE_CHECKING:
     from harness_pipelines.stages.run.table_units import OfProcess, TableUnits
@@ -53,7 +53,7 @@ class Tables:
             return
         if time.monotonic() >= self._looked_at + LOOK_EVERY_S:
             options = self._worker.options
-            alive_for = options.lease * 2 / 3  # the others know that it is gone when its claims end
+            alive_for = options.lease * ALIVE_LEASES
             workers = self._worker.stores.ledger.beat(self._worker.holder, options.stages, lease=alive_for)
             self._follow()
             self._looked_at = time.monotonic()
