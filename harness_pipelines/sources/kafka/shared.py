@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from itertools import groupby
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from harness_pipelines.ports.errors import KafkaFailed
 from harness_pipelines.sources.kafka.client import KafkaClient, Trail
@@ -38,7 +38,7 @@ class Lane:
 
     def __init__(self, of: SharedConsumer, owner: str, topic: str, wake: Callable[[], None]) -> None:
         self._of, self.owner, self.topic, self._wake = of, owner, topic, wake
-        self._fetched: deque[Message] = deque()
+        self._fetched: deque[list[Message]] = deque()  # as it was handed out, each list of one partition
         self._changed = threading.Condition()
         self.bytes = 0  #: that wait
         self.places: dict[Place, int] = {}  #: the offset that is expected next
@@ -49,9 +49,14 @@ class Lane:
         """What has been fetched, up to *num_messages*. Raises: KafkaFailed, where nothing more will be."""
         if self._of.failure is not None:
             raise self._of.failure
+        taken: list[Message] = []
         with self._changed:
-            count = min(num_messages, len(self._fetched))
-            taken = [self._fetched.popleft() for _ in range(count)]
+            while self._fetched and len(taken) < num_messages:
+                part = self._fetched.popleft()
+                if (left := num_messages - len(taken)) < len(part):
+                    self._fetched.appendleft(part[left:])
+                    part = part[:left]
+                taken = taken + part if taken else part
             self.bytes -= sum(map(len, taken))
         self._of.taken(self)
         return taken
@@ -79,10 +84,11 @@ class Lane:
     def close(self) -> None:
         self._of.leave(self)
 
-    def put(self, messages: Sequence[Message]) -> None:
-        """Add what was fetched, and wake the reader."""
+    def put(self, messages: list[Message]) -> None:
+        """Add what was fetched of one partition, and wake the reader."""
         with self._changed:
-            self._fetched.extend(messages)
+            if messages:
+                self._fetched.append(messages)
             self.bytes += sum(map(len, messages))
             self._changed.notify_all()
         self._wake()
@@ -90,8 +96,8 @@ class Lane:
     def forget(self, places: set[Place]) -> None:
         """Drop what was fetched for *places*."""
         with self._changed:
-            self._fetched = deque(m for m in self._fetched if (m.topic(), m.partition()) not in places)
-            self.bytes = sum(map(len, self._fetched))
+            self._fetched = deque(part for part in self._fetched if _place(part[0]) not in places)
+            self.bytes = sum(sum(map(len, part)) for part in self._fetched)
 
 
 class SharedConsumer:
@@ -251,19 +257,18 @@ class SharedConsumer:
         if lane.is_full or place in lane.kept_back:
             self._consumer.pause([again])
 
-    def _hand_out(self, messages: Sequence[Message]) -> None:
+    def _hand_out(self, messages: list[Message]) -> None:
         """Put *messages* into their lanes, and pause those that are full. The lock is held."""
-        for place, group in groupby(messages, key=_place):
-            found = list(group)
+        for part in _by_place(messages):
+            place = _place(part[0])
             lane = self._readers.get(place)
             if lane is not None:
-                if (offset := found[-1].offset()) is not None and found[-1].error() is None:
-                    lane.places[place] = offset + 1
-                lane.put(found)
+                lane.places[place] = _next_offset(part, lane.places[place])
+                lane.put(part)
                 self._keep_back(lane)
             elif place[1] < 0 or not place[0]:  # an error of no partition
                 for each in list(self._lanes):
-                    each.put(found)
+                    each.put(part)
 
     def _waiting(self) -> int:
         return sum(lane.bytes for lane in self._lanes)
@@ -308,3 +313,28 @@ class Consumers:
 def _place(message: Message) -> Place:
     topic, partition = message.topic(), message.partition()
     return topic or "", -1 if partition is None else partition
+
+
+def _by_place(messages: list[Message]) -> Iterator[list[Message]]:
+    """*messages* in their order, those of one place that follow each other together. This is the hot path."""
+    topics, partitions = list(map(Message.topic, messages)), list(map(Message.partition, messages))
+    if topics.count(topics[0]) == partitions.count(partitions[0]) == len(messages):
+        yield messages
+        return
+    first = 0
+    for _, group in groupby(zip(topics, partitions, strict=True)):
+        end = first + sum(1 for _ in group)
+        yield messages[first:end]
+        first = end
+
+
+def _next_offset(part: list[Message], before: int) -> int:
+    """The offset behind *part*, where *before* was expected."""
+    for message in reversed(part):
+        error, offset = message.error(), message.offset()
+        if offset is not None and offset >= 0:
+            if error is None:
+                return offset + 1
+            if error.code() == KafkaError._PARTITION_EOF:
+                return offset
+    return before
