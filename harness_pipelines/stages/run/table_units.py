@@ -189,6 +189,7 @@ class TableUnits:
         """After what was done under its claims is over: forget them; those that the ledger may still have."""
         if self.reading is not None:
             self.reading.close()
+            self.reading.count(self.progress)
         with suppress(HarnessError):
             self._restart.look(self.stores.ledger.stopped(self.table), time.monotonic())
         return [(self.table.table_id, stage) for stage, keeper in self._keepers.items() if keeper.leave()]
