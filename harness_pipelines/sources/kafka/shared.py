@@ -26,7 +26,7 @@ from harness_pipelines.sources.kafka.client import KafkaClient, Trail
 log = structlog.get_logger(__name__)
 SLICE_RECORDS = 1024
 WAIT_S = 0.1  #: how long the thread waits for the first message, and an end for the thread
-LANE_BYTES_MAX = 32 * 2**20  #: what waits in one lane before it is paused
+LANE_BYTES_MAX = 8 * 2**20  #: what waits in one lane before it is paused; older messages fall out of the caches
 ALL_BYTES_MAX = 256 * 2**20  #: what waits in all lanes, before each is paused that has its share
 SHARE_BYTES = 2**20
 CLOSE_S = 5.0
