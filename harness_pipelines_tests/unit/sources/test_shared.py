@@ -52,8 +52,9 @@ def test_messages_of_one_place_that_follow_each_other_stay_together(places: list
 
 def test_the_offset_behind_a_part_is_that_of_its_last_record_or_of_the_end_that_it_tells() -> None:
     records: list[Any] = [Message("a", 0, 98), Message("a", 0, 99)]
+    end: Any = Message("a", 0, 105, EOF)
+    other: Any = Message("a", 0, -1001, OTHER)
     assert shared._next_offset(records, 98) == 100
-    assert shared._next_offset([*records, Message("a", 0, 105, EOF)], 98) == 105, "what no reader sees lies between"
-    assert shared._next_offset([*records, Message("a", 0, -1001, OTHER)], 98) == 100
-    alone: list[Any] = [Message("a", 0, -1001, OTHER)]
-    assert shared._next_offset(alone, 98) == 98
+    assert shared._next_offset([*records, end], 98) == 105, "what no reader sees lies between"
+    assert shared._next_offset([*records, other], 98) == 100
+    assert shared._next_offset([other], 98) == 98
