@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.table_state import TableStates
     from harness_pipelines.ledgers.postgres.tokens import Tokens
     from harness_pipelines.ledgers.postgres.views.audits import SignOffs
+    from harness_pipelines.ledgers.postgres.views.costs import Costs
     from harness_pipelines.ledgers.postgres.views.lineage import Lineage
     from harness_pipelines.ledgers.postgres.views.mirrors import Mirrors
     from harness_pipelines.ledgers.postgres.views.proof import Proof
@@ -264,7 +265,7 @@ class Stores:
     def segments(self) -> Segments:
         from harness_pipelines.buffers.postgres.writer import Segments
 
-        return Segments(self.database)
+        return Segments(self.database, bytes_max=int(self.settings.buffer_gb * 1e9))
 
     @once
     def catalog(self) -> StagingCatalog:
@@ -364,6 +365,12 @@ class Stores:
         from harness_pipelines.ledgers.postgres.views.stalls import Stalls
 
         return Stalls(self.database, self.readers, buffer_gb=self.settings.buffer_gb)
+
+    @once
+    def costs(self) -> Costs:
+        from harness_pipelines.ledgers.postgres.views.costs import Costs
+
+        return Costs(self.database, self.readers)
 
     @once
     def mirrors(self) -> Mirrors:

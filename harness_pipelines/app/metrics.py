@@ -117,8 +117,15 @@ METRICS = (
     Metric("harness_buffer_growth_bytes_per_second", _TABLE,
            "Growth of the buffer in Postgres over the last minutes; negative if it shrinks."),
     Metric("harness_buffer_full_seconds", _TABLE,
-           "Seconds until all buffers together reach HARNESS_BUFFER_GB at their current growth; +Inf for a table "
-           "whose buffer does not grow."),
+           "Seconds until the buffer reaches `buffer.max_bytes`, or all buffers together HARNESS_BUFFER_GB, at their "
+           "current growth; +Inf for a table whose buffer does not grow."),
+    Metric("harness_buffer_limit_bytes", _TABLE,
+           "`buffer.max_bytes` of the table's spec; no sample without one."),
+    Metric("harness_buffer_retired_bytes", _TABLE,
+           "Bytes of the buffer's segments in Postgres that wait to be dropped; they count against the limits."),
+    Metric("harness_ingest_paused", (*_TABLE, "limit"),
+           "1 while ingest pauses because the buffer is full, else 0, by limit: table (`buffer.max_bytes`) or server "
+           "(HARNESS_BUFFER_GB)."),
     Metric("harness_version", _TABLE,
            "Number of the newest version of the table."),
     Metric("harness_table_stopped", _TABLE,
@@ -170,6 +177,18 @@ METRICS = (
            "Records of this worker's committed moves; for ingest the rows that it committed to the buffer."),
     Metric("harness_moved_bytes_total", _STAGE,
            "Bytes of the files that this worker's committed moves wrote."),
+    Metric("harness_taken_bytes_total", _TABLE,
+           "Bytes of the values of records that this worker's ingest read."),
+    Metric("harness_stage_cpu_seconds_total", _STAGE,
+           "CPU seconds of this worker's threads in ingest, tier, otree and compact. What Spark and Postgres take is "
+           "not in it."),
+    Metric("harness_record_age_seconds", (*_TABLE, "to", "quantile"),
+           "Age of records by their timestamps when they became readable, or came into the lake, over the last five "
+           "minutes: quantiles 0.5 and 0.99, for what this worker ingests; no sample without records."),
+    Metric("harness_aged_records_total", (*_TABLE, "to"),
+           "Records that this worker took and that became readable, or came into the lake, if they have a timestamp."),
+    Metric("harness_late_records_total", (*_TABLE, "to"),
+           "Of these records those that were older than the objective: `freshness.visible`, or `freshness.lake`."),
     Metric("harness_refused_records_total", _TABLE,
            "Records that this worker's ingest sent to quarantine because they do not fit."),
     Metric("harness_stage_errors_total", _STAGE,
@@ -257,8 +276,7 @@ class WorkerCollector(Collector):
                 shown["harness_stage_stalled_seconds"].add_metric([name, stage], waiting.get(stage, 0.0))
             _show_pins(shown, name, [pin for pin in found.pins if pin.table == name])
             if (grows := found.growth.get(name)) is not None:
-                shown["harness_buffer_growth_bytes_per_second"].add_metric([name], grows.per_s)
-                shown["harness_buffer_full_seconds"].add_metric([name], grows.full_s)
+                _show_buffer(shown, grows)
         for lag in found.lags:
             labels = [lag.table, lag.subscriber]
             shown["harness_subscriber_lag_events"].add_metric(labels, lag.events)
@@ -316,6 +334,11 @@ class WorkerCollector(Collector):
         if Stage.INGEST in self._stages:
             shown["harness_moved_records_total"].add_metric([one.name, Stage.INGEST], one.rows)
             shown["harness_refused_records_total"].add_metric([one.name], one.refused)
+            shown["harness_taken_bytes_total"].add_metric([one.name], one.ingest_bytes)
+            _show_ages(shown, one)
+        for stage, (_, cpu_s) in one.spent().items():
+            if stage in self._stages:
+                shown["harness_stage_cpu_seconds_total"].add_metric([one.name, stage], cpu_s)
         for stage, tally in one.tallies.items():
             if stage in self._stages:
                 shown["harness_moved_records_total"].add_metric([one.name, stage], tally.records)
@@ -350,6 +373,26 @@ def _show_state(shown: dict[str, Family], state: TableState) -> None:
     for one in state.violations:
         labels = [state.name, one.check, one.severity]
         shown["harness_contract_violations_total"].add_metric(labels, one.records)
+
+
+def _show_ages(shown: dict[str, Family], one: TableProgress) -> None:
+    for to, ages in one.ages(time.time()).items():
+        shown["harness_aged_records_total"].add_metric([one.name, to], ages.total)
+        shown["harness_late_records_total"].add_metric([one.name, to], ages.late)
+        for share, age_s in ages.quantiles.items():
+            if age_s is not None:
+                shown["harness_record_age_seconds"].add_metric([one.name, to, f"{share:g}"], age_s)
+
+
+def _show_buffer(shown: dict[str, Family], grows: BufferGrowth) -> None:
+    shown["harness_buffer_growth_bytes_per_second"].add_metric([grows.table], grows.per_s)
+    shown["harness_buffer_full_seconds"].add_metric([grows.table], grows.full_s)
+    shown["harness_buffer_retired_bytes"].add_metric([grows.table], grows.retired)
+    if grows.bytes_max is not None:
+        shown["harness_buffer_limit_bytes"].add_metric([grows.table], grows.bytes_max)
+    for limit in ("table", "server"):
+        is_paused = grows.pause is not None and grows.pause.fill.limit == limit
+        shown["harness_ingest_paused"].add_metric([grows.table, limit], is_paused)
 
 
 def _show_pins(shown: dict[str, Family], table: str, pins: Sequence[Pin]) -> None:

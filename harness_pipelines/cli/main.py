@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "changes": "harness_pipelines.cli.reads.keyed:changes",
     "chaos": "harness_pipelines.cli.operate.chaos:chaos",
     "completion": "harness_pipelines.cli.operate.completion:completion",
+    "cost": "harness_pipelines.cli.reads.cost:cost",
     "demo": "harness_pipelines.cli.operate.demo:demo",
     "dev": "harness_pipelines.cli.operate.dev:dev",
     "doctor": "harness_pipelines.cli.operate.doctor:doctor",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.serving.keys import BatchKeys
     from harness_pipelines.ports.serving.tokens import TokenBook
     from harness_pipelines.ports.source import Log
-    from harness_pipelines.ports.upkeep import Expiry, Folding, LogNotes, QuarantineMover, StallNotes
+    from harness_pipelines.ports.upkeep import CostNotes, Expiry, Folding, LogNotes, QuarantineMover, StallNotes
     from harness_pipelines.protocol.bounds import OffsetRange
     from harness_pipelines.protocol.changes.corrections import Wanted
     from harness_pipelines.protocol.claims import Claim
@@ -271,6 +271,13 @@ class HasStalls(Protocol):
     @property
     def stalls(self) -> StallNotes:
         """See `StallNotes`."""
+        ...
+
+
+class HasCosts(Protocol):
+    @property
+    def costs(self) -> CostNotes:
+        """See `CostNotes`."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import PartitionStatus, Segment, Stopped, TableRow
 from harness_pipelines.ports.source import OpenTransaction, Watermark
-from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.versions import ViewName
 
 
@@ -104,6 +104,22 @@ class StallNotes(Protocol):
     def note(self, tables: Collection[str]) -> None: ...
     def note_small_files(self, table_id: int, *, worth_it: bool) -> None: ...
     def note_troubles(self, holder: str, troubles: Mapping[str, Mapping[str, str]]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a stage of a table took in one process since that was noted last."""
+
+    table: str
+    stage: Stage
+    taken_bytes: int  #: of the values of records that ingest read
+    cpu_s: float  #: of its threads
+
+
+class CostNotes(Protocol):
+    """What workers record about what their work takes."""
+
+    def add(self, spent: Sequence[Spent]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ FOLDED_STAGES = frozenset(
 )  #: what goes on by itself, for as long as a table lives
 #: Of moves of these stages that stand for an act of a person all the same.
 PEOPLE = frozenset({"accept-loss", "accept-foreign", "reconcile"})
-VERSIONS_AT_ONCE = 200  #: folded in one transaction, which holds the trim lock
+VERSIONS_AT_ONCE = 50  #: folded in one transaction, which holds the trim lock
 FOLD_AT_LEAST = 100  #: old versions, or moves of ingest: fewer are not worth a transaction
 
 

@@ -109,7 +109,7 @@ VIEW_SETS: Mapping[str, ViewSet] = {
 
 def intake_of(spec: TableSpec) -> Intake:
     """By its word `buffer`."""
-    return _INTAKES[spec.buffer]
+    return _INTAKES[spec.buffer_kind]
 
 
 def view_set_of(spec: TableSpec) -> ViewSet:

@@ -122,13 +122,18 @@ class TableSeen:
 
     @property
     def filling(self) -> str | None:
-        """Return a warning if the buffers will be full within a day."""
-        if self.growth is None or self.growth.full_s > FULL_SOON_S:
+        """Return a warning if the buffer will be full within a day, so that ingest pauses."""
+        if self.growth is None or self.growth.pause is not None or self.growth.full_s > FULL_SOON_S:
             return None
         return (
-            f"the buffer grows by {self.growth.per_s / 1e6:,.1f} MB a second; all buffers together are full "
-            f"(HARNESS_BUFFER_GB) in {self.growth.full_s / 3600:.1f} h"
+            f"the buffer grows by {self.growth.per_s / 1e6:,.1f} MB a second; it reaches `buffer.max_bytes`, or all "
+            f"buffers together HARNESS_BUFFER_GB, in {self.growth.full_s / 3600:.1f} h: then ingest pauses"
         )
+
+    @property
+    def paused(self) -> str | None:
+        """Return why ingest pauses, or None if it does not."""
+        return self.growth.paused if self.growth else None
 
     @property
     def behind(self) -> list[str]:
@@ -156,6 +161,8 @@ class TableSeen:
         """Return the fault of the table itself, or None."""
         if self.stopped:
             return "stopped"
+        if self.paused:
+            return "paused"
         return "refusing" if self.refuses_much else None
 
     @property

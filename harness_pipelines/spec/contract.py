@@ -329,7 +329,7 @@ def contract_troubles(spec: TableSpec) -> list[Trouble]:
             for name in contract.severities
             if name not in known
         ]
-    if spec.buffer == "none" and not found:
+    if spec.buffer_kind == "none" and not found:
         found += _without_buffer(contract, checks)
     return found
 
@@ -405,7 +405,7 @@ def stop_above_trouble(spec: TableSpec) -> str | None:
     """Why `stop_above` cannot be kept."""
     if spec.stop_above is None:
         return None
-    if spec.buffer == "none":
+    if spec.buffer_kind == "none":
         return "it does not work with `buffer: none` yet; remove it, or use `buffer: postgres`"
     if spec.on_error == "stop":
         return "the table stops at the first refused record (`on_error: stop`); remove one of them"

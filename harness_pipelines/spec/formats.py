@@ -87,7 +87,7 @@ def _evolution_trouble(spec: TableSpec) -> tuple[str, str] | None:
         why = "with a `schema` in the spec, records name no schema that could change the columns"
     elif spec.transform is not None:
         why = "with `transform` the columns are not the fields of the records"
-    elif spec.evolution == "compatible" and spec.buffer == "none":
+    elif spec.evolution == "compatible" and spec.buffer_kind == "none":
         why = "ingest changes the columns when it reads a new schema, and with `buffer: none` there is no ingest"
     return None if why is None else ("evolution", f"{why}; write `evolution: manual`, or remove it")
 

@@ -19,7 +19,7 @@ from harness_pipelines.spec.wording import quote
 
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
 REGISTRY_PROPERTY_PREFIX = "HARNESS_REGISTRY_"
-BUFFER_GB = 20.0
+BUFFER_GB, BUFFER_GB_MIN = 20.0, 0.064  # two segments of the buffer
 #: Key and secret that `harness serve` hands out to engines; they may only read the warehouse.
 READING_KEYS = ("HARNESS_SERVE_S3_ACCESS_KEY", "HARNESS_SERVE_S3_SECRET_KEY")
 
@@ -52,7 +52,7 @@ class Settings:
     encrypting: tuple[str, ...] = ()  #: variables by which one client of an object store would encrypt
     jars: Path | None = None
     catalog_name: str = "harness"
-    buffer_gb: float = BUFFER_GB  #: of disk that all buffers may take together; only what is shown goes by it
+    buffer_gb: float = BUFFER_GB  #: of disk that all buffers may take together before ingest pauses
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     registry: str | None = field(default=None, repr=False)  #: no embedded one; may hold user and password
     registry_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -85,7 +85,7 @@ class Settings:
             encrypting=encrypting(values),
             jars=_absolute(Path(jars), "HARNESS_JARS") if jars else None,
             catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",
-            buffer_gb=_number(values, "HARNESS_BUFFER_GB", BUFFER_GB),
+            buffer_gb=_number(values, "HARNESS_BUFFER_GB", BUFFER_GB, least=BUFFER_GB_MIN),
             kafka_properties=_properties(values, KAFKA_PROPERTY_PREFIX),
             registry=values.get("HARNESS_REGISTRY") or None,
             registry_properties=_properties(values, REGISTRY_PROPERTY_PREFIX),
@@ -171,14 +171,14 @@ def _pair(values: Mapping[str, str], names: tuple[str, str]) -> tuple[str, str] 
     return found
 
 
-def _number(values: Mapping[str, str], name: str, default: float) -> float:
+def _number(values: Mapping[str, str], name: str, default: float, *, least: float) -> float:
     """Raises: UsageError."""
     try:
         found = float(values.get(name) or default)
     except ValueError:
         found = 0.0
-    if not 0 < found < inf:
-        raise UsageError(f"{name} is {values[name]!r}; write a number above 0, such as {default:g}")
+    if not least <= found < inf:
+        raise UsageError(f"{name} is {values[name]!r}; write a number of at least {least:g}, such as {default:g}")
     return found
 
 

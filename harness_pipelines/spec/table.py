@@ -39,6 +39,7 @@ TOPICS_MAX = 32  # each has its own consumer
 LEASE_S_MAX = 24 * 3600.0
 HISTORY_S_MIN = 86400.0
 DURATION_S_MAX = 36_500 * 86_400  # the ledger keeps moments, and a moment in a thousand years has no use
+BUFFER_BYTES_MIN = 64 * 2**20  # a segment gets its successor at half of it
 COUNT_MAX = 2**63 - 1  # what the ledger's columns hold
 LAYOUT_COLUMNS_MAX = 8
 LAYOUT_COLUMNS_DEFAULT = 3
@@ -112,6 +113,27 @@ class TierRules(SpecPart):
     max_age: Annotated[
         Seconds, Field(description="Move buffered rows at the latest this long after tier's last move.")
     ] = 60.0
+
+
+class BufferRules(SpecPart):
+    """The buffer in Postgres, with a limit."""
+
+    max_bytes: Annotated[
+        Bytes, Field(description="Ingest pauses while the table's segments take this number of bytes in Postgres.")
+    ]
+
+    @field_validator("max_bytes", mode="after")
+    @classmethod
+    def _two_segments(cls, value: int) -> int:
+        if value >= BUFFER_BYTES_MIN:
+            return value
+        raise ValueError(f"{value:,} bytes are less than two segments; write at least {BUFFER_BYTES_MIN // 2**20}MB")
+
+
+def _buffer(value: Any) -> Any:
+    if isinstance(value, dict | BufferRules) or value in ("postgres", "none"):
+        return value if isinstance(value, str) else BufferRules.inside(value)
+    raise ValueError(f"{quote(value)} is not allowed; allowed: postgres, none, {{max_bytes: 20GB}}")
 
 
 class RecallRules(SpecPart):
@@ -330,8 +352,9 @@ class TableSpec(SpecPart):
     ] = "both"
     layout: Annotated[Layout, Field(description="Clustering of the batch view.")] = Layout()
     buffer: Annotated[
-        Literal["postgres", "none"],
-        Field(description="postgres: records are readable at once; none: records go directly from Kafka to the lake."),
+        Literal["postgres", "none"] | BufferRules,
+        BeforeValidator(_buffer),
+        Field(description="postgres: readable at once; {max_bytes: 20GB}: with a limit; none: from Kafka to the lake."),
     ] = "postgres"
     shards: Annotated[Literal[1], Field(description="Number of sets of partitions with separate workers.")] = 1
     tier: Annotated[TierRules, Field(description="When buffered rows move to the lake.")] = TierRules()
@@ -541,6 +564,16 @@ class TableSpec(SpecPart):
             (c for c in self.columns if str(c.type) in preferred), key=lambda c: preferred.index(str(c.type))
         )
         return tuple(c.name for c in found[:LAYOUT_COLUMNS_DEFAULT]) or ("_kafka_timestamp",)
+
+    @property
+    def buffer_kind(self) -> Literal["postgres", "none"]:
+        """Where records wait for the lake."""
+        return "postgres" if isinstance(self.buffer, BufferRules) else self.buffer
+
+    @property
+    def buffer_bytes_max(self) -> int | None:
+        """Bytes of the buffer at which ingest pauses; None: only the limit of the server holds."""
+        return self.buffer.max_bytes if isinstance(self.buffer, BufferRules) else None
 
     @property
     def stored(self) -> tuple[Column, ...]:

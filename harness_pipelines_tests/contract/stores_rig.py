@@ -35,6 +35,7 @@ from harness_pipelines.ledgers.postgres.acts.corrections import Corrections
 from harness_pipelines.ledgers.postgres.acts.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
+from harness_pipelines.ledgers.postgres.history.fold import HistoryFold
 from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
@@ -369,12 +370,14 @@ class RealRig(StoresRig):
         self.catalog = StagingCatalog(CATALOG, warehouse=folder.as_uri())
         self.ledger = PostgresLedger(self.database, catalog=CATALOG)
         self.leases = Leases(self.readers)
-        self.segments = Segments(self.database)
+        self.segments = Segments(self.database, bytes_max=10**10)
         self.ownership = Ownership(self.database, warehouse=folder.as_uri())
         self.upkeep = Upkeep(self.database, self.catalog, self.ownership, files)
+        self.history_fold = HistoryFold(self.database)
         self.raw_bytes = RawBytes(
             QuarantineBytes(self.database, catalog=CATALOG), self.catalog, warehouse=folder.as_uri()
         )
+        self.history_fold = HistoryFold(self.database)
         self.pointers = SharedCatalog(CATALOG, self.database)
         self.reconciler = Reconciler(self.owner, catalog=CATALOG, check_whole=check_whole)
         self.lake = self._lake = Lake(self.catalog, self.database, pointers=self.pointers, warehouse=folder.as_uri())

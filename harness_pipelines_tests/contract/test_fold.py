@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -84,8 +85,14 @@ def test_a_folded_ledger_answers_as_the_unfolded_one(real: RealRig):
 
     assert answers(real, table) == before
     assert done.versions > 1_000
-    left = real.ask("SELECT count(*) AS n FROM harness.moves WHERE table_id = %s", [table.table_id])[0]["n"]
-    assert left <= 2 * 30 * 24 + 4
+    # All of the last 30 days are there, at a step an hour.
+    assert kept(real, table) == {1, *range(STEPS - 30 * 24 + 2, STEPS + 2)}
+    left = real.ask("SELECT stage FROM harness.moves WHERE table_id = %s", [table.table_id])
+    assert Counter(row["stage"] for row in left) == {"ingest": 30 * 24, "tier": 30 * 24}
+    assert real.ask("SELECT min(seq) AS n FROM harness.outbox WHERE table_id = %s", [table.table_id]) == [
+        {"n": STEPS - 30 * 24 + 2}
+    ]
+    assert fold(real, table, at_least=0) == Folded()
     checkpoints = real.ask("SELECT * FROM harness.checkpoints WHERE table_id = %s", [table.table_id])
     assert {(one["stage"], one["kind"]) for one in checkpoints} == {("ingest", "in effect"), ("tier", "in effect")}
     assert len(checkpoints) == 2
@@ -198,6 +205,29 @@ def test_a_younger_history_and_a_short_one_are_left_alone(real: RealRig):
 
     assert fold(real, table) == Folded()
     assert len(kept(real, table)) == 751
+
+
+def test_old_moves_of_ingest_are_folded_without_any_old_version(real: RealRig):
+    table = real.table(partitions=1)
+    insert = (
+        "INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, rows, "
+        "committed_at) SELECT %s, 'ingest', 0, '{}', '{}', 1, 'COMMITTED', 0, 'log', 0, "
+        "clock_timestamp() - interval '40 days' FROM generate_series(1, 200)"
+    )
+    real.ask(insert, [table.table_id])
+
+    assert fold(real, table).moves == 150  # the newest 50 stay
+    [one] = checkpoints(real, table, "ingest")
+    assert (one["moves"], one["rows"], one["lo"]) == (150, 0, {})
+
+
+def test_moves_of_ingest_whose_rows_the_buffer_has_to_hold_stay(real: RealRig):
+    table = planted(real)
+    real.ask("UPDATE harness.lake_positions SET trim_floor = 3000 WHERE table_id = %s", [table.table_id])
+    fold(real, table)
+
+    [one] = checkpoints(real, table, "ingest")
+    assert one["hi"] == {"0": 3000, "1": 3000}
 
 
 @pytest.mark.parametrize("version", [1, 1_990])

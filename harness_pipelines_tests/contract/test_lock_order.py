@@ -386,7 +386,7 @@ def ingest(real: RealRig, table: TableRow) -> OverlayRequest:
 
 
 def make_segment(real: RealRig, table: TableRow) -> OverlayRequest:
-    return lambda: Segments(real.database).rotate(table)
+    return lambda: Segments(real.database, bytes_max=10**10).rotate(table)
 
 
 ACTS: Mapping[Callable[[RealRig, TableRow], OverlayRequest], tuple[str, ...]] = {

@@ -11,18 +11,23 @@ from urllib.parse import urlsplit
 import pytest
 
 from harness_pipelines import faults
+from harness_pipelines.audit.fsck.lake import named_locations
+from harness_pipelines.audit.fsck.reach import kept_reach_has_no_more, kept_reach_is_whole
+from harness_pipelines.audit.fsck.rule import Look
 from harness_pipelines.lakes.iceberg.checked_io import KEPT, _Input
+from harness_pipelines.lakes.iceberg.inspect.survey import survey
 from harness_pipelines.ledgers.postgres import reach
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.reach import InReach, KeptReach
+from harness_pipelines.ledgers.postgres.table_state import TableStates
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.files import LiveFilesUnlisted
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig
 from harness_pipelines_tests.contract.test_lake import moved
 
 
@@ -208,3 +213,36 @@ def test_what_is_gone_is_forgotten_when_nothing_reaches_it_any_more(real: RealRi
     left = {row["path"] for row in real.ask("SELECT path FROM harness.reach WHERE table_id = %s", [table.table_id])}
     assert first.stream.metadata not in left
     assert said(real, table, head) <= left
+
+
+PLANTED = {
+    "a file is forgotten": ("DELETE FROM harness.reach WHERE path = %(path)s", "would remove it"),
+    "a file ended too early": ("UPDATE harness.reach SET last = first WHERE path = %(path)s", "would remove it"),
+    "a file goes on for ever": (
+        "INSERT INTO harness.reach (table_id, view, path, kind, first) VALUES (%(table)s, 'stream', 'old', 'file', 1)",
+        "old: the reach",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_fsck_names_a_reach_that_is_not_what_the_lake_says(real: RealRig, table: TableRow, fault: str):
+    tiered(real, table, real.claim(table), moves=4)
+    kept(real, table, InReach(retained_from=0, pinned=frozenset()))
+    assert fsck(real, table) == []
+    [path, *_] = sorted(path for path in said(real, table, all_of(real, table)[2]) if path.endswith(".parquet"))
+    statement, named = PLANTED[fault]
+
+    real.ask(statement, {"path": path, "table": table.table_id})
+
+    [found] = fsck(real, table)
+    assert named in found
+    assert path in found or "old" in found
+
+
+def fsck(real: RealRig, table: TableRow) -> list[str]:
+    """What the rules of the kept reach say."""
+    books = TableStates(real.database, CATALOG).books(table.name)
+    seen = survey(named_locations(books, "stream"), newest=books.pointers["stream"], linear=True, data=False)
+    look = Look(books=books, surveys={"stream": seen}, log=None)
+    return [one.detail for check in (kept_reach_is_whole, kept_reach_has_no_more) for one in check(look)]

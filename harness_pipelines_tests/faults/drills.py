@@ -171,6 +171,7 @@ _AGE = (
     _OLD,
     "UPDATE harness.segments SET retired_at = retired_at - interval '1 day' WHERE table_id = %(table_id)s",
     "UPDATE harness.condemned_files SET since = since - interval '1 day' WHERE table_id = %(table_id)s",
+    "DELETE FROM harness.reach WHERE table_id = %(table_id)s",  # so that there are versions to read
 )
 
 

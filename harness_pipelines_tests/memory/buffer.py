@@ -11,6 +11,7 @@ from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, Segment, TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.pressure import Fill, LimitName, buffer_full, full
 from harness_pipelines.protocol.segments import check_unit, check_writable
 from harness_pipelines_tests.memory.state import Books, MemoryState, MoveEntry
 
@@ -20,6 +21,7 @@ class MemorySegments:
 
     def __init__(self, state: MemoryState) -> None:
         self.state = state
+        self._paused: set[int] = set()
 
     def all(self, table: TableRow) -> list[Segment]:
         """Every segment that is not dropped yet, oldest first."""
@@ -40,6 +42,22 @@ class MemorySegments:
 
     def index(self, table: TableRow, segment: Segment) -> None:
         """Nothing to make: memory is scanned."""
+
+    def check_room(self, table: TableRow, *, taken: int) -> None:
+        """Only the table's limit holds: memory has no server. Raises: BufferFull."""
+        if table.spec.buffer_bytes_max is None:
+            return
+        books = self.state.books
+        rows = [part for s in books.segments_of(table.table_id) for part in books.segment_rows[s.name]]
+        found = Fill(limit="table", bytes=sum(r.nbytes for r in rows), bytes_max=table.spec.buffer_bytes_max)
+        paused_by: LimitName | None = "table" if table.table_id in self._paused else None
+        if full([found], paused_by=paused_by) is None:
+            self._paused.discard(table.table_id)
+            return
+        if paused_by is None:
+            self._paused.add(table.table_id)
+            self.rotate(table)
+        raise buffer_full(table.name, found)
 
     def refused(self, table: TableRow, partition: int, low: int, high: int) -> list[int]:
         """Offsets of the records in ``[low, high)`` of a partition that were quarantined, ascending."""

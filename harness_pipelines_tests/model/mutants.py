@@ -31,6 +31,7 @@ from harness_pipelines_tests.model.ranges import Ranges
 from harness_pipelines_tests.model.reading import Reading
 from harness_pipelines_tests.model.removals import Removals
 from harness_pipelines_tests.model.restores import Restores
+from harness_pipelines_tests.model.room import Room
 from harness_pipelines_tests.model.schemas import Schemas
 from harness_pipelines_tests.model.snapshots import Snapshots
 from harness_pipelines_tests.model.specs import Specs
@@ -58,6 +59,8 @@ ACTS = Acts(name="acts: without an open move")
 REMOVALS = Removals(name="removals: beside an adoption")
 PURGES = Purges(name="purges: beside a rebuild")
 FOLDS = Folds(name="folds: reverts, a pin")
+ROOM = Room()
+ROOM_SERVER = Room(unread=(2, 3), table_max=None, server_max=3, name="room: the limit of the server")
 MOMENTS = Moments(name="moments: reads of a time beside publishers")
 VIEWS = Views(ViewsLeft(ends=1), records=3, tiered=2, merged=1, name="views: two attempts")
 VIEWS_FAULTS = Views(ViewsLeft(crashes=1, ends=1, lost=1), tiered=2, merged=1, name="views: faults")
@@ -147,7 +150,7 @@ CUT_FILES_UNNAMED = CutFiles(compactions=0, remembers=True, name="cuts: files th
 SUITE: tuple[AnyModel, ...] = (
     *(FAULTS, HALVES, REVERTS, REVERTS_SLOW, PUBLISHERS, FOREIGN),
     *(SEGMENTS, SCHEMAS, READS, READS_LONG, FILES, FILES_MOVES, FILES_CRASH, FILES_REVERT),
-    *(ACTS, REMOVALS, PURGES, MOMENTS, FOLDS),
+    *(ACTS, REMOVALS, PURGES, MOMENTS, FOLDS, ROOM, ROOM_SERVER),
     *(
         VIEWS,
         VIEWS_SMALL,
@@ -366,6 +369,12 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "what a holder removes is adopted": Mutant(None, ("notes_ignored",), REMOVALS, "S10"),
     "an adoption pardons what a holder removes": Mutant(None, ("pardon_takes_notes",), REMOVALS, "S10"),
+    "a table that gets no more records keeps its open segment": Mutant(EXPIRE, ("idle_stays_open",), ROOM_SERVER, "L"),
+    "nothing closes the open segment of a table that pauses": Mutant(
+        INGEST, ("pause_closes_nothing", "idle_stays_open"), ROOM, "L"
+    ),
+    "ingest decides by sizes that it read once": Mutant(INGEST, ("looks_once",), ROOM, "room"),
+    "retired segments do not count against the limit": Mutant(INGEST, ("retired_is_free",), ROOM, "room"),
     "a purge does not note that it begins": Mutant(None, ("begin_not_noted",), PURGES, "S10"),
     "a purge begins where a table lies": Mutant(None, ("begins_on_a_table",), PURGES, "S10"),
     "a purge does not look again before each request": Mutant(None, ("begins_once",), PURGES, "S10"),

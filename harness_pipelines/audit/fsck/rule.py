@@ -167,7 +167,8 @@ class Look:
         """Committed moves whose files, or what became of them, are in the head."""
         named = {v.move_id: v.version for v in self.books.versions}
         found = [m for m in self.books.moves if _published(m) and m.stage in PUBLISHING]
-        return [m for m in found if named.get(m.move_id, adopted_in(m)) in {*self.lineage, None}]
+        in_effect_now = {*self.lineage, None}
+        return [m for m in found if named.get(m.move_id, adopted_in(m)) in in_effect_now]
 
     @cached_property
     def taken_over(self) -> frozenset[int]:

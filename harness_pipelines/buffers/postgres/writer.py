@@ -7,9 +7,11 @@ last. Idea: Kafka Connect's transactional sinks, with the offsets beside the dat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,6 +22,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from harness_pipelines import faults
+from harness_pipelines.buffers.postgres.room import Room
 from harness_pipelines.buffers.postgres.types import (
     rest_of,
     segment_ddl,
@@ -46,6 +49,7 @@ from harness_pipelines.ports.ledger import Beginning, IngestPosition, RefusedRec
 from harness_pipelines.ports.refused import REFUSED_TOGETHER, Kept, kept
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
+from harness_pipelines.protocol.pressure import buffer_full
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import check_unit, check_writable
 from harness_pipelines.spec.table import TableSpec
@@ -77,6 +81,7 @@ class SegmentWriter:
         self._run_id = run_id
         self._connection: Any = None
         self._move: tuple[int, int, int] | None = None  # accounting row: move id, epoch, rows so far
+        self._day: date | None = None  # of the accounting row, in UTC: costs are by day
 
     def commit(self, segment: Segment, ranges: Sequence[DecodedRange], *, confirm: Callable[[], None]) -> int:
         """Commit *ranges* in one transaction, all or none; returns the number of rows.
@@ -184,7 +189,9 @@ class SegmentWriter:
 
         Returns the accounting row, which neighbouring commits of one holder share.
         """
-        so_far = self._move if self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX else None
+        today = datetime.now(UTC).date()
+        fits = self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX and self._day == today
+        so_far, self._day = self._move if fits else None, today
         wanted = [
             {
                 "partition": r.partition,
@@ -281,10 +288,14 @@ class SegmentWriter:
 
 
 class Segments:
-    """Segments of the tables of one database: opened, closed, retired and dropped."""
+    """Segments of the tables of one database: opened, closed, retired and dropped.
 
-    def __init__(self, database: Database) -> None:
+    *bytes_max*: what the segments of all tables may take before ingest pauses; *clock* counts monotonic seconds.
+    """
+
+    def __init__(self, database: Database, *, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.database = database
+        self._room = Room(database, bytes_max=bytes_max, clock=clock)
 
     def all(self, table: TableRow) -> list[Segment]:
         """Every segment that is not dropped yet, oldest first."""
@@ -324,6 +335,19 @@ class Segments:
                     connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
                     key = {"segment": segment.name, "table_id": table.table_id}
                     connection.execute(sql("buffer/close_segment"), key)
+
+    def check_room(self, table: TableRow, *, taken: int) -> None:
+        """Raises: BufferFull, while a limit keeps *table* from taking more; *taken*: bytes of records since it asked.
+
+        The segment that is open is closed when a pause begins: what tier has moved of it can then be given back,
+        however small it is, and nothing else would close it before more is written.
+        """
+        verdict = self._room.full(table, taken=taken)
+        if verdict is None:
+            return
+        if verdict.begins:
+            self.rotate(table)
+        raise buffer_full(table.name, verdict.fill)
 
     def refused(self, table: TableRow, partition: int, low: int, high: int) -> list[int]:
         """Offsets of the records in ``[low, high)`` of a partition that were quarantined, ascending."""

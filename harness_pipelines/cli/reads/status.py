@@ -145,6 +145,8 @@ def _show_trouble(one: TableSeen) -> None:
         out.print(f"  [red]{escape(stalled)}[/]")
     for undelivered in one.undelivered:
         out.print(f"  [yellow]events are not delivered[/]: {escape(undelivered)}")
+    if one.paused:
+        out.print(f"  [red]{escape(one.paused)}[/]")
     if one.filling:
         out.print(f"  [red]{one.filling}[/]")
     for held in one.behind:

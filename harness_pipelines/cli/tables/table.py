@@ -90,7 +90,7 @@ def _summary(one: Table) -> dict[str, Any]:
     return {
         "table": one.name,
         "topic": one.spec.topic,
-        "buffer": one.spec.buffer,
+        "buffer": one.spec.buffer_kind,
         "partitions": [p.partition for p in one.positions()],
         "stopped": one.row.stopped,
     }

@@ -225,12 +225,10 @@ def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
     """Return the warnings of a table with their remedies. Text between backquotes is a command."""
     if seen.stopped:
         yield {"kind": "bad", "text": f"stopped: {redact(seen.stopped)}", "way": seen.way_on}
-    for stalled in seen.stalled:
-        yield {"kind": "bad", "text": redact(stalled), "way": ""}
+    for bad in filter(None, (*map(redact, seen.stalled), seen.paused, seen.filling)):
+        yield {"kind": "bad", "text": bad, "way": ""}
     for undelivered in seen.undelivered:
         yield {"kind": "warn", "text": f"events are not delivered: {redact(undelivered)}", "way": ""}
-    if seen.filling:
-        yield {"kind": "bad", "text": seen.filling, "way": ""}
     for held in seen.behind:
         way = "end the producer's transaction; `kafka-transactions.sh find-hanging` lists it"
         yield {"kind": "warn", "text": held, "way": way}

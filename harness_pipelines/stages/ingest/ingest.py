@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -47,6 +47,7 @@ from harness_pipelines.ports.source import (
 from harness_pipelines.protocol.digest import as_first, lake_digests, total_digest
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
+from harness_pipelines.stages.ingest.ages import Ages, Waiting
 from harness_pipelines.stages.ingest.refusing import limit_of, note_refused
 from harness_pipelines.stages.ingest.unfit import unfit_of, without
 
@@ -62,6 +63,10 @@ class IngestProgress:
     rows: int = 0
     refused: int = 0
     commits: int = 0
+    bytes: int = 0  #: of the values of the records that were taken
+    cpu_s: float = 0.0  #: of the thread
+    ages: Ages = field(default_factory=Ages)  #: of records, when they became readable
+    waiting: dict[int, Waiting] = field(default_factory=dict)  #: for the lake, by partition
 
 
 def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[DecodedRange]:
@@ -227,6 +232,7 @@ class IngestLoop:
         self._reader: LogReader | None = None
         self._poll_s, self._feed = poll_s, feed
         self.not_before = 0.0  #: when the next step is worth its cost, on the monotonic clock
+        self._taken = 0  # bytes of records since the buffer was asked for room
         self._refreshed = False  # since the last commit
         self._epochs: dict[int, int | None] = {}  # of the last record that was taken, by partition
 
@@ -256,9 +262,18 @@ class IngestLoop:
 
         A unit that was planned on an older state (REFRESH, RESOLVE) is forgotten: the next one starts from what the
         ledger says, and where that one is refused too, it is raised. Raises: SchemaMoved, when the table's schema is
-        another now, or must become another (SchemaDue).
+        another now, or must become another (SchemaDue); BufferFull, before anything is read.
         """
         assert self._reader is not None and self._codec is not None, "start() comes first"
+        self._segments.check_room(self.table, taken=self._taken)
+        self._taken, began_s = 0, time.thread_time()
+        try:
+            return self._unit()
+        finally:
+            self.progress.cpu_s += time.thread_time() - began_s
+
+    def _unit(self) -> int:
+        assert self._reader is not None and self._codec is not None
         try:
             batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
         except (KafkaLoginFailed, CertificateRefused, KafkaFailed):
@@ -300,11 +315,28 @@ class IngestLoop:
         self.progress.rows += rows
         self.progress.refused += sum(len(b) for b in batches) - rows
         self.progress.commits += 1
+        self._taken += (taken := sum(map(bytes_of, batches)))
+        self.progress.bytes += taken
+        for batch in batches:
+            self._note_ages(batch, now_s=time.time())
+
+    def _note_ages(self, batch: PartitionBatch, *, now_s: float) -> None:
+        """Count how old the records of *batch* are, which can be read from now on."""
+        timestamps_ms = batch.timestamps_ms[batch.timestamps_ms >= 0]
+        if len(timestamps_ms):
+            goal_s = self.table.spec.freshness.visible
+            self.progress.ages.add(now_s - timestamps_ms / 1000.0, goal_s=goal_s, now_s=now_s)
+            self.progress.waiting.setdefault(batch.partition, Waiting()).add(batch.high, timestamps_ms)
 
     def close(self) -> None:
         self._writer.close()
         if self._reader is not None:
             self._reader.close()
+
+
+def bytes_of(batch: PartitionBatch) -> int:
+    """Bytes of the values of *batch*: what the buffer grows by is about as much."""
+    return sum(len(value) for value in batch.values if value is not None)
 
 
 def check_decodes(table: TableRow, positions: Mapping[int, IngestPosition]) -> None:

@@ -20,7 +20,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import BATCH_RECORDS_MAX, Log, PartitionBatch, below, check_epochs, check_source
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.stages.ingest.ingest import OpenSegment, check_decodes, ingest_unit
+from harness_pipelines.stages.ingest.ingest import OpenSegment, bytes_of, check_decodes, ingest_unit
 
 RANGE_OFFSETS_MAX = 500_000  #: per partition and job, so that the claim and the log are looked at in between
 SILENT_POLLS_MAX = 60
@@ -66,7 +66,7 @@ class IngestTaskStopped(HarnessError):
 def ingest_on_spark(stores: Ports, table: TableRow, claim: Claim) -> SparkIngested:
     """Take everything between the buffer and the log's ends, at most `RANGE_OFFSETS_MAX` per partition.
 
-    Raises: UsageError, ContractUnusable, TopicRecreated, PartitionsGrown, RecordsLost, ... before the job;
+    Raises: UsageError, ContractUnusable, TopicRecreated, PartitionsGrown, RecordsLost, BufferFull, ... before the job;
     IngestTaskFailed, IngestTaskStopped, TasksFailed, SparkAway after it.
     """
     judge_of(table.spec)
@@ -88,6 +88,7 @@ def ingest_on_spark(stores: Ports, table: TableRow, claim: Claim) -> SparkIngest
     ]
     if not ranges:
         return SparkIngested(rows=0, reached={})
+    stores.segments.check_room(table, taken=0)
     stores.segments.open_segment(table)
     done = stores.engine.run_tasks(ranges, task(stores.opener(elsewhere=True), table, claim), _DONE)
     if stopped := [row["stops"] for row in done if row["stops"]]:
@@ -120,12 +121,13 @@ def _take(stores: Ports, table: TableRow, claim: Claim, wanted: OffsetRange) -> 
     """Ingest one range. An attempt that finds the bound moved stops: another one did the work."""
     writer = stores.buffer_writer(table, lambda: claim)
     segment, codec = OpenSegment(stores.segments, table), RecordCodec(table.spec, stores.schemas)
-    reached, rows = wanted.low, 0
+    reached, rows, taken = wanted.low, 0, 0
     try:
         for batch in read_range(stores.log, table, wanted):
+            stores.segments.check_room(table, taken=taken)
             identity = stores.log.identity_async(table.spec.topic)
             rows += ingest_unit(table, [batch], codec=codec, writer=writer, segment=segment, identity=identity)
-            reached = batch.high
+            reached, taken = batch.high, bytes_of(batch)
     except HarnessError as error:
         # As a row: Spark would run a task that raises again, and give no more than its words.
         kind = "stops" if error.recovery is Recovery.NEVER else "refresh"

@@ -9,16 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import sub
 from typing import Protocol
 
 import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.pauses import Pauses
-from harness_pipelines.ports.access import HasLakeReads, HasLog, HasStalls, HasTables, HasWatch
+from harness_pipelines.ports.access import HasCosts, HasLakeReads, HasLog, HasStalls, HasTables, HasWatch
 from harness_pipelines.ports.errors import KafkaFailed, KafkaUnreachable, TopicForbidden, TopicMissing
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import OpenTransaction, Watermark
+from harness_pipelines.ports.upkeep import Spent
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.run.progress import TableProgress
@@ -32,7 +34,7 @@ END_S = 2.0
 Seen = Callable[[], Sequence[tuple[TableRow, TableProgress]]]
 
 
-class Ports(HasLakeReads, HasLog, HasStalls, HasTables, HasWatch, Protocol):
+class Ports(HasCosts, HasLakeReads, HasLog, HasStalls, HasTables, HasWatch, Protocol):
     """The ports that it uses."""
 
 
@@ -42,9 +44,9 @@ class Looks:
     def __init__(self, stores: Ports, holder: str, stop: threading.Event, seen: Seen) -> None:
         self._stores, self._holder, self._stop, self._seen = stores, holder, stop, seen
         self._thread: threading.Thread | None = None
-        self._lake_at: dict[
-            int, tuple[str | None, float]
-        ] = {}  # by table: the metadata file without, and monotonic seconds
+        # By table: the metadata file without small files, and when it was looked at in monotonic seconds.
+        self._lake_at: dict[int, tuple[str | None, float]] = {}
+        self._noted: dict[tuple[str, Stage], tuple[int, float]] = {}  # bytes and CPU seconds that the ledger has
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
@@ -54,6 +56,9 @@ class Looks:
         """Wait for a look that is under way, but not for a server that hangs."""
         if self._thread is not None:
             self._thread.join(END_S)
+            if not self._thread.is_alive():
+                with suppress(HarnessError):  # the ledger is away: what was spent in the last seconds is not counted
+                    self._note_spent(self._seen())
 
     def _run(self) -> None:
         pause_s, pauses = FIRST_S, Pauses(EVERY_S, EVERY_S_MAX)
@@ -75,6 +80,21 @@ class Looks:
         self._look_at_logs(tables)
         self._look_at_lakes([one for one in tables if Stage.COMPACT in one[0].effects])
         self._stores.stalls.note([table.name for table, _ in tables])
+        self._note_spent(tables)
+        for table, progress in tables:
+            progress.note_in_lake(goal_s=table.spec.freshness.lake, now_s=time.time())
+
+    def _note_spent(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:
+        """Add what stages took since the last look to the day's costs."""
+        now = {(table.name, stage): took for table, seen in tables for stage, took in seen.spent().items()}
+        since = {at: tuple(map(sub, took, self._noted.get(at, (0, 0.0)))) for at, took in now.items()}
+        if spent := [
+            Spent(table=name, stage=stage, taken_bytes=int(taken), cpu_s=cpu_s)
+            for (name, stage), (taken, cpu_s) in since.items()
+            if taken or cpu_s
+        ]:
+            self._stores.costs.add(spent)
+            self._noted = now
 
     def _look_at_lakes(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:
         """Note which stream views have small files, whatever the stage that should see to it says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -45,6 +46,7 @@ class Tally:
     given_up: int = 0  #: moves that were closed without effect
     records: int = 0  #: in the files of the committed ones
     bytes: int = 0  #: of these files
+    cpu_s: float = 0.0  #: of the thread, for all moves
 
 
 class StagedAttempt(Protocol):
@@ -93,6 +95,13 @@ class Moving(Generic[Attempt]):
 
     def _once(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
         """Run one move. If its base or inputs are gone it is closed, and the next one plans on the current head."""
+        began_s = time.thread_time()
+        try:
+            return self._counted(claim, trigger=trigger, run_id=run_id)
+        finally:
+            self._tally.cpu_s += time.thread_time() - began_s
+
+    def _counted(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
         ledger, table = self._stores.ledger, self._table
         now = ledger.head(table).schema_version
         check_schema(table.name, planned=table.schema_version, found=now, what=f"{self._mover.name} began")

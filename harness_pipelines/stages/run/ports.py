@@ -23,15 +23,15 @@ from harness_pipelines.ports.access import (
     HasSegments,
     HasSettings,
     HasSignOffs,
-    HasStalls,
     HasUpkeep,
-    HasWatch,
 )
 from harness_pipelines.stages import compact
+from harness_pipelines.stages.run.looks import Ports as LooksPorts
 
 
 class Ports(
     compact.Ports,
+    LooksPorts,
     HasBufferRows,
     HasBufferWriter,
     HasClose,
@@ -47,11 +47,9 @@ class Ports(
     HasSegments,
     HasSettings,
     HasSignOffs,
-    HasStalls,
     HasGuard,
     HasHistoryFold,
     HasUpkeep,
-    HasWatch,
     Protocol,
 ):
     """The ports that it uses."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
+
+import numpy as np
 
 from harness_pipelines.ports.ledger import PartitionStatus
 from harness_pipelines.ports.source import OpenTransaction
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.versions import EFFECTS
+from harness_pipelines.stages.ingest.ages import BOUNDS, Ages, Reached, quantile
+from harness_pipelines.stages.ingest.ingest import IngestProgress
 from harness_pipelines.stages.run.moving import Tally
 
 CLAIM_LEASE = timedelta(seconds=30)
+QUANTILES = (0.5, 0.99)  #: of the ages of records that are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,4 +63,58 @@ class TableProgress:
     held: dict[int, OpenTransaction] = field(default_factory=dict)  #: behind which records lie, by partition
     ends_at: float | None = None  #: monotonic seconds, when `ends` were asked for
     tallies: dict[Stage, Tally] = field(default_factory=lambda: {stage: Tally() for stage in EFFECTS})
+    ingest_bytes: int = 0  #: of the values of the records that ingest took
+    ingest_cpu_s: float = 0.0
+    in_lake: Ages = field(default_factory=Ages)  #: of records that this worker took, once the lake had them
+    _threads: Collection[IngestProgress] = ()
     errors: Counter[str] = field(default_factory=Counter)  #: stage -> how often one held it
+
+    def add_up(self, threads: Collection[IngestProgress]) -> None:
+        """Show what the threads of ingest have done; without any it is done elsewhere."""
+        if threads:
+            self.rows = sum(one.rows for one in threads)
+            self.refused = sum(one.refused for one in threads)
+            self.commits = sum(one.commits for one in threads)
+            self._threads = threads
+            self.ingest_bytes = sum(one.bytes for one in threads)
+            self.ingest_cpu_s = sum(one.cpu_s for one in threads)
+
+    def spent(self) -> dict[Stage, tuple[int, float]]:
+        """Bytes that were read and CPU seconds, by stage, since the process began."""
+        moved = {stage: (0, tally.cpu_s) for stage, tally in self.tallies.items()}
+        return {Stage.INGEST: (self.ingest_bytes, self.ingest_cpu_s), **moved}
+
+    def note_in_lake(self, *, goal_s: float, now_s: float) -> None:
+        """Count how old the records are that the lake has by the positions that are shown; by one thread alone.
+
+        All records of a mark count as old as its oldest one.
+        """
+        reached = {p.partition: p.bounds.stream_hi for p in self.positions}
+        for thread in self._threads:
+            for partition, waiting in list(thread.waiting.items()):
+                for oldest_ms, records in waiting.below(reached.get(partition, 0)):
+                    age_s = np.array([now_s - oldest_ms / 1000.0])
+                    self.in_lake.add(age_s, goal_s=goal_s, now_s=now_s, weight=records)
+
+    def ages(self, now_s: float) -> dict[Reached, RecordAges]:
+        """The ages of the records that this worker took, by what they have reached."""
+        readable = [thread.ages for thread in self._threads]
+        return {"readable": _ages(readable, now_s), "lake": _ages([self.in_lake], now_s)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordAges:
+    """How old records were when they became readable, or came into the lake."""
+
+    total: int  #: since the process began
+    late: int  #: of these, older than the objective
+    quantiles: Mapping[float, float | None]  #: share -> seconds, over the last minutes; None: there were no records
+
+
+def _ages(found: Collection[Ages], now_s: float) -> RecordAges:
+    counts = sum((one.slots(now_s) for one in found), np.zeros(len(BOUNDS), dtype=np.int64))
+    return RecordAges(
+        total=sum(one.total for one in found),
+        late=sum(one.late for one in found),
+        quantiles={share: quantile(counts, share) for share in QUANTILES},
+    )

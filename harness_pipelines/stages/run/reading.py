@@ -13,6 +13,7 @@ from harness_pipelines.formats.schema.policy import SchemaDue
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Feed
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees
 from harness_pipelines.stages.ingest import ingest, new_partitions
 from harness_pipelines.stages.ingest.new_partitions import Joiner
@@ -57,10 +58,7 @@ class Reading:
 
     def count(self, progress: TableProgress) -> None:
         """Note what the units did so far."""
-        if self._ingest:
-            progress.rows = sum(one.counts.rows for one in self._ingest)
-            progress.refused = sum(one.counts.refused for one in self._ingest)
-            progress.commits = sum(one.counts.commits for one in self._ingest)
+        progress.add_up([one.counts for one in self._ingest])
 
     def poll(self) -> None:
         """Let the units that ingest look now."""
@@ -176,9 +174,11 @@ class IngestUnit:
             return self._follow(due)
         except HarnessError as error:
             self._started = None
+            of.full = error if isinstance(error, BufferFull) and Stage.TIER in of.stages else None
             if isinstance(error, SchemaMoved | SpecDisagrees):
                 self.close()  # the next loop decodes with the schema of now
             return self._backoff.failed(error)
+        of.full = None
         self._backoff.reset()
         return taken
 

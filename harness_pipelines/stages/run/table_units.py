@@ -16,6 +16,7 @@ from harness_pipelines.ports.ledger import PartitionStatus, TableRow
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.due import Known, rest_s, stages_of
@@ -62,6 +63,7 @@ class TableUnits:
         self.worker, self.table, self.stores, self.options = worker, table, worker.stores, worker.options
         self.progress = TableProgress(name=table.name)
         self.fatal: HarnessError | None = None
+        self.full: BufferFull | None = None  #: why ingest pauses, where this worker's tier is what empties the buffer
         self.is_resting = False  #: another worker has it, or is to have it
         self.steps = Steps(self)
         self.stages = worker.options.stages & stages_of(table)
@@ -329,7 +331,7 @@ class TableUnits:
             return False
         stages = self.stages
         all_read = all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
-        read = all_read or stages.isdisjoint({Stage.INGEST, self.table.intake.reader})
+        read = all_read or stages.isdisjoint({Stage.INGEST, self.table.intake.reader}) or self.full is not None
         moved = Stage.TIER not in stages or all(p.bounds.stream_hi >= p.bounds.buffer_hi for p in positions)
         compacted = Stage.COMPACT not in stages or pulse.stream == self.steps.nothing_small
         mirrored = Stage.MIRROR not in stages or self.steps.mirroring.is_quiet(self.table)

@@ -88,8 +88,8 @@ class Worker:
     def run(self, on_progress: Callable[[list[TableProgress]], None] | None = None, *, every_s: float = 1.0) -> None:
         """Work until stopped, idle or out of time; claims are given back before it returns.
 
-        Raises: the first table's error, if it ends by itself with a table that could not continue; StageBroken, from
-        what broke it, when it ends with such a stage.
+        Raises: the first table's error, if it ends by itself with a table that could not continue, or with a full
+        buffer; StageBroken, from what broke it, when it ends with such a stage.
         """
         if self.options.stages & ON_SPARK or self.options.ingest_on == "spark":
             self.stores.engine.check()
@@ -113,8 +113,8 @@ class Worker:
         if self.defect is not None:
             raise self.defect
         for table in self._tables:
-            if table.fatal and (self.options.until_idle or isinstance(table.fatal, StageBroken)):
-                raise table.fatal
+            if (why := table.fatal or table.full) and (self.options.until_idle or isinstance(why, StageBroken)):
+                raise why
 
     def _is_idle(self) -> bool:
         """No table has anything left to do, or could do it, for as long as the worker was to wait for more."""

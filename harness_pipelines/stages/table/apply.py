@@ -119,6 +119,8 @@ def _decodes_otherwise(known: TableSpec, wanted: TableSpec) -> bool:
 
 
 def _word(spec: TableSpec, word: str) -> Any:
+    if word == "buffer":
+        return spec.buffer_kind  # its limit may change
     return getattr(spec, "value_schema" if word == "schema" else word)
 
 

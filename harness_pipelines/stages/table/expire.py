@@ -16,7 +16,15 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports.access import HasGuard, HasHistoryFold, HasLake, HasLedger, HasRawBytes, HasUpkeep
+from harness_pipelines.ports.access import (
+    HasGuard,
+    HasHistoryFold,
+    HasLake,
+    HasLedger,
+    HasRawBytes,
+    HasSegments,
+    HasUpkeep,
+)
 from harness_pipelines.ports.errors import FilesKept, LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
@@ -25,10 +33,11 @@ from harness_pipelines.protocol.claims import Claim
 
 log = structlog.get_logger(__name__)
 LOOK_EVERY_S_MAX = 600.0
+MOVED_AGE_S, MOVED_BYTES = 600.0, 2**16  #: of a segment that is closed though nothing comes; an empty one has pages too
 RETIRED_FOR_MIN = timedelta(seconds=30)  #: a statement of a reader may last so long after its lease was looked up
 
 
-class Ports(HasLake, HasLedger, HasRawBytes, HasGuard, HasUpkeep, HasHistoryFold, Protocol):
+class Ports(HasLake, HasLedger, HasRawBytes, HasGuard, HasHistoryFold, HasSegments, HasUpkeep, Protocol):
     """The ports that it uses."""
 
 
@@ -100,6 +109,8 @@ def expire_once(
     with _going_on(held_up), reachable(table.name, "expire"):
         if admitted:
             deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
+    if not dry_run:
+        _close_what_is_moved(stores, table)
     faults.point("expire.before_trim")
     decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
     faults.point("expire.after_commit")
@@ -141,6 +152,15 @@ def expire_once(
         uploads=uploads,
     )
     return expired
+
+
+def _close_what_is_moved(stores: Ports, table: TableRow) -> None:
+    """Close the open segment of a table that gets no more records: tier, which closes others, has nothing to move."""
+    newest = stores.segments.sizes(table)[-1:] if table.intake.buffered else []
+    if any(s["state"] == "open" and s["age_s"] >= MOVED_AGE_S and s["bytes"] >= MOVED_BYTES for s in newest) and all(
+        p.bounds.stream_hi >= p.bounds.buffer_hi for p in stores.ledger.positions(table)
+    ):
+        stores.segments.rotate(table)
 
 
 def _may_write(stores: Ports, table: TableRow, held_up: list[HarnessError], *, look: bool) -> bool:

@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
@@ -21,13 +23,14 @@ from structlog.testing import capture_logs
 from harness_pipelines.app.health import Health
 from harness_pipelines.app.metrics import LOOPBACK, METRICS, Timely, WorkerCollector, endpoint
 from harness_pipelines.errors import HarnessError, UsageError
-from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
+from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth, Pause
 from harness_pipelines.ledgers.postgres.views.mirrors import MirrorLag
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
 from harness_pipelines.ledgers.postgres.views.work import TableState
 from harness_pipelines.ports.ledger import SickTable, TableRow
 from harness_pipelines.ports.upkeep import Broken, ClaimState, OpenMove
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.pressure import Fill
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import TableProgress, WorkerOptions
 from harness_pipelines_tests.producer import wait_until
@@ -86,7 +89,11 @@ class Ledger:
         return [Lag(table="a.b", subscriber="billing", events=3, since_s=7.0)]
 
     def growth(self) -> dict[str, BufferGrowth]:
-        return {"a.b": BufferGrowth(table="a.b", bytes=8192, per_s=4.0, full_s=99.0)}
+        paused = Pause(fill=Fill(limit="table", bytes=9000, bytes_max=8000), since=datetime(2026, 1, 2, tzinfo=UTC))
+        grows = BufferGrowth(
+            table="a.b", bytes=8192, per_s=4.0, full_s=99.0, retired=4096, bytes_max=8000, pause=paused
+        )
+        return {"a.b": grows}
 
     def survey(self) -> tuple[list[TableRow], list[SickTable]]:
         return [], [SickTable(name="a.sick", why="no spec")]
@@ -109,7 +116,9 @@ def ledger() -> Ledger:
 
 @pytest.fixture
 def progress() -> TableProgress:
-    return TableProgress(name="a.b")
+    found = TableProgress(name="a.b")
+    found.in_lake.add(np.array([3.0, 7.0]), goal_s=5.0, now_s=time.time())
+    return found
 
 
 @pytest.fixture
@@ -125,8 +134,8 @@ def url(ledger: Ledger, progress: TableProgress) -> Iterator[str]:
         slowness=lambda: {"a.b": {"tier": (0.0, 2.5)}},
     )
     goals = {"freshness": SimpleNamespace(lake=900.0), "tier": SimpleNamespace(max_rows=500_000), "catalogs": ()}
-    spec = SimpleNamespace(buffer="postgres", **goals)
-    bare = SimpleNamespace(buffer="none", **goals)
+    spec = SimpleNamespace(buffer_kind="postgres", **goals)
+    bare = SimpleNamespace(buffer_kind="none", **goals)
     tables: Any = [SimpleNamespace(name="a.b", spec=spec), SimpleNamespace(name="a.bare", spec=bare)]
     worker.tables = tables
     collector = WorkerCollector(worker, worker.stores)

@@ -161,7 +161,7 @@ SAID = {
     ),
     "a control character": "orders.yaml:1: not YAML: the character U+0001 cannot stand in YAML; remove it",
     "yes for true": "orders.yaml:2: columns.id.required: write true or false, not 'yes'",
-    "off is text": "orders.yaml:3: buffer: 'off' is not allowed; allowed: postgres, none",
+    "off is text": "orders.yaml:3: buffer: 'off' is not allowed; allowed: postgres, none, {max_bytes: 20GB}",
     "false for a word": "orders.yaml:3: views: false is not allowed; allowed: stream, batch, both",
     "on is a name": f"orders.yaml:3: on: unknown setting `on`; allowed: {SETTINGS}",
     "a tilde for a name": f"orders.yaml:3: ~: unknown setting `~`; allowed: {SETTINGS}",

@@ -84,7 +84,10 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             "t.yaml:4: mode: 'extrnal_worker' is not allowed (did you mean "
             "`external_worker`?); allowed: runs, external_worker, manual",
         ),
-        (HEAD + "buffer: kafka", "t.yaml:4: buffer: 'kafka' is not allowed; allowed: postgres, none"),
+        (
+            HEAD + "buffer: kafka",
+            "t.yaml:4: buffer: 'kafka' is not allowed; allowed: postgres, none, {max_bytes: 20GB}",
+        ),
         (
             HEAD + "format: xml",
             "t.yaml:4: format: 'xml' is not allowed; allowed: json, avro, protobuf, json-schema, raw, debezium, "

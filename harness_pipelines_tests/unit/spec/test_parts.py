@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from harness_pipelines import spec as spec_package
+from harness_pipelines.read.report.costs import Prices
 from harness_pipelines.spec.catalogs import CatalogSpec, SecretPlace
 from harness_pipelines.spec.columns import Column, ColumnWords
 from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, StopAbove
@@ -20,6 +21,7 @@ from harness_pipelines.spec.formats import GivenSchema
 from harness_pipelines.spec.keys import DeleteRule
 from harness_pipelines.spec.part import SpecPart
 from harness_pipelines.spec.table import (
+    BufferRules,
     Freshness,
     Layout,
     RecallRules,
@@ -36,6 +38,7 @@ from harness_pipelines.spec.wording import SpecError
 PARTS: dict[type[SpecPart], tuple[dict[str, Any], str]] = {
     Layout: ({"sample": 3}, "Layout: sample: write a number of at most 0.5, not 3"),
     TierRules: ({"max_age": "soon"}, "TierRules: max_age: 'soon' is not a duration; write a number above 0"),
+    BufferRules: ({"max_bytes": "1MB"}, "BufferRules: max_bytes: 1,048,576 bytes are less than two segments"),
     RecallRules: ({"max_row": 3}, "RecallRules: max_row: unknown setting `max_row` (did you mean `max_rows`?)"),
     ServeRules: ({"over": "stop"}, "ServeRules: over: 'stop' is not allowed; allowed: lake, refuse"),
     Retention: ({"lease": "25h"}, "Retention: lease: a lease lasts at most 24h, not 25h"),
@@ -51,6 +54,7 @@ PARTS: dict[type[SpecPart], tuple[dict[str, Any], str]] = {
     StopAbove: ({"refused": 2}, "StopAbove: refused: 2 is not a share; write 0% to 100%"),
     CatalogSpec: ({"name": "a", "type": "hive"}, "CatalogSpec: type: `type: hive` is planned"),
     SecretPlace: ({}, "SecretPlace: write either {env: NAME} or {file: PATH}"),
+    Prices: ({"lake_gb_month": -1}, "Prices: lake_gb_month: write a number of at least 0, not -1"),
     TableSpec: ({"table": "a.b"}, ": columns: `columns` is missing"),
 }
 

@@ -410,3 +410,26 @@ def test_a_spec_of_the_ledger_that_is_wrong_is_told_in_the_words_of_a_spec():
     assert "extra" in str(found.value) and "Extra inputs" not in str(found.value)
     with pytest.raises(SpecError):
         read_back([1], source="a.b")
+
+
+def test_a_buffer_may_have_a_limit_of_two_segments_or_more():
+    limited = spec(buffer={"max_bytes": "20GB"})
+    assert (limited.buffer_kind, limited.buffer_bytes_max) == ("postgres", 20 * 2**30)
+    assert TableSpec.model_validate(dump_spec(limited)) == limited
+    assert dump_spec(limited)["buffer"] == {"max_bytes": 20 * 2**30}
+    assert (spec(buffer="none").buffer_kind, spec(buffer="none").buffer_bytes_max) == ("none", None)
+    with pytest.raises(SpecError, match="buffer.max_bytes: 67,108,863 bytes are less than two segments.*at least 64MB"):
+        spec(buffer={"max_bytes": 64 * 2**20 - 1})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"kind": "none", "max_bytes": "1GB"}, r"buffer\.kind: unknown setting `kind`"),
+        ({}, r"buffer\.max_bytes: `max_bytes` is missing"),
+        ("1GB", r"buffer: '1GB' is not allowed; allowed: postgres, none, \{max_bytes: 20GB\}"),
+    ],
+)
+def test_a_buffer_that_there_is_none_of_has_no_limit(words, said: str):
+    with pytest.raises(SpecError, match=said):
+        spec(buffer=words)

@@ -86,6 +86,23 @@ SELECT (SELECT count(*) FROM (
        EXISTS (SELECT FROM harness.moves WHERE table_id = %(table_id)s AND state = 'COMMITTED' AND rows > 0)
        OR EXISTS (SELECT FROM harness.filtered WHERE table_id = %(table_id)s AND records > 0) AS taken
 
+-- name: room
+-- All tables at once, because all share the server's limit.
+SELECT t.table_id, coalesce(u.bytes, 0) AS bytes, (t.spec -> 'buffer' ->> 'max_bytes')::bigint AS table_max, p.limited,
+       p.bytes AS paused_at, p.bytes_max
+FROM harness.tables t
+LEFT JOIN harness.buffer_use u USING (table_id)
+LEFT JOIN harness.buffer_pauses p USING (table_id)
+WHERE u.bytes IS NOT NULL OR p.limited IS NOT NULL
+
+-- name: pause
+INSERT INTO harness.buffer_pauses (table_id, limited, bytes, bytes_max)
+VALUES (%(table_id)s, %(limited)s, %(bytes)s, %(bytes_max)s)
+ON CONFLICT (table_id) DO UPDATE SET limited = excluded.limited, bytes = excluded.bytes, bytes_max = excluded.bytes_max
+
+-- name: resume
+DELETE FROM harness.buffer_pauses WHERE table_id = %(table_id)s
+
 -- name: segment_sizes
 SELECT s.segment, s.state, s.created_at, coalesce(pg_table_size(c.oid), 0) AS bytes,
        extract(epoch FROM clock_timestamp() - s.created_at)::float8 AS age_s

@@ -37,7 +37,7 @@ from harness_pipelines.protocol.checkpoints import (
 from harness_pipelines.protocol.claims import Claim
 
 log = structlog.get_logger(__name__)
-BATCHES_MAX = 25  #: transactions of one run: a ledger that was never folded gets there over some runs
+BATCHES_MAX = 100  #: transactions of one run: a ledger that was never folded gets there over some runs
 
 
 class HistoryNeeded(TryAgain):

@@ -9,11 +9,12 @@ SELECT coalesce(f.version, 0) AS version, coalesce(f.event, 0) AS event, w.retai
        ) < clock_timestamp() - %(history)s::interval, false) AS is_due
 FROM harness.tables t LEFT JOIN harness.folds f USING (table_id)
 CROSS JOIN LATERAL (
-    SELECT t.retained_from, least(t.retained_from - 1, (
+    -- NULL counts as no limit to `least`, and no version that is old is one: 0.
+    SELECT t.retained_from, least(t.retained_from - 1, coalesce((
         SELECT v.version FROM harness.versions v
         WHERE v.table_id = t.table_id AND v.committed_at < clock_timestamp() - %(history)s::interval
         ORDER BY v.committed_at DESC, v.version DESC LIMIT 1
-    ), (
+    ), 0), (
         SELECT (o.payload ->> 'version')::bigint - 1 FROM harness.outbox o
         WHERE o.table_id = t.table_id AND o.payload ? 'version' AND o.seq > (
             SELECT min(s.dealt_with) FROM harness.subscribers s WHERE s.table_id = t.table_id)

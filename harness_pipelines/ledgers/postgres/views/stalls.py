@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from harness_pipelines.drivers.postgres import Database, sql
-from harness_pipelines.ledgers.postgres.views import growth
+from harness_pipelines.ledgers.postgres.views import costs, growth
 from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
 
 STALLED_S = 60.0  #: without progress, beyond what the spec's rules allow: an alarm
@@ -115,6 +115,7 @@ class Stalls:
             connection.execute(sql("stalls/forget"), given)
             connection.execute(sql("stalls/note"), given)
             growth.note(connection, tables)
+            costs.count(connection, tables)
 
     def note_small_files(self, table_id: int, *, worth_it: bool) -> None:
         """Note whether the stream view has files that compact should put together: only its manifests say so."""
