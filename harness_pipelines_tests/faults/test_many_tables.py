@@ -14,8 +14,7 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.sharing import rank
+from harness_pipelines.protocol.claims import Stage, rank
 from harness_pipelines.spec.locations import local_path
 from harness_pipelines.stages.run import schedule, sharing, table_units
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions

@@ -11,7 +11,7 @@ import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableDamaged, TableRow, TableUnknown
-from harness_pipelines.protocol.sharing import ALIVE_LEASES, patience_s, share
+from harness_pipelines.protocol.claims import ALIVE_LEASES, patience_s, share
 
 if TYPE_CHECKING:
     from harness_pipelines.stages.run.table_units import OfProcess, TableUnits

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.sharing import patience_s, rank, share
+from harness_pipelines.protocol.claims import patience_s, rank, share
 
 WORKERS = st.sets(st.uuids().map(str), min_size=1, max_size=8)
 TABLES = range(200)
