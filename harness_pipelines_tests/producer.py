@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]  # not in __all__
 
-from harness_pipelines.ports.errors import PartitionsMissing, TopicMissing
+from harness_pipelines.ports.errors import KafkaUnreachable, PartitionsMissing, TopicMissing
 from harness_pipelines.ports.source import Headers, Log
 from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines_tests.memory.log import MemoryLog, MemoryTransaction
@@ -189,7 +189,7 @@ class KafkaRig:
         def there() -> bool:
             try:
                 return len(self.log.watermarks(topic, range(partitions))) == partitions
-            except (TopicMissing, PartitionsMissing):  # a broker answers for a while as before
+            except (TopicMissing, PartitionsMissing, KafkaUnreachable):  # as before for a while, or without leaders
                 return False
 
         wait_until(there, f"topic {topic} has {partitions} partitions")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NewType, Protocol
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.compaction import Run
+from harness_pipelines.protocol.lake.compaction import Run, WideRun
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.versions import Version
@@ -142,7 +142,7 @@ class Engine(Protocol):
         ...
 
     def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
-        """Write the move's rows of *segments*; a file has rows of one partition, in offset order."""
+        """Write the move's rows of *segments*; which in which file says `file_ranges`."""
         ...
 
     def write_log(self, table: TableRow, move: Move, *, check: CheckCounts) -> tuple[int, list[RefusedRecord]]:
@@ -152,7 +152,9 @@ class Engine(Protocol):
         """
         ...
 
-    def write_runs(self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run], file_bytes: int) -> None:
+    def write_runs(
+        self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run | WideRun], file_bytes: int
+    ) -> None:
         """Write the rows of *runs* of files of the stream view at *metadata*, one file of at most *file_bytes* each."""
         ...
 

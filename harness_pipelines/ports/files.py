@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+from harness_pipelines.protocol.lake.wide import Extents
+
 One = TypeVar("One")
 
 
@@ -110,6 +112,7 @@ class FileSeen:
     partition: int | None  #: Kafka's; None: not partitioned as the harness does
     low: int | None  #: lowest and highest offset, both included; None: the writer kept no bounds
     high: int | None
+    extents: Extents | None = None  #: of each partition, where it mixes several and says so; hidden rows count
     operations: tuple[str, str] | None = None  #: least and greatest `_op`; None: the writer kept no bounds
     deletes: str | None = None  #: what kind of delete file it is: position, equality; None: data
     deletes_of: str | None = None  #: the one data file that a position delete file speaks of

@@ -24,6 +24,7 @@ from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.mirrors import KnownSnapshot, Seen
 from harness_pipelines.protocol.lake.reach import Main
+from harness_pipelines.protocol.lake.wide import Extent, Extents
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.catalogs import CatalogSpec
@@ -58,11 +59,27 @@ class LakeFile:
     low: int
     high: int
     deletes: DeleteFile | None = None  #: tells which of its rows are hidden
+    extents: Extents | None = None  #: of each partition, where it mixes several and says so; hidden rows count
 
     @property
     def rows(self) -> int:
         """Rows that are not hidden."""
         return self.stored - (self.deletes.rows if self.deletes else 0)
+
+    @property
+    def runs(self) -> tuple[Extent, ...] | None:
+        """What it has of each partition; None: its partitions are not known."""
+        if self.extents is not None:
+            return tuple(self.extents)
+        if self.partition is None:
+            return None
+        return (Extent(partition=self.partition, low=self.low, high=self.high, rows=self.stored),)
+
+    def run_of(self, partition: int) -> tuple[int, int] | None:
+        """The offsets ``[low, high)`` that rows of *partition* may have in it; None: it has none of them."""
+        if self.extents is not None:
+            return self.extents.of_partition(partition)
+        return (self.low, self.high) if self.partition in (partition, None) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,12 +167,16 @@ class FileEntry:
     snapshot: int | None  #: that added it
     sequence: int | None  #: its data sequence number
     is_data: bool = True  #: False: it tells which rows of another file are hidden
+    extents: Extents | None = None  #: as of `LakeFile`
     hides_in: str | None = None  #: of a file of position deletes: the data file whose rows it hides
 
     def reaches(self, partition: int, offset: int) -> bool:
         """Whether a record can be in it, by partition and bounds."""
         if not self.is_data or self.partition not in (None, partition):
             return False
+        if self.extents is not None:
+            run = self.extents.of_partition(partition)
+            return run is not None and run[0] <= offset < run[1]
         return self.low is None or self.high is None or self.low <= offset < self.high
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness_pipelines.ports.buffer import BufferReads
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.coordinates import PARTITION
 from harness_pipelines.protocol.digest import Words, as_first, row_digests
 from harness_pipelines.protocol.reading.plan import BufferPart
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
@@ -25,6 +27,11 @@ BUFFER_OFFSETS_PER_QUERY = 8_000_000
 
 
 Offsets = NDArray[np.int64]
+
+
+def of_partition(rows: pa.Table, partition: int) -> pa.Table:
+    """Those of *rows* that are of one partition."""
+    return rows.filter(pc.equal(rows.column(PARTITION), partition))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

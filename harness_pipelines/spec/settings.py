@@ -7,6 +7,7 @@ What else is read from the environment is read where it is used: ``HARNESS_FAULT
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -19,6 +20,17 @@ from harness_pipelines.spec.wording import quote
 
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
 REGISTRY_PROPERTY_PREFIX = "HARNESS_REGISTRY_"
+SPARK_CONF_PREFIX = "HARNESS_SPARK_CONF_"
+_SPARK_NAME = re.compile(r"spark(\.[A-Za-z0-9-][A-Za-z0-9_-]*)+")
+#: What another setting says, or what the harness could not work with.
+_SPARK_TAKEN: Mapping[str, str] = {
+    "spark.master": "HARNESS_SPARK says it",
+    "spark.remote": "HARNESS_SPARK says it",
+    "spark.jars": "HARNESS_JARS says it; `spark.jars.packages` and the server's own jars are free",
+    "spark.submit.deployMode": "the driver is the process of the harness",
+    "spark.sql.extensions": "the harness needs Iceberg's",
+    "spark.sql.session.timeZone": "stages rely on UTC",
+}
 BUFFER_GB, BUFFER_GB_MIN = 20.0, 0.064  # two segments of the buffer
 #: Key and secret that `harness serve` hands out to engines; they may only read the warehouse.
 READING_KEYS = ("HARNESS_SERVE_S3_ACCESS_KEY", "HARNESS_SERVE_S3_SECRET_KEY")
@@ -34,7 +46,7 @@ class Settings:
     property
     ``sasl.password``, ``HARNESS_REGISTRY_BASIC_AUTH_USER_INFO`` and its like properties of Confluent's client of the
     schema registry; libpq reads its own settings from the DSN and from ``PG*``. ``HARNESS_S3_*`` say how the object
-    store of a warehouse ``s3://`` is reached.
+    store of a warehouse ``s3://`` is reached, ``HARNESS_SPARK_CONF_*`` are properties of Spark.
 
     ``HARNESS_OWNER_DSN`` is only for `harness init` and `harness table drop`; ``HARNESS_SPARK_DSN`` is Spark's login.
     """
@@ -56,6 +68,7 @@ class Settings:
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     registry: str | None = field(default=None, repr=False)  #: no embedded one; may hold user and password
     registry_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)  #: ``HARNESS_SPARK_CONF_*``, by property
 
     def __post_init__(self) -> None:
         """Raises: UsageError for a warehouse that engines would read differently, or write so."""
@@ -89,6 +102,7 @@ class Settings:
             kafka_properties=_properties(values, KAFKA_PROPERTY_PREFIX),
             registry=values.get("HARNESS_REGISTRY") or None,
             registry_properties=_properties(values, REGISTRY_PROPERTY_PREFIX),
+            spark_conf=spark_conf_of(values, catalog=values.get("HARNESS_CATALOG_NAME") or "harness"),
         )
 
     def with_services(
@@ -189,3 +203,45 @@ def _properties(values: Mapping[str, str], prefix: str) -> dict[str, str]:
         for name, value in values.items()
         if name.startswith(prefix)
     }
+
+
+def variable_of(name: str) -> str:
+    """The variable that says what Spark's property *name* is: ``HARNESS_SPARK_CONF_spark_executor_memory``.
+
+    A dot is written as ``_`` and ``_`` as ``__``. Spark's names distinguish upper from lower case, so variables do.
+    """
+    return SPARK_CONF_PREFIX + name.replace("_", "__").replace(".", "_")
+
+
+def property_of(variable: str) -> str:
+    """The property that *variable* names. Raises: UsageError."""
+    said = variable.removeprefix(SPARK_CONF_PREFIX)
+    name = ".".join(part.replace("\0", "_") for part in said.replace("__", "\0").split("_"))
+    if not _SPARK_NAME.fullmatch(name):
+        lower = said.lower()
+        meant = lower if lower.startswith("spark_") else f"spark_{lower}"
+        hint = f": {SPARK_CONF_PREFIX}{meant}?" if re.fullmatch(r"[a-z0-9_-]+", meant) else ""
+        raise UsageError(
+            f"{quote(variable)} names no property of Spark: write its name as Spark does, with `_` for a dot and `__` "
+            f"for `_`, as in {variable_of('spark.executor.memory')} or "
+            f"{variable_of('spark.dynamicAllocation.maxExecutors')}{hint}"
+        )
+    return name
+
+
+def spark_conf_of(values: Mapping[str, str], *, catalog: str) -> dict[str, str]:
+    """The properties of Spark that *values* name, by name. Raises: UsageError for those that are not free."""
+    found = {
+        property_of(variable): value for variable, value in values.items() if variable.startswith(SPARK_CONF_PREFIX)
+    }
+    for name, value in found.items():
+        why = _SPARK_TAKEN.get(name)
+        if name == f"spark.sql.catalog.{catalog}" or name.startswith(f"spark.sql.catalog.{catalog}."):
+            why = "the harness makes this catalog, of HARNESS_DSN and HARNESS_WAREHOUSE"
+        if why is not None:
+            raise UsageError(f"{variable_of(name)} cannot be set: {why}. Unset it")
+        if not value.isprintable():
+            raise UsageError(
+                f"{variable_of(name)} has a line break or a control character in its value: {quote(value)}"
+            )
+    return found

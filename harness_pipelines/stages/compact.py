@@ -18,7 +18,7 @@ from harness_pipelines.ports.lake import LakeFile, LakeReads, Staged, reachable
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.lake.compaction import Run, StreamFile, check_written, plan_runs
+from harness_pipelines.protocol.lake.compaction import Run, StreamFile, WideRun, check_written, plan_runs
 from harness_pipelines.protocol.moves import Move, budget_of
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.run.moving import Moving, Pointless, Tally, make_branch
@@ -100,7 +100,9 @@ def plan(stores: Ports, table: TableRow, claim: Claim, *, trigger: str, run_id: 
     return stores.ledger.plan_move(claim, draft)
 
 
-def due(stores: HasLakeReads, table: TableRow, version: Version, *, budget_bytes: int | None = None) -> tuple[Run, ...]:
+def due(
+    stores: HasLakeReads, table: TableRow, version: Version, *, budget_bytes: int | None = None
+) -> tuple[Run, ...] | tuple[WideRun, ...]:
     """The small files of *version* that one move rewrites, and their new files. Raises: LakeAway."""
     return plan_runs(
         stream_files(stores.lake_reads, table, version.stream.metadata),
@@ -117,10 +119,11 @@ def stream_files(lake: LakeReads, table: TableRow, metadata: str) -> list[Stream
 
 
 def _stream_file(file: LakeFile) -> StreamFile:
-    assert file.partition is not None
+    assert file.partition is not None or file.extents is not None
     return StreamFile(
         path=file.path,
-        partition=file.partition,
+        partition=file.partition or 0,
+        extents=file.extents,
         low=file.low,
         high=file.high,
         rows=file.rows,

@@ -18,7 +18,7 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 
 from harness_pipelines.drivers.postgres import SegmentMissing
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
-from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
+from harness_pipelines.lakes.iceberg.write.checks import ForeignFiles
 from harness_pipelines.ledgers.postgres.boundary import CommitLost
 from harness_pipelines.ports.errors import BaseGone, LakeFileMissing
 from harness_pipelines.ports.ledger import LeaseEnded

@@ -27,8 +27,9 @@ from harness_pipelines.lakes.iceberg.catalogs.rest import RestMirror
 from harness_pipelines.lakes.iceberg.inspect.history import IcebergHistories
 from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of
 from harness_pipelines.lakes.iceberg.write import quarantine
+from harness_pipelines.lakes.iceberg.write.checks import offset_bounds
 from harness_pipelines.lakes.iceberg.write.commits import check_whole
-from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
+from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
 from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.postgres.acts.corrections import Corrections

@@ -7,7 +7,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
+from harness_pipelines.lakes.iceberg.write.checks import ForeignFiles
 from harness_pipelines.ports.errors import BaseGone, StagedWrong
 from harness_pipelines.ports.ledger import Boundary, TableRow
 from harness_pipelines.protocol.claims import Claim

@@ -19,12 +19,12 @@ import psycopg
 from pyarrow import parquet
 
 import harness_pipelines as hp
-from harness_pipelines.engines.spark import engine as spark_engine
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
 from harness_pipelines.ports.upkeep import BytesMoved
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.lake import wide
 from harness_pipelines.protocol.lake.compaction import FILES_MIN
 from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.spec.columns import Column
@@ -114,7 +114,7 @@ def _small_files(rigs: Rigs) -> None:
         for _ in range(FILES_MIN):
             _tier(rigs, 5)
         return
-    with mock.patch.object(spark_engine, "TASK_OFFSETS_MAX", 5):
+    with mock.patch.object(wide, "TASK_OFFSETS_MAX", 5):
         _tier(rigs, 5 * FILES_MIN)
 
 

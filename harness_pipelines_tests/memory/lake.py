@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
+from harness_pipelines.lakes.iceberg.write.checks import ForeignFiles
 from harness_pipelines.ports.errors import BaseGone, StagedWrong
 from harness_pipelines.ports.ledger import Swap, TableRow, view_names
 from harness_pipelines.protocol.lake.files import FilesGone

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from harness_pipelines.audit.fsck.ledger import seams
-from harness_pipelines.audit.fsck.rule import Look, Objection, rule, spelled
+from harness_pipelines.audit.fsck.rule import Look, Objection, by_partition, rule, spelled
 from harness_pipelines.layout.tree import RegionTree, TreeBroken
 from harness_pipelines.ports.files import MetadataSeen
 from harness_pipelines.protocol.keys import PUT
@@ -24,7 +24,7 @@ def same_rows(look: Look) -> Iterator[Objection]:
     if not (stream.is_known and batch.is_known):
         return
     runs: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for file in stream.live_files:
+    for file in by_partition(stream.live_files):
         if file.partition is not None and file.low is not None and file.high is not None:
             runs[file.partition].append((file.rows, file.low, file.high))
     counts = [rows_below(runs[p], cut.batch_hi) for p, cut in look.head.bounds.items()]

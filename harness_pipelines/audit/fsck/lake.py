@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from harness_pipelines.audit.fsck.rule import Look, Objection, Taken, ViewSeen, adopted_in, rule, spelled
+from harness_pipelines.audit.fsck.rule import Look, Objection, Taken, ViewSeen, adopted_in, by_partition, rule, spelled
 from harness_pipelines.ports.files import FileSeen, MetadataSeen, SnapshotSeen
 from harness_pipelines.ports.table_state import SHOWN_MAX, Books, MoveRow, VersionRow, protocol_versions
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
@@ -250,7 +250,7 @@ def _rows(view: ViewSeen, version: VersionRow) -> int | None:
 @rule("S29", "every live file lies inside what tier moved, of one partition, with its offsets", "lake")
 def files_inside_bounds(look: Look) -> Iterator[Objection]:
     head = {} if look.head is None else look.head.bounds
-    for file in _stream_files(look):
+    for file in by_partition(_stream_files(look)):
         if file.partition is None or file.low is None or file.high is None:
             yield Objection(
                 file.path, f"{file.path} has no Kafka partition or no bounds of its offsets: not of the harness"
@@ -268,7 +268,7 @@ def files_inside_bounds(look: Look) -> Iterator[Objection]:
 
 @rule("S37", "no live file of the stream head holds an offset at or above stream_hi", "lake")
 def files_below_stream_hi(look: Look) -> Iterator[Objection]:
-    for file in _stream_files(look):
+    for file in by_partition(_stream_files(look)):
         row = look.books.positions.get(-1 if file.partition is None else file.partition)
         if row is None or file.high is None or row.stream_hi is None:
             continue
@@ -293,18 +293,24 @@ def move_rows(look: Look) -> Iterator[Objection]:
     together = _Together(moves)
     held: list[tuple[int, int]] = []  # a move, and rows of a file that has rows of it
     for file in _stream_files(look):
-        if file.partition is None or file.partition < 0 or file.low is None or file.high is None:
-            continue
-        found = _moves_of(spans.get(file.partition, []), file.low, file.high)
-        if found and (compacted or len(found) == 1):
-            together.join(found)
-            held.append((found[0], file.rows))
-        elif file.high >= look.origin.get(file.partition, 0):
-            yield Objection(
-                file.path,
-                f"{file.path} holds offsets {file.low}..{file.high} of partition {file.partition}; no committed move "
-                "brought them",
-            )
+        brought_by: list[int] = []
+        for run in by_partition([file]):
+            if run.partition is None or run.partition < 0 or run.low is None or run.high is None:
+                continue
+            found = _moves_of(spans.get(run.partition, []), run.low, run.high)
+            if found and (compacted or len(found) == 1):
+                brought_by += found
+            elif run.high >= look.origin.get(run.partition, 0):
+                yield Objection(
+                    file.path,
+                    f"{file.path} holds offsets {run.low}..{run.high} of partition {run.partition}; no committed move "
+                    "brought them",
+                )
+        if len(set(brought_by)) > 1 and not compacted:
+            yield Objection(file.path, f"{file.path} holds rows of tier moves {spelled(sorted(set(brought_by)))}")
+        if brought_by:  # a file that mixes partitions has rows of a move in several of them
+            together.join(brought_by)
+            held.append((brought_by[0], file.rows))
     rows: Counter[int] = Counter()
     for move_id, count in held:
         rows[together.first(move_id)] += count
@@ -325,7 +331,7 @@ def lake_rows_fit_offsets(look: Look) -> Iterator[Objection]:
     if not _stream_known(look):
         return
     rows: Counter[int] = Counter()
-    for file in _stream_files(look):
+    for file in by_partition(_stream_files(look)):
         rows[-1 if file.partition is None else file.partition] += file.rows
     for partition, position in look.books.positions.items():
         if position.stream_hi is None or position.lake_start is None:

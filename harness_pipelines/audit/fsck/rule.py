@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -76,6 +76,22 @@ class ViewSeen:
     def rows(self) -> int:
         """Of the data files, less those that delete files hide."""
         return sum(file.rows if file.deletes is None else -file.rows for file in self.files)
+
+
+def by_partition(files: Iterable[FileSeen]) -> Iterator[FileSeen]:
+    """*files*, those that say what they have of each partition in the form of a file for each.
+
+    Which of their rows are hidden is not known by partition: each of these has the fewest that it may.
+    """
+    for file in files:
+        if file.extents is None:
+            yield file
+            continue
+        runs = tuple(file.extents)
+        hidden = sum(one.rows for one in runs) - file.rows
+        for one in runs:
+            rows = max(one.rows - hidden, 0)
+            yield replace(file, partition=one.partition, low=one.low, high=one.high - 1, rows=rows, extents=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

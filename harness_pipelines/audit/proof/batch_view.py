@@ -11,6 +11,7 @@ no two of these rows may have one key (S17).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import Words, added, row_digests, total_digest
 from harness_pipelines.protocol.lake.files import rows_below
 from harness_pipelines.protocol.lake.overlays import Overlay
-from harness_pipelines.read.digested import Offsets, Rows
+from harness_pipelines.read.digested import Offsets, Rows, of_partition
 
 NAMED_ROWS_MAX = 20_000_000  #: of one partition that are held at once, 16 bytes each, to name what differs
 
@@ -56,10 +57,8 @@ def judge_batch(
     Raises: LakeFileMissing, LakeUnreadable.
     """
     batch, stream = (judged_view(job.lake, job.table, metadata) for metadata in (job.batch, job.stream))
-    counts = [
-        rows_below([(f.rows, f.low, f.high - 1) for f in stream.files if f.partition == p], b.batch_hi)
-        for p, b in job.bounds.items()
-    ]
+    runs = _runs(stream)
+    counts = [rows_below(runs.get(p, []), b.batch_hi) for p, b in job.bounds.items()]
     keyed = bool(job.table.spec.key)
     parts = None if done is None else tuple(_compared(job, batch, done, findings, step))
     least, most = 0 if keyed else sum(least for least, _ in counts), sum(most for _, most in counts)
@@ -176,18 +175,33 @@ def _one_row_per_key(held: Sequence[_Keys], findings: Findings) -> None:
         _note(findings, Kind.DUPLICATED, held[at].partition, offset, detail)
 
 
+def _runs(stream: LakeView) -> Mapping[int, list[tuple[int, int, int]]]:
+    """By partition the rows, the first and the last offset that each file of the stream view has of it."""
+    found: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for file in stream.files:
+        if file.extents is None and file.partition is not None:
+            found[file.partition].append((file.rows, file.low, file.high - 1))
+        hidden = file.stored - file.rows
+        for one in file.extents or ():  # which of its rows are hidden is not known by partition
+            less = min(hidden, one.rows)
+            hidden -= less
+            found[one.partition].append((one.rows - less, one.low, one.high - 1))
+    return found
+
+
 def _stream_rows(job: BatchJob, partition: int) -> Rows:
     """What the batch view should have of one partition, from the stream view."""
     low, high = job.bounds[partition].start, job.bounds[partition].batch_hi
     view = judged_view(job.lake, job.table, job.stream)
     if key := job.table.spec.key:
-        files = [f for f in view.files if f.partition == partition and f.low < high]
+        files = [f for f in view.files if (run := f.run_of(partition)) is not None and run[0] < high]
 
         def versions() -> Iterator[Versions]:
             for file in files:
                 with judged(job.table, file):
                     for rows in view.rows(job.table, file):
-                        yield Versions.from_arrow(rows, key).within(low, high)
+                        mine = rows if file.partition is not None else of_partition(rows, partition)
+                        yield Versions.from_arrow(mine, key).within(low, high)
 
         return folded(versions())
     side = LakeSide(job.table, view, partition)

@@ -212,7 +212,7 @@ def _check_unread(
     unread = [
         file
         for file in view.files
-        if all(covered(file.low, file.high, found) for p, found in signed.items() if file.partition in (p, None))
+        if all(covered(*run, found) for p, found in signed.items() if (run := file.run_of(p)) is not None)
     ]
     check_pages_of(table, view, unread, step=step)
 
@@ -509,15 +509,14 @@ def _strangers(stores: Ports, table: TableRow, plan: ReadPlan, metadata: str, fi
     foreign = stores.proof.accepted(table)
     accepted = {FOREIGN_PARTITION: max((row["high"] for row in foreign), default=0)}
     for file in judged_view(stores.lake_reads, table, metadata).files:
-        if file.partition is None:  # it mixes partitions
-            continue
-        if file.partition not in plan.bounds and file.high > accepted.get(file.partition, 0):
-            detail = f"{file.stored} rows of a partition that the table does not have: {file.path}"
-            findings.add(
-                Discrepancy(
-                    kind=Kind.UNEXPLAINED, partition=file.partition, offset=file.low, tier=Tier.STREAM, detail=detail
+        for run in file.runs or ():
+            if run.partition not in plan.bounds and run.high > accepted.get(run.partition, 0):
+                detail = f"{run.rows} rows of a partition that the table does not have: {file.path}"
+                findings.add(
+                    Discrepancy(
+                        kind=Kind.UNEXPLAINED, partition=run.partition, offset=run.low, tier=Tier.STREAM, detail=detail
+                    )
                 )
-            )
     for row in stores.proof.quarantined_outside(table):
         findings.add(
             Discrepancy(

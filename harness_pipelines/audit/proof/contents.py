@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from harness_pipelines.drivers.conform import in_schema
 from harness_pipelines.errors import TryAgain
@@ -33,7 +32,7 @@ from harness_pipelines.protocol.digest import as_first, lake_digests
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.signoff import SignOff, covered
 from harness_pipelines.protocol.schema.schemas import others
-from harness_pipelines.read.digested import Rows
+from harness_pipelines.read.digested import Rows, of_partition
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 
 if TYPE_CHECKING:
@@ -259,9 +258,10 @@ class LakeSide:
         signed: Sequence[SignOff] = (),
     ) -> None:
         self._table, self._view, self._partition = table, view, partition
-        files = [file for file in view.files if file.partition in (partition, None)]
-        self.files = sorted(files, key=lambda file: file.low)
-        self.needed = [file for file in self.files if not covered(file.low, file.high, signed)]
+        runs = {file.path: run for file in view.files if (run := file.run_of(partition)) is not None}
+        self._runs = runs
+        self.files = sorted((file for file in view.files if file.path in runs), key=lambda file: runs[file.path][0])
+        self.needed = [file for file in self.files if not covered(*runs[file.path], signed)]
         self._unread = deque(self.needed)
         self._ahead: Future[Rows] | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-lake")
@@ -269,7 +269,7 @@ class LakeSide:
 
     def below(self, high: int) -> Rows:
         """All rows below *high* that no earlier call has returned; their files may say otherwise about offsets."""
-        while self._unread and self._unread[0].low < high:
+        while self._unread and self._runs[self._unread[0].path][0] < high:
             self._unread.popleft()
             self._pending.append(self._next())
         below, above = Rows.of(self._pending).split(high)
@@ -282,7 +282,8 @@ class LakeSide:
 
     def names(self, offset: int) -> list[str]:
         """The files whose manifest entries cover *offset*."""
-        return [f.path.rsplit("/", 1)[-1] for f in self.files if f.low <= offset < f.high]
+        covering = (path for path, (low, high) in self._runs.items() if low <= offset < high)
+        return [path.rsplit("/", 1)[-1] for path in covering]
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -303,7 +304,7 @@ class LakeSide:
             return Rows.of([Rows.from_arrow(self._own(table) if file.partition is None else table) for table in tables])
 
     def _own(self, table: pa.Table) -> pa.Table:
-        return table.filter(pc.equal(table.column("_kafka_partition"), self._partition))
+        return of_partition(table, self._partition)
 
 
 def judged_view(lake: LakeReads, table: TableRow, metadata: str) -> LakeView:

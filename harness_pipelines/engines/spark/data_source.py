@@ -23,13 +23,13 @@ from pyspark.sql.types import StructType
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import OffsetRange, vector_from_json, vector_to_json
+from harness_pipelines.protocol.lake.wide import task_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "harness"
 MAX_OFFSETS = "maxOffsetsPerTrigger"
-TASK_OFFSETS_MAX = 1_000_000
 _OF_STREAMS = ("startingoffsets", MAX_OFFSETS.lower())
 
 
@@ -225,12 +225,11 @@ class TableStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         reads = self._lazy.reads  # first: it lets the process stand where the import works
-        from harness_pipelines.engines.spark.write import task_ranges
 
         highs = vector_from_json(end)
         lows = {**reads.starts(), **vector_from_json(start)}  # a partition that joined begins at its start
         ranges = [OffsetRange(partition=p, low=lows[p], high=high) for p, high in highs.items() if high > lows[p]]
-        return [OffsetsOfOne(r.partition, r.low, r.high) for r in task_ranges(ranges, offsets_max=TASK_OFFSETS_MAX)]
+        return [OffsetsOfOne(r.partition, r.low, r.high) for one in ranges for r in task_ranges(one)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, OffsetsOfOne):

@@ -16,7 +16,8 @@ from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.ports.source import OpenLog
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.lake.compaction import Run
+from harness_pipelines.protocol.lake.compaction import Run, WideRun
+from harness_pipelines.protocol.lake.wide import file_ranges, is_wide
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.versions import Version
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from harness_pipelines.layout.files import FileStats
     from harness_pipelines.layout.tree import RegionTree
     from harness_pipelines.protocol.reading.narrowing import Ranges
-
-TASK_OFFSETS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +72,18 @@ class SparkEngine:
         place = None if table.intake.buffered else kafka.tls_place(self._settings)
         target = write.BranchTarget(catalog=self._settings.catalog_name, table=table, move=move)
         owner = table.table_id, move.stage
-        with self._sessions().working(owner) as session, write.explained(table, move, kafka=place):
+        shown = f"{table.name}: {move.stage} move {move.move_id}, attempt {move.attempt}"
+        with self._sessions().working(owner, shown=shown) as session, write.explained(table, move, kafka=place):
             yield session, target
 
     def write_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
         from harness_pipelines.engines.spark import cluster, write
         from harness_pipelines.engines.spark.session import segments_address
 
-        ranges = write.task_ranges(move.ranges, offsets_max=TASK_OFFSETS_MAX)
+        files = file_ranges(move.ranges)
         source = self._scans, segments_address(self._settings)
         with self._staging(table, move) as (spark, target):
-            frame = write.read_segments(spark, table, segments=segments, ranges=ranges, source=source)
+            frame = write.read_segments(spark, table, segments=segments, tasks=files, source=source)
             write.append_to_branch(cluster.with_layer(frame, _tiered_layer(table)), target)
 
     def write_log(self, table: TableRow, move: Move, *, check: CheckCounts) -> tuple[int, list[RefusedRecord]]:
@@ -119,9 +119,11 @@ class SparkEngine:
         self, table: TableRow, target: BranchTarget, read: Callable[..., DataFrame], check: CheckCounts
     ) -> tuple[int, int, list[RefusedRecord]]:
         """Write what *read* gives, decoded: rows, rows and refused together, and the refused records."""
-        from harness_pipelines.engines.spark import cluster, kafka, write
+        from harness_pipelines.engines.spark import cluster, kafka, view, write
 
         rows_of = kafka.decoded_rows(read(), table, self._log.registry)
+        if is_wide(len(target.move.ranges)):
+            rows_of = view.in_parts(rows_of, file_ranges(target.move.ranges))
         counted = write.append_counted(cluster.with_layer(rows_of, _tiered_layer(table)), target)
         rows, seen = counted or write.counts_of(rows_of)  # before any of the refused is here, however many there are
         if rows == seen:
@@ -129,7 +131,9 @@ class SparkEngine:
         check(rows, seen - rows, lambda: kafka.one_refused(read(headers=True), table, self._log.registry))
         return rows, seen, kafka.judged_again(read(headers=True), table, self._log.registry)
 
-    def write_runs(self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run], file_bytes: int) -> None:
+    def write_runs(
+        self, table: TableRow, move: Move, *, metadata: str, runs: Sequence[Run | WideRun], file_bytes: int
+    ) -> None:
         from harness_pipelines.engines.spark import view, write
         from harness_pipelines.engines.spark.view import Pins
 
@@ -196,7 +200,9 @@ class _Arranging:
         bounds = version.bounds.items()
         ranges = [OffsetRange(partition=p, low=b.start, high=b.batch_hi) for p, b in bounds if b.start < b.batch_hi]
         segments, source = self.table.overlaid(version.overlays), (self.scans, segments_address(self.settings))
-        rows = write.read_segments(self.spark, self.table, segments=segments, ranges=ranges, source=source)
+        rows = write.read_segments(
+            self.spark, self.table, segments=segments, tasks=[(r,) for r in ranges], source=source
+        )
         return Rows(cluster.with_layer(rows, self.table.spec.layout.sample))
 
     @contextmanager

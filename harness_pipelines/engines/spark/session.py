@@ -25,7 +25,7 @@ from harness_pipelines.engines.spark.jdbc import JdbcOptions, jdbc_options
 from harness_pipelines.engines.spark.stage_session import METHOD_BYTES
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.extras import ExtraMissing
-from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.settings import Settings, variable_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,6 +65,23 @@ SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", **METHOD_BYTES}
 #: over the network. A job that is cancelled in that moment interrupts it, and a JVM that failed to initialize a class
 #: never tries again, so that each later write fails until Spark is restarted.
 FORMATS = "org.apache.iceberg.formats.FormatModelRegistry"
+#: What an application on a cluster asks for, if nobody says otherwise: little, and more while there is work. A
+#: standalone master gives an application all cores that are free, and an executor all cores of its machine.
+CLUSTER_DEFAULTS: Mapping[str, str] = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",  # no shuffle service is needed
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.maxExecutors": "4",
+    "spark.dynamicAllocation.executorIdleTimeout": "60s",
+    "spark.executor.cores": "1",
+}
+#: By each of these a user says how large the application is: then none of the defaults is added.
+SIZES = (
+    "spark.cores.max",
+    "spark.dynamicAllocation.enabled",
+    "spark.executor.cores",
+    "spark.executor.instances",
+)
 _BEFORE_SPARKS = "lz4-java-"  #: jars that stand for flawed ones which come with Spark
 
 
@@ -113,6 +130,7 @@ def open_spark(
     if settings.spark.startswith("sc://"):
         prepare_connect()
         spark = _connect(settings.spark)
+        configure(spark, settings)
     else:
         spark = _master(settings, settings.spark, app_name=app_name, opener=opener)
     if settings.dsn and settings.warehouse:
@@ -195,6 +213,38 @@ def is_stopped(spark: SparkSession) -> bool:
     return bool(getattr(spark, "is_stopped", False))
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Return whether *spark* is a session of Spark Connect."""
+    return not hasattr(spark, "_jsc")
+
+
+def tag(spark: SparkSession, name: str) -> None:
+    """Give what this thread does in *spark* from now on a tag, by which any thread can interrupt it.
+
+    A tag of a master's *session* is known to the thread alone that gave it; the context's is known to all.
+    """
+    if is_remote(spark):
+        spark.addTag(name)
+    else:
+        spark.sparkContext.addJobTag(name)
+
+
+def untag(spark: SparkSession, name: str) -> None:
+    """Take the tag away again."""
+    if is_remote(spark):
+        spark.removeTag(name)
+    else:
+        spark.sparkContext.removeJobTag(name)
+
+
+def interrupt_tag(spark: SparkSession, name: str) -> None:
+    """End what any thread does in *spark* with a tag."""
+    if is_remote(spark):
+        spark.interruptTag(name)
+    else:
+        spark.sparkContext.cancelJobsWithTag(name)
+
+
 def is_lost_channel(error: ValueError) -> bool:
     """gRPC's ways to say that the server went away: another thread closed the session, or two statuses disagree.
 
@@ -221,6 +271,26 @@ def close_spark(spark: SparkSession, settings: Settings) -> None:
     if settings.spark and settings.spark.startswith("sc://"):
         with suppress(PySparkException, grpc.RpcError, OSError):  # the server may be gone, and the session with it
             spark.stop()
+
+
+def configure(spark: SparkSession, settings: Settings) -> None:
+    """Give a session of Spark Connect the properties of ``HARNESS_SPARK_CONF_*``.
+
+    Raises: UsageError for one that only the server can have.
+    """
+    from pyspark.errors import PySparkException
+
+    for name, value in settings.spark_conf.items():
+        try:
+            spark.conf.set(name, value)
+        except PySparkException as error:
+            if (condition := error.getCondition()) is None or "CANNOT_MODIFY" not in condition:
+                raise
+            close_spark(spark, settings)
+            raise UsageError(
+                f"{variable_of(name)} cannot be set by a client: a server of Spark Connect has this property from its "
+                "start. Write it in the spark-defaults.conf of the server, and unset the variable"
+            ) from error
 
 
 def configure_catalog(spark: SparkSession, settings: Settings) -> None:
@@ -300,6 +370,8 @@ def _master(
         raise ExtraMissing("spark", what=f"The Spark master {master} of HARNESS_SPARK", package="pyspark")
     from pyspark import SparkContext
 
+    # py4j prints the traceback of each call that a JVM did not answer. What it means is in the error that it raises.
+    logging.getLogger().addFilter(_is_not_of_py4j)
     # PySpark takes the executors' interpreter from here, not from its own setting, when it starts the JVM itself.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     options = {"spark.master": master, "spark.app.name": app_name, **_master_options(settings, master)}
@@ -319,6 +391,10 @@ def _master(
     return session
 
 
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
+
+
 def _master_options(settings: Settings, master: str) -> dict[str, str]:
     options = {
         "spark.jars": ",".join(_jars(settings)),
@@ -329,6 +405,7 @@ def _master_options(settings: Settings, master: str) -> dict[str, str]:
         "spark.pyspark.driver.python": sys.executable,
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "FATAL",
+        **sizes(master, settings.spark_conf),
     }
     if master.startswith("local"):
         options |= {
@@ -342,7 +419,30 @@ def _master_options(settings: Settings, master: str) -> dict[str, str]:
             "spark.local.dir": str(settings.home / "spark" / "tmp"),
             "spark.sql.shuffle.partitions": "4",
         }
-    return options
+    return {**options, **settings.spark_conf}
+
+
+def sizes(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The defaults for *master* that neither *given* nor Spark's own files of settings stand in the way of."""
+    if master.startswith("local"):
+        return {}
+    known = {**_of_files(), **given}
+    if any(name in known for name in SIZES):
+        return {}
+    return {name: value for name, value in CLUSTER_DEFAULTS.items() if name not in known}
+
+
+def _of_files() -> dict[str, str]:
+    """What ``spark-defaults.conf`` says, where Spark looks for it."""
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if (home := os.environ.get("SPARK_HOME")) else None)
+    if folder is None:
+        return {}
+    try:
+        text = (Path(folder) / "spark-defaults.conf").read_text(errors="replace")
+    except OSError:
+        return {}
+    words = (line.split("#", 1)[0].replace("=", " ", 1).split(None, 1) for line in text.splitlines())
+    return {found[0]: found[1].strip() if len(found) > 1 else "" for found in words if found}
 
 
 def _jars(settings: Settings) -> list[str]:

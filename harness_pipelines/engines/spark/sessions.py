@@ -9,20 +9,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from harness_pipelines.engines.spark.executors_away import PATIENCE_S, NoExecutors, watched
 from harness_pipelines.engines.spark.session import (
     Py4JError,
     SessionLost,
     close_spark,
     hang_up,
+    interrupt_tag,
     is_lost_channel,
+    is_remote,
     is_stopped,
     open_spark,
+    tag,
+    untag,
 )
 from harness_pipelines.engines.spark.stage_session import settle
 from harness_pipelines.errors import HarnessError
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Opener = Callable[[Mapping[str, str]], Any]  #: makes a session from Spark's options
+DESCRIPTION = "spark.job.description"  #: Spark's local property, of a thread
 DEAF_S = 5.0  #: for Spark to answer that it was interrupted; then it is not waited for
 
 
@@ -46,6 +52,7 @@ class _Work:
     tag: str  #: of what it alone does on Spark
     owner: Hashable
     is_given_up: bool = False
+    is_starved: bool = False  #: Spark has no executors for it
     asking: threading.Thread | None = None  #: Spark to interrupt it
 
 
@@ -111,12 +118,14 @@ class SparkSessions:
         close_spark(session, self._settings)  # or PySpark would return it again as the active session
 
     @contextmanager
-    def working(self, owner: Hashable = None) -> Iterator[SparkSession]:
+    def working(self, owner: Hashable = None, *, shown: str | None = None) -> Iterator[SparkSession]:
         """The stages' session for one piece of work, which `interrupt` and `give_up` end from another thread.
 
         Spark's errors are to be named inside of the block (`spark_write.explained`). What has no name is a defect, and
         is raised as it is, interrupted or not. Raises: in place of a named error SparkInterrupted, or FencedOut where
-        the work of *owner* was given up; SparkUnreachable, SparkAway, SessionLost, SessionUnfit.
+        the work of *owner* was given up, or NoExecutors; SparkUnreachable, SparkAway, SessionLost, SessionUnfit.
+
+        *shown* is what Spark's pages say of its jobs: as their description, and as a tag, which Spark Connect has too.
         """
         if self._interrupted.is_set():
             raise SparkInterrupted("Spark is not asked for anything more: this process is ending")
@@ -124,16 +133,22 @@ class SparkSessions:
         work = _Work(session, f"{self._tag}-{uuid4()}", owner)
         with self._lock:
             self._works.add(work)
+        tags = [self._tag, work.tag, *([] if shown is None else [_as_tag(shown)])]
         try:
-            session.addTag(self._tag)
-            session.addTag(work.tag)
+            _described(session, tags, shown)
             _settled(session)
-            yield session
+            with watched(session, self._settings.spark, starved=lambda: self._starve(work)):
+                yield session
         except HarnessError as error:
             if isinstance(error, SessionLost):
                 self.forget(session)
             if self._interrupted.is_set():
                 raise SparkInterrupted("what Spark did was given up: this process is ending") from error
+            if work.is_starved and not work.is_given_up:
+                raise NoExecutors(
+                    f"Spark has no executors: none has come within {PATIENCE_S:.0f} s; nothing was published, it is "
+                    "tried again"
+                ) from error
             if work.is_given_up:
                 raise FencedOut(
                     "what Spark did was given up: the claim that it was done under is lost, so nothing of it could "
@@ -143,10 +158,17 @@ class SparkSessions:
         finally:
             with self._lock:
                 self._works.discard(work)
-            with suppress(Py4JError):  # a master's JVM may be gone
-                session.removeTag(work.tag)
-                session.removeTag(self._tag)
+            with suppress(Py4JError, OSError):  # a master's JVM may be gone
+                for name in tags:
+                    untag(session, name)
+                if shown is not None and not is_remote(session):
+                    session.sparkContext.setLocalProperty(DESCRIPTION, None)  # type: ignore[arg-type]  # None clears it
             self._end(session)
+
+    def _starve(self, work: _Work) -> None:
+        """End *work*, which waits for executors that do not come."""
+        work.is_starved = True
+        self._ask([work.session], work.tag)
 
     def give_up(self, owner: Hashable) -> None:
         """End the work that *owner* has begun, and never wait for Spark.
@@ -191,7 +213,7 @@ class SparkSessions:
 
         for session in sessions:
             with suppress(PySparkException, Py4JError, grpc.RpcError, OSError, ValueError):  # gone already, by itself
-                session.interruptTag(tag)
+                interrupt_tag(session, tag)
 
     def close(self) -> None:
         """End these sessions; other sessions of the process continue."""
@@ -206,6 +228,21 @@ class SparkSessions:
             if self._asking.is_alive():  # it would not answer a farewell either
                 hang_up(staging, self._settings)
         close_spark(staging, self._settings)
+
+
+def _as_tag(shown: str) -> str:
+    return shown.replace(",", ";")  # which Spark separates tags by
+
+
+def _described(session: SparkSession, tags: Iterable[str], shown: str | None) -> None:
+    """Let Spark's pages say what the jobs of this thread are for. Raises: SessionLost."""
+    try:
+        for name in tags:
+            tag(session, name)
+        if shown is not None and not is_remote(session):
+            session.sparkContext.setLocalProperty(DESCRIPTION, shown)
+    except (Py4JError, OSError) as error:
+        raise SessionLost(f"Spark's JVM no longer answers: {redact(str(error)).strip()[:500]}") from error
 
 
 def _settled(session: SparkSession) -> None:

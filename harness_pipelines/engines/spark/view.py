@@ -18,7 +18,7 @@ from harness_pipelines.engines.spark.session import catalog_options
 from harness_pipelines.ports.engine import LakeScan, LakeScans
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
-from harness_pipelines.protocol.lake.compaction import Run
+from harness_pipelines.protocol.lake.compaction import Run, WideRun
 from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.spec.settings import Settings
 
@@ -89,23 +89,35 @@ def ranges_of(metadata: str, ranges: Ranges) -> LakeQuery:
     return LakeQuery(table=metadata, version=0, ranges=ranges, columns=())
 
 
-def rows_in_pieces(spark: SparkSession, metadata: str, runs: Sequence[Run], pins: Pins) -> DataFrame:
+def rows_in_pieces(spark: SparkSession, metadata: str, runs: Sequence[Run | WideRun], pins: Pins) -> DataFrame:
     """The rows of the files of *runs* in the stream view that *metadata* fixes, all columns; a task has one piece."""
-    pieces = sorted((piece for run in runs for piece in run.pieces), key=lambda r: (r.partition, r.low))
-    placed = _rows(spark, metadata, runs, pins).repartitionById(len(pieces), _index(pieces))
-    return placed.sortWithinPartitions(PARTITION, OFFSET)
+    return in_parts(_rows(spark, metadata, runs, pins), [part for run in runs for part in run.parts])
 
 
-def _rows(spark: SparkSession, metadata: str, runs: Sequence[Run], pins: Pins) -> DataFrame:
+def in_parts(rows: DataFrame, parts: Sequence[Sequence[OffsetRange]]) -> DataFrame:
+    """*rows*, of which a task has those of one part, by partition and offset; no part lies within another one."""
+    pieces = sorted((part[0] for part in parts), key=lambda r: (r.partition, r.low))
+    return rows.repartitionById(len(pieces), _index(pieces)).sortWithinPartitions(PARTITION, OFFSET)
+
+
+def _rows(spark: SparkSession, metadata: str, runs: Sequence[Run | WideRun], pins: Pins) -> DataFrame:
     # Iceberg prunes files by the ranges; of the remaining ones, the names select the wanted files.
     paths = [file.path for run in runs for file in run.files]
     view, _ = view_frame(spark, metadata, pins.scans.of_files(metadata, paths), pins)
-    return view.where(reduce(or_, (_inside(run.hull) for run in runs))).where(f.col("_file").isin(paths))
+    return view.where(reduce(or_, (_near(run.hulls) for run in runs))).where(f.col("_file").isin(paths))
 
 
 def _inside(hull: OffsetRange) -> Column:
     offset = f.col(OFFSET)
     return (f.col(PARTITION) == hull.partition) & (offset >= hull.low) & (offset < hull.high)
+
+
+def _near(hulls: Sequence[OffsetRange]) -> Column:
+    """Holds for all rows of *hulls*, and of several partitions for others too: there may be a thousand."""
+    if len(hulls) == 1:
+        return _inside(hulls[0])
+    partitions = f.col(PARTITION).between(hulls[0].partition, hulls[-1].partition)
+    return partitions & f.col(OFFSET).between(min(h.low for h in hulls), max(h.high for h in hulls) - 1)
 
 
 def _index(pieces: Sequence[OffsetRange], first: int = 0) -> Column:

@@ -1,7 +1,8 @@
 """Spark's part of the tier stage: read a move's ranges and write them to the attempt's branch.
 
-Each Spark task reads one run of offsets of one Kafka partition and writes one file, so no shuffle is needed and every
-file lies in offset order inside one partition. DataFrame API only: it runs on Spark Connect and on any master.
+Each Spark task reads what goes in one file, so no shuffle is needed. That is one run of offsets of one Kafka partition.
+Of a wide topic it is a run of several, in the order of partition and offset. DataFrame API only: it runs on Spark
+Connect and on any master.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.ports.buffer import SegmentScans
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, told_of
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
@@ -44,18 +46,6 @@ class BranchTarget:
     catalog: str
     table: TableRow
     move: Move
-
-
-def task_ranges(ranges: Sequence[OffsetRange], *, offsets_max: int) -> list[OffsetRange]:
-    """Cut ranges so that no task takes more than *offsets_max* offsets."""
-    return [piece for taken in ranges for piece in _cut(taken, offsets_max)]
-
-
-def _cut(taken: OffsetRange, offsets_max: int) -> Iterator[OffsetRange]:
-    pieces = max(-(-taken.span // offsets_max), 1)
-    for i in range(pieces):
-        low = taken.low + taken.span * i // pieces
-        yield OffsetRange(partition=taken.partition, low=low, high=taken.low + taken.span * (i + 1) // pieces)
 
 
 def append_to_branch(frame: DataFrame, target: BranchTarget, *, file_bytes: int | None = None) -> None:
@@ -121,14 +111,21 @@ def read_segments(
     table: TableRow,
     *,
     segments: Sequence[SegmentRef],
-    ranges: Sequence[OffsetRange],
+    tasks: Sequence[Sequence[OffsetRange]],
     source: tuple[SegmentScans, JdbcOptions],
 ) -> DataFrame:
-    """The rows of *ranges* in *segments*, with all coordinates, in the column order of the view."""
+    """The rows of *segments* in the ranges of *tasks*, with all coordinates, in the column order of the view.
+
+    Rows of a task of several ranges are sorted by partition and offset.
+    """
     scans, jdbc = source
     scan = scans.rows(table.spec.columns, segments, stores_op=bool(table.spec.key))
     predicates = [
-        f"_kafka_partition = {r.partition} AND _kafka_offset >= {r.low} AND _kafka_offset < {r.high}" for r in ranges
+        " OR ".join(
+            f"(_kafka_partition = {r.partition} AND _kafka_offset >= {r.low} AND _kafka_offset < {r.high})"
+            for r in task
+        )
+        for task in tasks
     ]
     frame = spark.read.jdbc(
         url=jdbc.url,
@@ -136,4 +133,5 @@ def read_segments(
         predicates=predicates,
         properties={**jdbc.properties, "fetchsize": str(FETCH_ROWS)},
     )
-    return frame.select(*columns_of(scan, table.spec.columns))
+    rows = frame.select(*columns_of(scan, table.spec.columns))
+    return rows.sortWithinPartitions(PARTITION, OFFSET) if any(len(task) > 1 for task in tasks) else rows

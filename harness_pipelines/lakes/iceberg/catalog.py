@@ -7,6 +7,7 @@ in ``unit/lakes/test_catalog.py``.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from pyiceberg.exceptions import ValidationError
@@ -42,6 +43,18 @@ BY_PARTITION = PartitionSpec(
     PartitionField(source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="_kafka_partition")
 )
 BY_OFFSET = SortOrder(SortField(source_id=OFFSET_ID, transform=IdentityTransform()))
+BY_COORDINATE = SortOrder(
+    SortField(source_id=PARTITION_ID, transform=IdentityTransform()),
+    SortField(source_id=OFFSET_ID, transform=IdentityTransform()),
+)
+
+
+class Arrangement(Enum):
+    """How the rows of a view lie in its files."""
+
+    NONE = (PartitionSpec(), SortOrder())
+    NARROW = (BY_PARTITION, BY_OFFSET)  #: of one Kafka partition each, by offset
+    WIDE = (PartitionSpec(), BY_COORDINATE)  #: by Kafka partition and offset
 
 
 class StagingCatalog(Staging):
@@ -134,15 +147,15 @@ class StagingCatalog(Staging):
         schema: Schema,
         location: str,
         properties: Mapping[str, str],
-        by_partition: bool = True,
+        arrangement: Arrangement = Arrangement.NARROW,
         last_column_id: int | None = None,
     ) -> Table:
-        """Stage a new view, in offset order by Kafka partition or in no declared order; write its first metadata.
+        """Stage a new view and write its first metadata.
 
         Its columns get ids from 1 on, unless *last_column_id* says up to which one those of *schema*, which stay, and
         others before them were given.
         """
-        spec, order = (BY_PARTITION, BY_OFFSET) if by_partition else (PartitionSpec(), SortOrder())
+        spec, order = arrangement.value
         staged = self.stage_table(
             identifier,
             schema,
@@ -154,6 +167,12 @@ class StagingCatalog(Staging):
         )
         self._flush()
         return self.at(identifier, staged.metadata_location)
+
+
+def is_wide(metadata: TableMetadata) -> bool:
+    """Whether files of a view mix Kafka partitions, by partition and offset, and say what they have of each."""
+    order = metadata.sort_order_by_id(metadata.default_sort_order_id)
+    return not metadata.spec().fields and order is not None and len(order.fields) == len(BY_COORDINATE.fields)
 
 
 def view_schema(fields: Sequence[Mapping[str, Any]]) -> Schema:

@@ -8,34 +8,23 @@ the size-tiered merges of log-structured trees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
+from harness_pipelines.protocol.lake.stream_files import (
+    FILES_MAX,
+    FILES_MIN,
+    CompactedWrong,
+    StreamFile,
+    balanced,
+    chunks,
+    neighbours,
+)
+from harness_pipelines.protocol.lake.wide_runs import WideRun, check_wide, plan_wide
 
-FILES_MIN = 4  #: a shorter run is left alone
-FILES_MAX = 1_000  #: that one move takes: Spark receives each name
-
-
-class CompactedWrong(HarnessError):
-    """The new files do not hold the rows of the files to replace; they are never published."""
-
-    recovery = Recovery.REFRESH
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamFile:
-    """A data file of the stream view."""
-
-    path: str
-    partition: int
-    low: int  #: the first offset in it
-    high: int  #: one above the last offset in it
-    rows: int  #: that are not hidden
-    bytes: int
-    deletes: str | None = None  #: the delete file that hides rows of it
+__all__ = ["FILES_MAX", "FILES_MIN", "CompactedWrong", "Run", "StreamFile", "WideRun", "check_written", "plan_runs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +38,16 @@ class Run:
     def hull(self) -> OffsetRange:
         """From the first offset in it to one above the last."""
         return _hull(self.files)
+
+    @property
+    def hulls(self) -> tuple[OffsetRange, ...]:
+        """As of a run that mixes partitions."""
+        return (self.hull,)
+
+    @property
+    def parts(self) -> tuple[tuple[OffsetRange, ...], ...]:
+        """As of a run that mixes partitions."""
+        return tuple((piece,) for piece in self.pieces)
 
     @property
     def rows(self) -> int:
@@ -67,7 +66,7 @@ class Run:
 
 def plan_runs(
     files: Iterable[StreamFile], *, stream_hi: Vector, target_bytes: int, budget_bytes: int
-) -> tuple[Run, ...]:
+) -> tuple[Run, ...] | tuple[WideRun, ...]:
     """The runs that one move rewrites, those of most files first; none if no rewrite is worth its cost.
 
     They hold at most *budget_bytes*, but always as much as two files of *target_bytes*; no two of them overlap. Files
@@ -76,11 +75,20 @@ def plan_runs(
     """
     # Two targets hold at least four small files, so a large target never leaves small files for good.
     budget = max(budget_bytes, 2 * target_bytes)
+    known = list(files)
+    if any(file.extents is not None for file in known):
+        return tuple(plan_wide(known, stream_hi=stream_hi, target_bytes=target_bytes, budget_bytes=budget))
+    ordered = sorted(known, key=lambda f: (f.partition, f.low, f.high, f.path))
+
+    def is_small(file: StreamFile) -> bool:
+        return file.bytes < target_bytes / 2 and file.high <= stream_hi.get(file.partition, -1)
+
     found = [
-        balanced
-        for neighbours in _small_neighbours(files, stream_hi, small=target_bytes / 2)
-        for chunk in _chunks(neighbours, budget)
-        for balanced in _balanced(chunk)
+        run
+        for _, mine in groupby(ordered, key=lambda file: file.partition)
+        for small in neighbours(list(mine), is_small)
+        for chunk in chunks(small, budget)
+        for run in balanced(chunk)
     ]
     found.sort(key=lambda run: (-len(run), run[0].partition, run[0].low))
     chosen: list[Run] = []
@@ -91,43 +99,6 @@ def plan_runs(
             chosen.append(Run(files=tuple(run), pieces=_pieces(run, target_bytes)))
             bytes_left, files_left = bytes_left - size, files_left - len(run)
     return tuple(chosen)
-
-
-def _small_neighbours(
-    files: Iterable[StreamFile], stream_hi: Vector, *, small: float
-) -> Iterator[Sequence[StreamFile]]:
-    """Per partition the longest runs of files below *small* bytes with no other file between them."""
-    ordered = sorted(files, key=lambda f: (f.partition, f.low, f.high, f.path))
-    for (_, is_small), run in groupby(
-        ordered, key=lambda f: (f.partition, f.bytes < small and f.high <= stream_hi.get(f.partition, -1))
-    ):
-        if is_small:
-            yield list(run)
-
-
-def _chunks(run: Sequence[StreamFile], budget_bytes: int) -> Iterator[Sequence[StreamFile]]:
-    """*run* in parts that one move can take."""
-    chunk: list[StreamFile] = []
-    size = 0
-    for file in run:
-        if chunk and (size + file.bytes > budget_bytes or len(chunk) == FILES_MAX):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(file)
-        size += file.bytes
-    yield chunk
-
-
-def _balanced(run: Sequence[StreamFile]) -> Iterator[Sequence[StreamFile]]:
-    """The parts of *run* that are long enough and in which no file holds more than half of the bytes."""
-    if len(run) < FILES_MIN:
-        return
-    largest = max(range(len(run)), key=lambda i: run[i].bytes)
-    if 2 * run[largest].bytes <= sum(file.bytes for file in run):
-        yield run
-    else:
-        yield from _balanced(run[:largest])
-        yield from _balanced(run[largest + 1 :])
 
 
 def _pieces(run: Sequence[StreamFile], target_bytes: int) -> tuple[OffsetRange, ...]:
@@ -159,15 +130,19 @@ def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
 # -- check --------------------------------------------------------------------------------------------------
 
 
-def check_written(runs: Sequence[Run], written: Sequence[StreamFile]) -> None:
+def check_written(runs: Sequence[Run | WideRun], written: Sequence[StreamFile]) -> None:
     """*written* may stand for the files of *runs* (S20): same rows and same offsets per run, fewer files, no overlap.
 
     Raises: CompactedWrong (REFRESH).
     """
-    taken, left = sum(len(run.files) for run in runs), list(written)
+    if runs and isinstance(runs[0], WideRun):
+        check_wide(runs[0], written)
+        return
+    narrow = [run for run in runs if isinstance(run, Run)]
+    taken, left = sum(len(run.files) for run in narrow), list(written)
     if len(written) >= taken:
         raise CompactedWrong(f"{taken} files were to become fewer, {len(written)} were written; nothing was published")
-    for run in runs:
+    for run in narrow:
         hull = run.hull
         inside = [f for f in left if f.partition == hull.partition and hull.low <= f.low and f.high <= hull.high]
         left = [f for f in left if f not in inside]

@@ -48,11 +48,11 @@ from harness_pipelines.protocol.digest import as_first, lake_digests, total_dige
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.ingest.ages import Ages, Waiting
+from harness_pipelines.stages.ingest.pacing import ProcessLoad, commit_every_s
 from harness_pipelines.stages.ingest.refusing import limit_of, note_refused
 from harness_pipelines.stages.ingest.unfit import unfit_of, without
 
 log = structlog.get_logger(__name__)
-UNIT_EVERY_S = 0.1  #: of a loop that keeps up: each costs a transaction and a question to Kafka, however small
 CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
 
 
@@ -233,6 +233,7 @@ class IngestLoop:
         self._poll_s, self._feed = poll_s, feed
         self.not_before = 0.0  #: when the next step is worth its cost, on the monotonic clock
         self._taken = 0  # bytes of records since the buffer was asked for room
+        self._load = ProcessLoad()
         self._refreshed = False  # since the last commit
         self._epochs: dict[int, int | None] = {}  # of the last record that was taken, by partition
 
@@ -285,7 +286,7 @@ class IngestLoop:
         led_anew = {b.partition: (b.low, self._epochs.get(b.partition)) for b in batches if self._is_led_anew(b)}
         check_epochs(self.table, self._log, led_anew)
         keeps_up = sum(len(b) for b in batches) <= CAUGHT_UP_RECORDS
-        self.not_before = time.monotonic() + UNIT_EVERY_S if keeps_up else 0.0
+        begun = time.monotonic()
         identity = self._log.identity_async(self.table.spec.topic)
         try:
             rows = ingest_unit(
@@ -296,6 +297,7 @@ class IngestLoop:
             self._epochs |= {b.partition: b.leader_epoch for b in batches if b.leader_epoch is not None}
             if keeps_up:
                 self._open.index()
+            self._pace(begun, keeps_up=keeps_up)
         except HarnessError as error:
             if error.recovery is Recovery.NEVER or isinstance(error, SchemaMoved):
                 raise
@@ -305,6 +307,12 @@ class IngestLoop:
             if again or error.exit_code == 75:
                 raise
         return sum(len(b) for b in batches)
+
+    def _pace(self, begun: float, *, keeps_up: bool) -> None:
+        """Let records gather for what the table's objective allows; a thread that is behind goes on at once."""
+        visible_s, took_s = self.table.spec.freshness.visible, time.monotonic() - begun
+        wait_s = commit_every_s(visible_s, commit_s=took_s, load=self._load.share())
+        self.not_before = begun + wait_s if keeps_up else 0.0
 
     def _is_led_anew(self, batch: PartitionBatch) -> bool:
         """Another leader wrote *batch* than what was taken before it."""

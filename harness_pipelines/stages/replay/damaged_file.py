@@ -316,8 +316,8 @@ def _by_partition(rows: pa.Table) -> dict[int, Offsets]:
 def _ranges(head: Version, target: _Target) -> Iterator[OffsetRange]:
     """Where the file's rows can be."""
     for partition, bounds in sorted(head.bounds.items()):
-        if target.file.partition in (partition, None):
-            low, high = max(target.file.low, bounds.start), min(target.file.high, bounds.stream_hi)
+        if (run := target.file.run_of(partition)) is not None:
+            low, high = max(run[0], bounds.start), min(run[1], bounds.stream_hi)
             if low < high:
                 yield OffsetRange(partition=partition, low=low, high=high)
 

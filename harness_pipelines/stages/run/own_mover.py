@@ -38,7 +38,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import BufferPart, SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.read.digested import BufferSide, Rows
+from harness_pipelines.read.digested import BufferSide, Rows, of_partition
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.moving import Moving, make_branch
@@ -254,21 +254,21 @@ def _staged_rows(stores: Ports, table: TableRow, staged: Staged) -> dict[int, Ro
     view = stores.lake_reads.view(stores.lake.pointer(table, "stream"))
     found: dict[int, list[Rows]] = {}
     for file, written in zip(staged.files, staged.written, strict=True):
-        partition = file.partition or 0
         with judged(table, file):
             if (wrong := view.false_file(written)) is not None:
                 raise ProofWrong(
                     f"{table.name}: {file.path}: {wrong}, so engines would read other rows; nothing was published"
                 )
-            parts = view.rows(table, file)
-            rows = [Rows.from_arrow(_allowed_for(table, view, file.path, written, part)) for part in parts]
-        offsets = np.concatenate([part.offsets for part in rows])
-        if np.any(np.diff(offsets) <= 0):
-            raise ProofWrong(
-                f"{table.name}: {file.path} of partition {partition} is not in ascending order of offsets, which "
-                "the stream view is read in; nothing was published"
-            )
-        found.setdefault(partition, []).extend(rows)
+            parts = [_allowed_for(table, view, file.path, written, part) for part in view.rows(table, file)]
+        for run in file.runs or ():
+            of_run = parts if file.partition is not None else [of_partition(part, run.partition) for part in parts]
+            rows = [Rows.from_arrow(part) for part in of_run]
+            if np.any(np.diff(np.concatenate([part.offsets for part in rows])) <= 0):
+                raise ProofWrong(
+                    f"{table.name}: {file.path} of partition {run.partition} is not in ascending order of offsets, "
+                    "which the stream view is read in; nothing was published"
+                )
+            found.setdefault(run.partition, []).extend(rows)
     return {partition: Rows.of(rows) for partition, rows in found.items()}
 
 

@@ -23,7 +23,7 @@ from harness_pipelines.audit.repair.rebuild import SchemaDiffers, plan_rebuild, 
 from harness_pipelines.cli.main import cli
 from harness_pipelines.drivers.files import listed
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
+from harness_pipelines.lakes.iceberg.write.checks import ForeignFiles
 from harness_pipelines.ledgers.postgres.acts.reconcile import Reconciler
 from harness_pipelines.ports.errors import TableHeld, TopicRecreated, WarehouseTaken
 from harness_pipelines.protocol.claims import Stage

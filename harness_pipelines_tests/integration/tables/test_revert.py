@@ -20,7 +20,7 @@ from psycopg import sql as compose
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
+from harness_pipelines.lakes.iceberg.write.checks import ForeignFiles
 from harness_pipelines.ledgers.postgres.boundary import CommitLost
 from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.changes.reverts import RevertRefused

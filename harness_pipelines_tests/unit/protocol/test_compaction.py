@@ -40,7 +40,8 @@ def files_of(*sizes: int, partition: int = 0, low: int = 0, span: int = 10) -> l
 
 def planned(files: list[StreamFile], **changes) -> tuple[Run, ...]:
     everything = {f.partition: 10**9 for f in files}
-    return plan_runs(files, **{"stream_hi": everything, "target_bytes": TARGET, "budget_bytes": BUDGET, **changes})
+    found = plan_runs(files, **{"stream_hi": everything, "target_bytes": TARGET, "budget_bytes": BUDGET, **changes})
+    return tuple(run for run in found if isinstance(run, Run))
 
 
 def written(run: Run) -> list[StreamFile]:

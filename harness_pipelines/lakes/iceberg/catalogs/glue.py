@@ -24,7 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, LongType, MapType, NestedField, StructType
 
-from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+from harness_pipelines.lakes.iceberg.catalog import Arrangement, StagingCatalog
 from harness_pipelines.ports.errors import (
     MirrorAway,
     MirrorLoginFailed,
@@ -125,7 +125,9 @@ class GlueMirror:
         """What Glue does with a scratch entry in the mirror's database. Raises, besides: MirrorNamespaceMissing."""
         name = f"harness_probe_{uuid4().hex[:10]}"
         folder = f"{self._warehouse}/_mirrors/{self._spec.name}/{self._database}/probes/{name}"
-        ours = self._lake.stage_new(("probe", name), schema=_SCHEMA, location=folder, properties={}, by_partition=False)
+        ours = self._lake.stage_new(
+            ("probe", name), schema=_SCHEMA, location=folder, properties={}, arrangement=Arrangement.NONE
+        )
         try:
             self._create(name, ours)
             seen = self._entry(name) or {}

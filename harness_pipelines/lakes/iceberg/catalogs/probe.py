@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest, Table, TableIdentifier
 from pyiceberg.types import LongType, NestedField
 
-from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+from harness_pipelines.lakes.iceberg.catalog import Arrangement, StagingCatalog
 from harness_pipelines.lakes.iceberg.catalogs.updates import requirements, updates
 from harness_pipelines.lakes.iceberg.private.rest import RestClient
 from harness_pipelines.ports.lake import Probed
@@ -30,7 +30,11 @@ class Scratch:
         self.identifier = (*namespace, self.name)
         self.elsewhere = f"{folder}/{self.name}-there"
         self.ours = lake.stage_new(
-            ("probe", self.name), schema=_SCHEMA, location=f"{folder}/{self.name}", properties={}, by_partition=False
+            ("probe", self.name),
+            schema=_SCHEMA,
+            location=f"{folder}/{self.name}",
+            properties={},
+            arrangement=Arrangement.NONE,
         )
         self.ours.append(_ROW)
         first = self.ours.current_snapshot()

@@ -202,6 +202,7 @@ def _seen(files: FileColumns, number: int, of: MetadataSeen | None) -> FileSeen:
         partition=files.partition(number),
         low=low,
         high=high,
+        extents=files.extents(number),
         operations=None if of is None or of.operation_id is None else _texts(files, number, of.operation_id),
         deletes=_DELETES.get(files.content(number)),
         deletes_of=files.deletes_of(number),

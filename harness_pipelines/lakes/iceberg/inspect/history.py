@@ -18,12 +18,13 @@ from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS, StagingCa
 from harness_pipelines.lakes.iceberg.checked_io import fresh
 from harness_pipelines.lakes.iceberg.read.live_files import OPEN, live_files
 from harness_pipelines.lakes.iceberg.read.manifests import fresh_columns
+from harness_pipelines.lakes.iceberg.write.checks import no_bounds
 from harness_pipelines.lakes.iceberg.write.foreign import ACCEPTED
-from harness_pipelines.lakes.iceberg.write.publish import no_bounds, reached_by, recalled_from
+from harness_pipelines.lakes.iceberg.write.publish import reached_by, recalled_from
 from harness_pipelines.lakes.iceberg.write.revert import STREAM_HI
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.errors import ForeignDeletes, LakeAway, LakeHistoryMissing, MetadataMissing
-from harness_pipelines.ports.lake import reachable
+from harness_pipelines.ports.lake import LakeFile, reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.repair import ByFile, LakeState
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -291,8 +292,23 @@ def _live(view: Table, head: Snapshot) -> tuple[list[LiveFile], list[str]]:
         raise MetadataMissing(str(foreign)) from foreign
     if strange := next((file for file in files if file.high == OPEN), None):
         raise no_bounds(strange.path)
-    found = [(file.partition, file.path, file.rows, file.low, file.high - 1) for file in files]
+    found = [run for file in files for run in _runs_of(file)]
     return found, [file.path for file in files.deletes.values()]
+
+
+def _runs_of(file: LakeFile) -> Iterator[LiveFile]:
+    """What it has of each partition; of one that mixes several and does not say so, all of it.
+
+    Rows that are hidden in one that mixes several are not known by partition: they are taken from the first ones.
+    """
+    if file.extents is None:
+        yield file.partition, file.path, file.rows, file.low, file.high - 1
+        return
+    hidden = file.stored - file.rows
+    for one in file.extents:
+        less = min(hidden, one.rows)
+        hidden -= less
+        yield one.partition, file.path, one.rows - less, one.low, one.high - 1
 
 
 def _json(schema: Schema) -> list[Mapping[str, Any]]:

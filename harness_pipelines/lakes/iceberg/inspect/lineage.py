@@ -121,6 +121,7 @@ class IcebergPast:
             snapshot=files.snapshot(number),
             sequence=files.sequence(number),
             is_data=bool(files.is_data[number]),
+            extents=files.extents(number),
             hides_in=files.deletes_of(number),
         )
 

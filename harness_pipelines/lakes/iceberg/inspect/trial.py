@@ -9,7 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from harness_pipelines.drivers.object_stores.probe import FOLDER
-from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+from harness_pipelines.lakes.iceberg.catalog import Arrangement, StagingCatalog
 
 NAMESPACE = "harness_doctor"
 COLUMN = "n"
@@ -32,7 +32,7 @@ class TrialTable:
         """Make the table with one row; returns its metadata file. Raises: OSError."""
         schema = Schema(NestedField(field_id=1, name=COLUMN, field_type=LongType(), required=False))
         made = self._catalog.stage_new(
-            self.identifier, schema=schema, location=self.folder, properties=PROPERTIES, by_partition=False
+            self.identifier, schema=schema, location=self.folder, properties=PROPERTIES, arrangement=Arrangement.NONE
         )
         made.append(pa.table({COLUMN: pa.array([value], pa.int64())}))
         return made.metadata_location

@@ -23,6 +23,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.types import LongType
 
 from harness_pipelines.ports.lake import DeleteFile
+from harness_pipelines.protocol.lake.wide import EXTENTS_ID, Extents
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545  #: field ids that Iceberg's specification reserves
 NONE, MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max  #: NONE: in a column of whole numbers
@@ -246,6 +247,16 @@ class FileColumns:
     def ends(self, field_id: int, number: int) -> tuple[int | None, int | None]:
         """The lowest and the highest value that one file has of a column of type long."""
         return _long(self.lower(field_id, number)), _long(self.upper(field_id, number))
+
+    def extents(self, number: int) -> Extents | None:
+        """What a file says of the partitions that it mixes; None: nothing."""
+        found = self.lower(EXTENTS_ID, number)
+        return None if found is None else Extents(found)
+
+    @property
+    def has_extents(self) -> bool:
+        """Whether any file says what it has of each partition."""
+        return EXTENTS_ID in self._field
 
     def deletes(self, number: int) -> DeleteFile:
         """A file that tells which rows are hidden."""

@@ -47,8 +47,7 @@ class IcebergScans:
 
     def of_files(self, metadata: str, paths: Collection[str]) -> LakeQuery:
         """All columns and rows of some files."""
-        partitions = {file.partition for file in pinned(metadata).files} - {None}
-        ranges = {p: ALL_OFFSETS for p in partitions if p is not None} or {0: ALL_OFFSETS}
+        ranges = dict.fromkeys(pinned(metadata).files.known_partitions(), ALL_OFFSETS) or {0: ALL_OFFSETS}
         return LakeQuery(table=metadata, version=0, ranges=ranges, columns=(), files=frozenset(paths))
 
 

@@ -1,15 +1,15 @@
 """Read the stream view in offset order, file by file, in batches with bounded memory.
 
-Each file has one Kafka partition and lies in offset order, so nothing is sorted; only files whose offsets overlap (a
-replay leaves such until they are compacted) are read together. Files of several partitions are taken by the time of
-their first records.
+A file lies in offset order within each of its Kafka partitions, so nothing is sorted; only files whose offsets overlap
+(a replay leaves such until they are compacted) are read together. A file is taken once it is the next one in each of
+its partitions; of those that are, the one with the oldest first record.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,9 @@ from harness_pipelines.lakes.iceberg.read.scan import (
 )
 from harness_pipelines.ports.errors import LakeFileBroken
 from harness_pipelines.ports.lake import LakeFile, OrderedRows
-from harness_pipelines.protocol.coordinates import OFFSET, TIMESTAMP
-from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
+from harness_pipelines.protocol.coordinates import OFFSET, PARTITION, TIMESTAMP
+from harness_pipelines.protocol.lake.order import offset_order
+from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 
 BATCH_ROWS = 65_536
 BATCHES_AHEAD = 2  #: decoded by Arrow's threads while the caller works on an earlier one
@@ -48,7 +49,7 @@ def scan_in_order(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator
     places = chosen_places(view, query, stats)
     chosen = view.files.many(places)
     for file in chosen:
-        if file.partition is None:
+        if file.runs is None:
             raise NotInOrder(
                 f"{query.table}: {file.path} mixes partitions, so it has no offset order: "
                 "`views: both` keeps a view that has"
@@ -56,50 +57,58 @@ def scan_in_order(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator
     timestamp_id = view.schema.find_field(TIMESTAMP).field_id
     firsts = (view.files.lower(timestamp_id, place) for place in places.tolist())
     begins = {file.path: _time(first) for file, first in zip(chosen, firsts, strict=True)}
-    for together in _by_time(chosen, begins):
+    for together in by_time(chosen, begins):
         stats.files_opened += len(together)
-        reached = -1
+        reached: dict[int, int] = {}
         for rows in filter(len, _tables(view, together, query)):
-            reached = _check_order(rows, reached, query, together[0])
             stats.rows_read += rows.num_rows
-            yield OrderedRows(partition=together[0].partition or 0, rows=rows)
+            for partition, mine in _by_partition(rows, together):
+                reached[partition] = _check_order(mine, reached.get(partition, -1), query, together[0])
+                yield OrderedRows(partition=partition, rows=mine)
+
+
+def _with_partition(query: LakeQuery, file: LakeFile) -> LakeQuery:
+    """*query*, which asks for the partition too where *file* mixes several."""
+    if file.extents is None or any(column.name == PARTITION for column in query.columns):
+        return query
+    return replace(query, columns=[*query.columns, LakeColumn(name=PARTITION, field_id=None)])
+
+
+def _by_partition(rows: pa.Table, together: Sequence[LakeFile]) -> Iterator[tuple[int, pa.Table]]:
+    """Runs of *rows*, of the files *together*, that are of one partition each."""
+    if (partition := together[0].partition) is not None and len({file.partition for file in together}) == 1:
+        yield partition, rows
+        return
+    partitions = rows.column(PARTITION).to_numpy()
+    ends = [0, *(np.flatnonzero(partitions[1:] != partitions[:-1]) + 1).tolist(), len(partitions)]
+    for low, high in pairwise(ends):
+        yield int(partitions[low]), rows.slice(low, high - low)
 
 
 def _time(bound: bytes | None) -> int:
     return 0 if bound is None else int(from_bytes(LongType(), bound))
 
 
-def _by_time(files: list[LakeFile], begins: Mapping[str, int]) -> Iterator[list[LakeFile]]:
+def by_time(files: Sequence[LakeFile], begins: Mapping[str, int]) -> Iterator[list[LakeFile]]:
     """Files that are read together, in offset order within each partition, else those of the oldest records first.
 
     *begins* is the time of a file's first record, by path.
     """
-    left: defaultdict[int, deque[list[LakeFile]]] = defaultdict(deque)
-    for file in files:
-        groups = left[file.partition or 0]
-        if groups and file.low < max(other.high for other in groups[-1]):
-            groups[-1].append(file)
-        else:
-            groups.append([file])
-
-    def age(partition: int) -> tuple[int, int]:
-        return begins[left[partition][0][0].path], partition
-
-    heads = [age(partition) for partition in left]
-    heapq.heapify(heads)
-    while heads:
-        _, partition = heapq.heappop(heads)
-        yield left[partition].popleft()
-        if left[partition]:
-            heapq.heappush(heads, age(partition))
+    runs = [{run.partition: (run.low, run.high) for run in file.runs or ()} for file in files]
+    ages = [(begins[file.path], min(found, default=0)) for file, found in zip(files, runs, strict=True)]
+    for group in offset_order(runs, ages):
+        yield [files[number] for number in group]
 
 
 def _tables(view: PinnedView, together: list[LakeFile], query: LakeQuery) -> Iterator[pa.Table]:
     [file, *others] = together
+    query = _with_partition(query, next((one for one in together if one.extents is not None), file))
     if others or file.deletes is not None:
         parts = [read_file(view, one, query) for one in together]
         # Those that a replay wrote have large strings.
-        yield pa.concat_tables(parts, promote_options="permissive").sort_by(OFFSET)
+        whole = pa.concat_tables(parts, promote_options="permissive")
+        by = [OFFSET] if PARTITION not in whole.column_names else [PARTITION, OFFSET]
+        yield whole.sort_by([(name, "ascending") for name in by])
     else:
         yield from _in_batches(view, file, query)
 

@@ -62,6 +62,7 @@ from harness_pipelines.protocol.coordinates import COORDINATES
 from harness_pipelines.protocol.digest import as_first_written
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.properties import BATCH_HI, STARTS, vector_of
+from harness_pipelines.protocol.lake.wide import EXTENTS_ID, Extents
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.arrow import COORDINATES as coordinates
@@ -252,6 +253,7 @@ def _pinned(location: str) -> PinnedView:
 
 def staged_file(data: DataFile, *, low: int, high: int) -> LakeFile:
     """A file that an attempt wrote, with rows of offsets in ``[low, high)``."""
+    extents = (data.lower_bounds or {}).get(EXTENTS_ID)
     return LakeFile(
         path=data.file_path,
         stored=data.record_count,
@@ -259,6 +261,7 @@ def staged_file(data: DataFile, *, low: int, high: int) -> LakeFile:
         partition=int(data.partition[0]) if len(data.partition) else None,
         low=low,
         high=high,
+        extents=None if extents is None else Extents(extents),
     )
 
 
@@ -306,6 +309,8 @@ def _count(stats: LakeStats, reason: str, files: int) -> None:
 
 
 def _straddles(view: PinnedView, file: LakeFile, ranges: Ranges) -> bool:
+    if file.extents is not None:
+        return not file.extents.within(ranges)
     if file.partition is None:
         return reaches_beyond(view, ranges)
     low, high = ranges[file.partition]
@@ -482,10 +487,27 @@ def _row_filter(
 
 def _inside(file: LakeFile, ranges: Ranges) -> Iterator[Predicate]:
     """What holds for the rows of *ranges* in *file*, by partition."""
+    if file.extents is not None:
+        yield from _inside_extents(file.extents, ranges)
+        return
     for partition in ranges if file.partition is None else [file.partition]:
         low, high = ranges[partition]
         run = all_of(Compare(_OFFSET_REF, Op.GE, low), Compare(_OFFSET_REF, Op.LT, high))
         yield run if file.partition is not None else all_of(Compare(_PARTITION_REF, Op.EQ, partition), run)
+
+
+def _inside_extents(extents: Extents, ranges: Ranges) -> Iterator[Predicate]:
+    """As `_inside`: whole partitions in one list, since there may be a thousand."""
+    whole: list[int] = []
+    for one in extents:
+        low, high = ranges.get(one.partition, (0, 0))
+        if low <= one.low and one.high <= high:
+            whole.append(one.partition)
+        elif low < one.high and one.low < high:
+            ends = Compare(_OFFSET_REF, Op.GE, low), Compare(_OFFSET_REF, Op.LT, high)
+            yield all_of(Compare(_PARTITION_REF, Op.EQ, one.partition), *ends)
+    if whole:
+        yield OneOf(_PARTITION_REF, tuple(whole))
 
 
 def _ahead(files: Sequence[LakeFile], read: Callable[[LakeFile], pa.Table], *, ahead: int) -> Iterator[pa.Table]:

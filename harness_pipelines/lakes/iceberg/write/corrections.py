@@ -14,6 +14,7 @@ from pyiceberg.table import Table, TableProperties
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.checked_io import write_data_files
 from harness_pipelines.lakes.iceberg.read.scan import located
+from harness_pipelines.lakes.iceberg.write import extents
 from harness_pipelines.layout.row_hash import row_hash, threshold
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.protocol.changes.corrections import AlreadyThere
@@ -80,4 +81,6 @@ def written(view: Table, rows: pa.Table) -> list[DataFile]:
     # PyIceberg warns of the size that Spark gives to groups of rows; to silence a warning is not safe between threads.
     known = {k: v for k, v in view.metadata.properties.items() if k != TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES}
     metadata = view.metadata.model_copy(update={"properties": known})
-    return write_data_files(metadata, rows, view.io)
+    found = write_data_files(metadata, extents.in_order(view, rows), view.io)
+    extents.add_to(view, found)
+    return found

@@ -15,6 +15,7 @@ from harness_pipelines.lakes.iceberg.checked_io import write_data_files
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.private.tables import Changes
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
+from harness_pipelines.lakes.iceberg.write import extents
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, NONCE, RANGES, SCHEMA_VERSION
@@ -58,6 +59,7 @@ class ForeignChangeFound:
             }
             with Changes(view) as transaction:
                 written = write_data_files(view.metadata, rows, view.io)
+                extents.add_to(view, written)
                 with transaction.update_snapshot(snapshot_properties=properties).overwrite() as swap:
                     for file in self.added:
                         swap.delete_data_file(file)

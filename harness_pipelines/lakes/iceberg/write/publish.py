@@ -10,28 +10,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
-from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.types import BooleanType, LongType
+from pyiceberg.types import BooleanType
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import Database
-from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.catalog import StagingCatalog, schema_beside, view_schema
+from harness_pipelines.lakes.iceberg.catalog import Arrangement, StagingCatalog, schema_beside, view_schema
+from harness_pipelines.lakes.iceberg.catalog import is_wide as is_wide_view
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files, note_files
 from harness_pipelines.lakes.iceberg.private.tables import Changes, apply
 from harness_pipelines.lakes.iceberg.read import deletes, regions
-from harness_pipelines.lakes.iceberg.read.file_columns import NONE
 from harness_pipelines.lakes.iceberg.read.live_files import live_files
-from harness_pipelines.lakes.iceberg.read.manifests import columns_of, entries_of, manifests_of
+from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.read.scan import staged_file
-from harness_pipelines.lakes.iceberg.write import corrections, foreign, revert
+from harness_pipelines.lakes.iceberg.write import corrections, extents, foreign, revert
+from harness_pipelines.lakes.iceberg.write.checks import check_hull, check_inside, check_no_overlap, offset_bounds
 from harness_pipelines.lakes.iceberg.write.commits import brought, main_at, tidy
 from harness_pipelines.lakes.iceberg.write.replace import replace_files
 from harness_pipelines.layout.files import FileStats, Positions
@@ -56,10 +54,12 @@ from harness_pipelines.protocol.lake.properties import (
     RANGES,
     RECALLED,
     SCHEMA_VERSION,
+    STARTS,
     summary_of,
     vector_of,
     vector_text,
 )
+from harness_pipelines.protocol.lake.wide import is_wide
 from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.locations import normal
@@ -82,15 +82,6 @@ VIEW_PROPERTIES: Mapping[str, str] = {
 }
 Fields = Sequence[Mapping[str, Any]]  #: Iceberg's JSON form of the user's columns
 BRANCH_TRIES = 10
-
-
-class ForeignFiles(HarnessError):
-    """The view holds rows that the ledger did not publish."""
-
-    way_on = (
-        "`harness audit TABLE`, then `harness revert TABLE --to HEAD --yes` or `harness reconcile TABLE "
-        "--accept-foreign --yes`"
-    )
 
 
 class Lake:
@@ -139,7 +130,7 @@ class Lake:
             last_column_id=beside.last_column_id if beside else None,
             location=f"{self.warehouse}/{spec.namespace}/{iceberg_name}-{uuid4().hex[:8]}",
             properties={**_properties(spec, name), "harness.table": spec.table, **origin},
-            by_partition=name == "stream",
+            arrangement=_arrangement(name, origin),
         )
         with Changes(table) as transaction:
             if name == "batch" and spec.layout.sample:  # added, so that all other columns have their ids in both views
@@ -208,7 +199,9 @@ class Lake:
             files = _added_files(current.io, snapshot)
         if strange := next((f for f in files if f.content is not DataFileContent.DATA), None):
             raise StagedWrong(f"{table.name}: move {move.move_id}: {strange.file_path} holds deletes, not rows")
-        check = _check_inside if table.effects[move.stage].bounds == ("stream_hi",) else _check_hull
+        check = check_inside if table.effects[move.stage].bounds == ("stream_hi",) else check_hull
+        with reachable(table.name, f"reading the coordinates of what move {move.move_id} staged"):
+            extents.add_to(current, files)
         bounds = [offset_bounds(f, current) for f in files]
         check(table, move, list(zip(files, bounds, strict=True)), rows=rows)
         with reachable(table.name, f"noting what attempt {move.attempt} of move {move.move_id} staged"):
@@ -225,6 +218,8 @@ class Lake:
     def append_to_branch(self, table: TableRow, move: Move, rows: pa.Table) -> None:
         """Write *rows* to the branch of an attempt without Spark: a file per Kafka partition, in the order given.
 
+        Of a wide topic a file mixes partitions, with its rows by partition and offset.
+
         Raises: StagedWrong for rows that are not of the view's schema; LakeAway.
         """
         view = table.effects[move.stage].view
@@ -233,7 +228,7 @@ class Lake:
             old, schema = current.metadata_location, current.schema().as_arrow()
             try:
                 with reachable(table.name, f"writing rows of move {move.move_id}"):
-                    written = conformed(rows.select(schema.names), schema)
+                    written = extents.in_order(current, conformed(rows.select(schema.names), schema))
                     current.append(written, snapshot_properties=summary_of(move), branch=move.branch)
             except (KeyError, ValueError, pa.ArrowException) as error:
                 raise StagedWrong(f"{table.name}: move {move.move_id}: rows do not fit the view: {error}") from error
@@ -433,6 +428,13 @@ class Lake:
         return self.pointers.move(table, view, old=old, new=current.metadata_location, claim=claim)
 
 
+def _arrangement(view: ViewName, origin: Mapping[str, str]) -> Arrangement:
+    """Of a new view; *origin* says where each partition of its topic starts."""
+    if view == "batch":
+        return Arrangement.NONE
+    return Arrangement.WIDE if is_wide(len(vector_of(origin.get(STARTS)))) else Arrangement.NARROW
+
+
 def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:
     """Properties of a new view. A region of the batch view is one file, with exact bounds of what it is found by."""
     if view == "stream":
@@ -472,58 +474,6 @@ def _of_batch(view: Table, word: str) -> str | None:
     return snapshot.summary[word] if snapshot and snapshot.summary else None
 
 
-def check_no_overlap(table: TableRow, view: Table, move: Move) -> None:
-    """No live file of the head may reach into the ranges of the move (S37, and the guard against foreign writers).
-
-    Raises: ForeignFiles.
-    """
-    snapshot = view.metadata.current_snapshot()
-    highest = _highest(view, snapshot) if snapshot else {}
-    for taken in move.ranges:
-        if (found := highest.get(taken.partition)) is not None and found[0] >= taken.low:
-            raise ForeignFiles(
-                f"{table.name}: the stream view holds offset {found[0]} of partition {taken.partition} in {found[1]}, "
-                f"but the ledger has published only below {taken.low}: another writer, or a restored database. "
-                f"Nothing was written; `harness audit {table.name}` shows the rows, `harness revert {table.name} --to "
-                "HEAD --yes` sets the view back to what the ledger published, `harness reconcile "
-                f"{table.name} --accept-foreign --yes` takes them over"
-            )
-
-
-def _highest(view: Table, snapshot: Snapshot) -> dict[int, tuple[int, str]]:
-    """Per Kafka partition the highest offset of any live file, and that file."""
-    highest: dict[int, tuple[int, str]] = {}
-    offset_id = view.schema().find_field(OFFSET).field_id
-    for manifest in manifests_of(snapshot, view.io):
-        files = columns_of(manifest, view.io)
-        low, high = files.longs(offset_id)
-        is_data, partitions = files.is_data, files.partitions
-        if len(unknown := np.flatnonzero(is_data & ((low == NONE) | (high == NONE)))):
-            raise no_bounds(files.path(int(unknown[0])))
-        for partition in np.unique(partitions[is_data]).tolist():
-            mine = np.flatnonzero(is_data & (partitions == partition))
-            last = int(mine[np.argmax(high[mine])])
-            if partition not in highest or highest[partition][0] < high[last]:
-                highest[partition] = (int(high[last]), files.path(last))
-    return highest
-
-
-def offset_bounds(file: DataFile, view: Table) -> tuple[int, int]:
-    """Lowest and highest ``_kafka_offset`` in a file of *view*, both included."""
-    field_id = view.schema().find_field(OFFSET).field_id
-    low, high = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
-    if low is None or high is None:
-        raise no_bounds(file.file_path)
-    return int(from_bytes(LongType(), low)), int(from_bytes(LongType(), high))
-
-
-def no_bounds(path: str) -> ForeignFiles:
-    return ForeignFiles(
-        f"{path} has no bounds for _kafka_offset: it was not written by the harness. Nothing was written; `harness "
-        "revert TABLE --to HEAD --yes` sets the view back to what the ledger published"
-    )
-
-
 def _is_of(snapshot: Snapshot, move: Move) -> bool:
     summary = snapshot.summary
     return summary is not None and summary[MOVE] == str(move.move_id) and summary[ATTEMPT] == str(move.attempt)
@@ -535,6 +485,8 @@ def _is_next(view: Table, own: Snapshot, staged: Staged, properties: Mapping[str
     Another publish, a change of columns or a merge of manifests since then makes it another one.
     """
     main, told = view.metadata.current_snapshot(), own.summary
+    if is_wide_view(view.metadata):  # the manifests of the attempt lack the extents of its files
+        return False
     if main is None or (own.parent_snapshot_id, own.schema_id) != (main.snapshot_id, view.metadata.current_schema_id):
         return False
     if told is None or told.operation is not Operation.APPEND or any(told[k] != v for k, v in properties.items()):
@@ -562,36 +514,6 @@ def _added_files(io: FileIO, snapshot: Snapshot) -> list[DataFile]:
         for entry in entries_of(manifest, io)
         if entry.status is ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     ]
-
-
-def _check_inside(table: TableRow, move: Move, files: Sequence[tuple[DataFile, tuple[int, int]]], *, rows: int) -> None:
-    """Record counts are the move's rows, and every file lies inside the move's range of its partition."""
-    where = f"{table.name}: move {move.move_id}, attempt {move.attempt}"
-    if (found := sum(file.record_count for file, _ in files)) != rows:
-        raise StagedWrong(f"{where}: {rows} rows were to be moved, {found} were staged; nothing was published")
-    for file, (low, high) in files:
-        partition = int(file.partition[0])
-        if not (partition in move.lo and move.lo[partition] <= low and high < move.hi[partition]):
-            raise StagedWrong(
-                f"{where}: {file.file_path} holds offsets {low}..{high} of partition {partition}, outside the move; "
-                "nothing was published"
-            )
-
-
-def _check_hull(table: TableRow, move: Move, files: Sequence[tuple[DataFile, tuple[int, int]]], *, rows: int) -> None:
-    """Record counts are the move's rows; a file of the batch view mixes partitions, so its bounds say less."""
-    where = f"{table.name}: move {move.move_id}, attempt {move.attempt}"
-    if (found := sum(file.record_count for file, _ in files)) != rows:
-        raise StagedWrong(f"{where}: {rows} rows were to be moved, {found} were staged; nothing was published")
-    if not move.ranges:  # a relayout, or a compaction: any row of the view
-        return
-    # A merge of a keyed table writes rows below the move once more, those in files where other keys changed.
-    lowest, highest = 0 if table.spec.key else min(r.low for r in move.ranges), max(r.high for r in move.ranges)
-    for file, (low, high) in files:
-        if not lowest <= low <= high < highest:
-            raise StagedWrong(
-                f"{where}: {file.file_path} holds offsets {low}..{high}, outside the move; nothing was published"
-            )
 
 
 def _head(table: Table) -> View:

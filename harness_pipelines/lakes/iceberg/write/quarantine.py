@@ -24,7 +24,7 @@ from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.columns.times import kafka_times
 from harness_pipelines.formats.schema.wire import schema_id_of
-from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+from harness_pipelines.lakes.iceberg.catalog import Arrangement, StagingCatalog
 from harness_pipelines.lakes.iceberg.private.tables import Changes
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write.commits import tidy
@@ -153,7 +153,11 @@ class RawBytes:
         if place.metadata is None:
             properties = {**PROPERTIES, "harness.table": table.name}
             view = self._catalog.stage_new(
-                identifier, schema=SCHEMA, location=str(place.folder), properties=properties, by_partition=False
+                identifier,
+                schema=SCHEMA,
+                location=str(place.folder),
+                properties=properties,
+                arrangement=Arrangement.NONE,
             )
         else:
             view = self._catalog.at(identifier, place.metadata)
