@@ -44,6 +44,7 @@ class MemoryLedger:
 
     def __init__(self, state: MemoryState) -> None:
         self.state = state
+        self._workers: dict[str, tuple[datetime, frozenset[Stage]]] = {}  #: until when they share tables, by holder
 
     # -- tables ---------------------------------------------------------------------------------------------
 
@@ -164,6 +165,17 @@ class MemoryLedger:
             renewed = replace(claim, lease_until=self.state.now() + lease)
             books.claims[claim.table_id, claim.stage, claim.shard] = renewed
             return renewed
+
+    def modes(self) -> dict[int, tuple[str, str | None]]:
+        return {number: (table.name, table.spec.mode) for number, table in self.state.books.tables.items()}
+
+    def beat(self, holder: str, stages: Collection[Stage], *, lease: timedelta) -> frozenset[str]:
+        now, mine = self.state.now(), frozenset(stages)
+        self._workers[holder] = (now + lease, mine)
+        return frozenset(one for one, (until, of) in self._workers.items() if of == mine and until > now)
+
+    def leave(self, holder: str) -> None:
+        self._workers.pop(holder, None)
 
     def renew_all(self, claims: Collection[Claim], *, lease: timedelta) -> dict[Claim, Claim | FencedOut]:
         found: dict[Claim, Claim | FencedOut] = {}
