@@ -14,12 +14,12 @@ from unittest.mock import patch
 
 from harness_pipelines.lakes import owner
 from harness_pipelines.stages import guard
-from harness_pipelines.stages.run import worker
+from harness_pipelines.stages.run import steps, table_units
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.store_proxy import Request, StoreProxy, looks_of_expire
 
 PERIODS_S_MAX = 240.0
-_PERIODIC: tuple[ModuleType, ...] = (owner, guard, worker)
+_PERIODIC: tuple[ModuleType, ...] = (owner, guard, steps, table_units)
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def hastened(times: float) -> Iterator[Callable[[], float]]:
     with ExitStack() as until:
         for module in _PERIODIC:
             until.enter_context(patch.object(module, "time", SimpleNamespace(monotonic=monotonic)))
-        until.enter_context(patch.object(worker, "EXPIRE_EVERY_S", worker.EXPIRE_EVERY_S / times))
+        until.enter_context(patch.object(table_units, "EXPIRE_EVERY_S", table_units.EXPIRE_EVERY_S / times))
         yield monotonic
 
 

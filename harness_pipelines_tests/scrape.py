@@ -60,5 +60,5 @@ def scrape_ledger(url: str) -> Scrape:
 def served(worker: Worker, table: Table) -> Iterator[str]:
     """The URL of the metrics of *worker*, which runs in this process."""
     with endpoint(LOOPBACK, 0) as (registry, url):
-        registry.watch(WorkerCollector(worker, [table], table.harness.stores))
+        registry.watch(WorkerCollector(worker, table.harness.stores))
         yield url

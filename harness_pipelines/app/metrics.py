@@ -38,7 +38,6 @@ from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
-    from harness_pipelines.app.table import Table
     from harness_pipelines.stages.run.worker import TableProgress, Worker
 
 log = structlog.get_logger(__name__)
@@ -196,6 +195,11 @@ METRICS = (
            "Errors of a stage in this worker, counted per attempt; `watch` is its check of the table itself."),
     Metric("harness_stage_trouble", _STAGE,
            "1 while an error blocks the stage in this worker, else 0."),
+    Metric("harness_stage_late_seconds", _STAGE,
+           "Seconds for which due work of the stage has waited for a thread of this worker, beyond twice its "
+           "objective; 0 while it starts in time."),
+    Metric("harness_stage_running_seconds", _STAGE,
+           "Seconds for which this worker has been doing the stage's current work; 0 while it does none."),
 )  # fmt: skip
 
 
@@ -219,15 +223,18 @@ class WorkerCollector(Collector):
     Ledger metrics cover all tables with ``mode: external_worker``, so a table is exported while any worker lives.
     """
 
-    def __init__(self, worker: Worker, tables: Sequence[Table], stores: Stores) -> None:
+    def __init__(self, worker: Worker, stores: Stores) -> None:
         self._worker, self._stores = worker, stores
-        self._own = {table.name: table.spec for table in tables}
         self._stages = sorted(worker.options.stages)
         self._others: dict[str, TableSpec] = {}
         self._sick: list[SickTable] = []
         self._known_at = -inf
         self._look = Timely(self._ask, wait_s=LOOK_S_MAX)
         self.health = Health(stores.settings)
+
+    @property
+    def _own(self) -> dict[str, TableSpec]:
+        return {row.name: row.spec for row in self._worker.tables}
 
     def describe(self) -> Iterable[Family]:
         """Return all families without samples."""
@@ -249,6 +256,10 @@ class WorkerCollector(Collector):
             shown["harness_tier_max_rows"].add_metric([name], spec.tier.max_rows)
         for progress in self._worker.progress:
             self._show_progress(shown, progress)
+        for name, stages in self._worker.slowness().items():
+            for stage, (late_s, running_s) in stages.items():
+                shown["harness_stage_late_seconds"].add_metric([name, stage], late_s)
+                shown["harness_stage_running_seconds"].add_metric([name, stage], running_s)
         return shown.values()
 
     def _show_ledger(self, shown: dict[str, Family], found: ExportedState) -> None:

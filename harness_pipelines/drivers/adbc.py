@@ -84,6 +84,7 @@ class AdbcSessions:
         self.deadline_s = deadline_s(self.dsn)  #: how long an answer is waited for
         self._driver: adbc.Connection | None = None
         self._lock = threading.Lock()
+        self._idle: list[adbc.Connection] = []
 
     def open(self, *, autocommit: bool) -> adbc.Connection:
         """A session for one thread, which gives it to `end`. Raises: AdbcTimeout; adbc_driver_manager.Error."""
@@ -98,6 +99,25 @@ class AdbcSessions:
         if autocommit:
             session.adbc_connection.set_autocommit(True)
         return session
+
+    def take(self) -> adbc.Connection:
+        """A session with transactions: an idle one, or a new one. Raises: as `open`."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self.open(autocommit=False)
+
+    def give_back(self, session: adbc.Connection) -> None:
+        """Keep a session that was taken for whoever takes one next: as many as were in use at a time."""
+        with self._lock:
+            self._idle.append(session)
+
+    def end_idle(self) -> None:
+        """Close those that nobody uses: where one was lost, the others may lead to the same server that is gone."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for session in idle:
+            self.end(session)
 
     def end(self, session: adbc.Connection) -> None:
         """Close a session, whatever state it is in: Postgres may have hung up before."""
@@ -128,7 +148,8 @@ class AdbcSessions:
         return within(self.deadline_s, ask, late=late)
 
     def close(self) -> None:
-        """Close the driver. Sessions that are open continue."""
+        """Close the driver and its idle sessions. Sessions that are open continue."""
+        self.end_idle()
         with self._lock:
             driver, self._driver = self._driver, None
         if driver is not None:

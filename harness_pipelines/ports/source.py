@@ -130,11 +130,23 @@ class LogReader(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Whoever has many readers lets them share a consumer, and is told which of them to poll."""
+
+    owner: str  #: readers of one owner have different partitions of a topic
+    wake: Callable[[], None]  #: called by another thread when records may be there; it must not wait
+
+
 class Log(Protocol):
     """A Kafka cluster. Every call may raise KafkaUnreachable, KafkaLoginFailed and KafkaFailed."""
 
     def describe(self, topic: str) -> TopicIdentity:
         """Raises: TopicMissing, TopicForbidden."""
+        ...
+
+    def identities(self, topics: Collection[str]) -> dict[str, TopicIdentity | HarnessError]:
+        """Return the identity of each topic, or its error; those of all are asked for at once."""
         ...
 
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
@@ -150,6 +162,10 @@ class Log(Protocol):
 
     def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
         """Return the watermarks of partitions of many topics; for a topic that fails, its error."""
+        ...
+
+    def unstable(self, wanted: Mapping[str, Collection[int]]) -> set[str]:
+        """Return the topics of which `held` may find something; all are asked about at once."""
         ...
 
     def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
@@ -170,8 +186,18 @@ class Log(Protocol):
         """
         ...
 
-    def reader(self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None) -> LogReader:
-        """Open a reader. With *identity* it distinguishes a lost position from a recreated topic."""
+    def reader(
+        self,
+        topic: str,
+        positions: Mapping[int, int],
+        *,
+        identity: TopicIdentity | None = None,
+        feed: Feed | None = None,
+    ) -> LogReader:
+        """Open a reader. With *identity* it distinguishes a lost position from a recreated topic.
+
+        Readers with a *feed* share a consumer.
+        """
         ...
 
     def close(self) -> None: ...

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from harness_pipelines.ports.ledger import Segment, TableRow
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.ledger import PartitionStatus, Segment, Stopped, TableRow
 from harness_pipelines.ports.source import OpenTransaction, Watermark
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.versions import ViewName
@@ -68,11 +69,33 @@ class QuarantineMover(Protocol):
     def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> BytesMoved: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePulse:
+    """What tells a worker which stages of a table have work. Moments are seconds since 1970 by the database's clock."""
+
+    table_id: int
+    positions: tuple[PartitionStatus, ...]
+    version: int  #: of the head
+    stream: str  #: metadata file of the head's stream view
+    batch: str | None
+    stopped: Stopped | None
+    open: frozenset[str]  #: stages with an open or a stuck move
+    asked: bool  #: a recall or a recluster is asked for
+    claims: Mapping[str, str]  #: stage -> who holds its claim now
+    tier_at: float  #: when tier last committed a move, or the table was made
+    otree_at: float | None  #: when otree last committed or planned a move
+    buffered_bytes: int  #: of segments that are not retired; 0 where nothing is buffered
+    removes: bool  #: files are condemned, or segments retired, and wait to be removed
+    superseded_at: float | None  #: when the oldest retained version was; None: it is the head
+
+
 class LogNotes(Protocol):
-    """What workers record about the log, for readers of the ledger alone."""
+    """What workers record about the log, for readers of the ledger alone, and what they watch the ledger for."""
+
+    def pulses(self, tables: Collection[int]) -> tuple[float, dict[int, TablePulse | HarnessError]]: ...
 
     def record_ends(self, seen: Mapping[int, Mapping[int, Watermark]]) -> None: ...
-    def record_held(self, table_id: int, partitions: Collection[int], held: Mapping[int, OpenTransaction]) -> None: ...
+    def record_held(self, seen: Mapping[int, Mapping[int, OpenTransaction | None]]) -> None: ...
 
 
 class StallNotes(Protocol):
@@ -192,6 +215,5 @@ class FoldedHistory:
     folded_at: datetime
 
     def __str__(self) -> str:
-        return (
-            f"history up to version {self.version} was folded into checkpoints on {self.folded_at:%Y-%m-%d %H:%M} UTC"
-        )
+        at = f"{self.folded_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"history up to version {self.version} was folded into checkpoints on {at}"

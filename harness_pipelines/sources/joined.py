@@ -14,6 +14,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import PartitionsMissing, RecordsLost
 from harness_pipelines.ports.source import (
     MAX_BYTES,
+    Feed,
     Log,
     LogReader,
     OpenTransaction,
@@ -44,12 +45,30 @@ class JoinedLog:
     def describe(self, topic: str) -> TopicIdentity:
         return _joined(topic, [self._log.describe(one) for one in topics_of(topic)])
 
+    def identities(self, topics: Collection[str]) -> dict[str, TopicIdentity | HarnessError]:
+        asked = self._log.identities({one for topic in topics for one in topics_of(topic)})
+        found: dict[str, TopicIdentity | HarnessError] = {}
+        for topic in topics:
+            parts = [asked[one] for one in topics_of(topic)]
+            failed = next((one for one in parts if isinstance(one, HarnessError)), None)
+            found[topic] = failed or _joined(topic, [one for one in parts if isinstance(one, TopicIdentity)])
+        return found
+
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
         asked = [self._log.identity_async(one) for one in topics_of(topic)]
         return lambda: _joined(topic, [answer() for answer in asked])
 
     def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
         return self._each(topic, partitions, self._log.watermarks)
+
+    def unstable(self, wanted: Mapping[str, Collection[int]]) -> set[str]:
+        names = {topic: self._by_name(topic, partitions) for topic, partitions in wanted.items()}
+        every: dict[str, set[int]] = {}
+        for parts in names.values():
+            for name, numbers in parts.items():
+                every.setdefault(name, set()).update(numbers.values())
+        found = self._log.unstable(every)
+        return {topic for topic, parts in names.items() if not found.isdisjoint(parts)}
 
     def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
         found: dict[int, OpenTransaction] = {}
@@ -85,10 +104,17 @@ class JoinedLog:
         found = {self._log.cleanup_policy(one) for one in topics_of(topic)} - {None}
         return ",".join(sorted(filter(None, found))) if found else None
 
-    def reader(self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None) -> LogReader:
+    def reader(
+        self,
+        topic: str,
+        positions: Mapping[int, int],
+        *,
+        identity: TopicIdentity | None = None,
+        feed: Feed | None = None,
+    ) -> LogReader:
         if len(topics_of(topic)) == 1:
-            return self._log.reader(topic, positions, identity=identity)
-        return _JoinedReader(self._log, identity or self.describe(topic), positions)
+            return self._log.reader(topic, positions, identity=identity, feed=feed)
+        return _JoinedReader(self._log, identity or self.describe(topic), positions, feed)
 
     def close(self) -> None:
         self._log.close()
@@ -128,8 +154,8 @@ def _joined(topic: str, found: list[TopicIdentity]) -> TopicIdentity:
 class _JoinedReader:
     """`LogReader` over one reader per topic."""
 
-    def __init__(self, log: Log, identity: TopicIdentity, positions: Mapping[int, int]) -> None:
-        self._log, self._identity = log, identity
+    def __init__(self, log: Log, identity: TopicIdentity, positions: Mapping[int, int], feed: Feed | None) -> None:
+        self._log, self._identity, self._feed = log, identity, feed
         self._readers: dict[int, LogReader] = {}
         self._turn = 0
         try:
@@ -204,7 +230,7 @@ class _JoinedReader:
         topic, topic_id = (text.split(",")[index] for text in (self._identity.topic, self._identity.topic_id))
         known = tuple(by_topic(self._identity.partitions).get(index, ()))
         identity = TopicIdentity(cluster_id=self._identity.cluster_id, topic=topic, topic_id=topic_id, partitions=known)
-        return self._log.reader(topic, positions, identity=identity)
+        return self._log.reader(topic, positions, identity=identity, feed=self._feed)
 
     def pause(self, partition: int) -> None:
         index, there = kafka_partition(partition)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from unittest.mock import patch
 from urllib.parse import urlparse
 
@@ -311,13 +312,13 @@ class RealSide(Side):
         if lost is None:
             yield
             return
-        connection = writer._connected()
-        writer._connection = _LossyConnection(connection, lost)
+        sessions = writer._sessions
+        take = sessions.take
         try:
-            yield
+            with mock.patch.object(sessions, "take", lambda: _LossyConnection(take(), lost)):
+                yield
         finally:
-            if isinstance(writer._connection, _LossyConnection):  # it did not come to the COMMIT
-                writer._connection = connection
+            sessions.end_idle()  # where it did not come to the COMMIT
 
     @contextmanager
     def losing_publish(self, lost: str | None) -> Iterator[None]:

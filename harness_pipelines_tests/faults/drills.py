@@ -31,7 +31,7 @@ from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.replay.damaged_file import repair_file
-from harness_pipelines.stages.run import worker
+from harness_pipelines.stages.run import reading
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines.stages.table.revert import revert_table
@@ -76,7 +76,7 @@ def _produce(rigs: Rigs, count: int) -> None:
 def _buffer(rigs: Rigs, count: int) -> None:
     _produce(rigs, count)
     if rigs[0].table.spec.buffer != "none":
-        with mock.patch.object(worker, "INGEST_THREADS_MAX", 1):  # a thread costs more here than the few records do
+        with mock.patch.object(reading, "INGEST_UNITS_MAX", 1):  # a thread costs more here than the few records do
             work(rigs, INGEST)
 
 

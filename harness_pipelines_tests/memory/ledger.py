@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,7 +26,7 @@ from harness_pipelines.ports.ledger import (
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector, vector_to_json
 from harness_pipelines.protocol.changes.reverts import RevertPlan
-from harness_pipelines.protocol.claims import Claim, Stage, may_take
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, may_take
 from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, closed_by
 from harness_pipelines.protocol.schema.schemas import SchemaRow, check_columns, check_spec
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
@@ -44,6 +44,7 @@ class MemoryLedger:
 
     def __init__(self, state: MemoryState) -> None:
         self.state = state
+        self._workers: dict[str, tuple[datetime, frozenset[Stage]]] = {}  #: until when they share tables, by holder
 
     # -- tables ---------------------------------------------------------------------------------------------
 
@@ -164,6 +165,31 @@ class MemoryLedger:
             renewed = replace(claim, lease_until=self.state.now() + lease)
             books.claims[claim.table_id, claim.stage, claim.shard] = renewed
             return renewed
+
+    def modes(self) -> dict[int, tuple[str, str | None]]:
+        return {number: (table.name, table.spec.mode) for number, table in self.state.books.tables.items()}
+
+    def beat(self, holder: str, stages: Collection[Stage], *, lease: timedelta) -> frozenset[str]:
+        now, mine = self.state.now(), frozenset(stages)
+        self._workers[holder] = (now + lease, mine)
+        return frozenset(one for one, (until, of) in self._workers.items() if of == mine and until > now)
+
+    def leave(self, holder: str) -> None:
+        self._workers.pop(holder, None)
+
+    def renew_all(self, claims: Collection[Claim], *, lease: timedelta) -> dict[Claim, Claim | FencedOut]:
+        found: dict[Claim, Claim | FencedOut] = {}
+        for one in claims:
+            try:
+                found[one] = self.renew(one, lease=lease)
+            except FencedOut as lost:
+                found[one] = lost
+        return found
+
+    def release_all(self, holder: str, stages: Collection[tuple[int, Stage]]) -> None:
+        for claim in list(self.state.books.claims.values()):
+            if claim.holder == holder and (claim.table_id, claim.stage) in stages:
+                self.release(claim)
 
     def release(self, claim: Claim) -> None:
         """Give a claim back; its epoch stays known."""

@@ -16,6 +16,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import KafkaUnreachable, PartitionsMissing, TopicForbidden, TopicMissing
 from harness_pipelines.ports.source import (
     MAX_BYTES,
+    Feed,
     Headers,
     OpenTransaction,
     PartitionBatch,
@@ -100,7 +101,7 @@ class MemoryTransaction:
             for topic, partition in sorted(self.touched):
                 part = self._log.part(topic, partition)
                 part.append(_Entry(part.next_offset, self._log.now_ms(), transaction=self, control=True))
-            self._log.changed.notify_all()
+            self._log.tell()
 
 
 class MemoryLog:
@@ -114,6 +115,7 @@ class MemoryLog:
         self.forbidden: set[str] = set()  #: topics that the user may not read
         self.lost_after_s = 60.0
         self._topics: dict[str, _Topic] = {}
+        self._feeds: list[Feed] = []
 
     # -- the administrator's and the producer's side
 
@@ -124,7 +126,7 @@ class MemoryLog:
     def delete_topic(self, topic: str) -> None:
         with self.changed:
             del self._topics[topic]
-            self.changed.notify_all()
+            self.tell()
 
     def add_partitions(self, topic: str, total: int) -> None:
         with self.changed:
@@ -149,7 +151,7 @@ class MemoryLog:
             offset = part.append(_Entry(part.next_offset, stamp, value, key, headers, transaction))
             if transaction is not None:
                 transaction.touched.add((topic, partition))
-            self.changed.notify_all()
+            self.tell()
             return offset
 
     def begin(self) -> MemoryTransaction:
@@ -161,7 +163,7 @@ class MemoryLog:
             part = self.part(topic, partition)
             part.low = before
             part.entries = [entry for entry in part.entries if entry.offset >= before]
-            self.changed.notify_all()
+            self.tell()
 
     def truncate(self, topic: str, partition: int, end: int) -> None:
         """Drop acknowledged records, as an unclean leader election does."""
@@ -170,12 +172,27 @@ class MemoryLog:
             part.entries = [entry for entry in part.entries if entry.offset < end]
             part.next_offset = end
             part.epoch += 1
-            self.changed.notify_all()
+            self.tell()
+
+    def tell(self) -> None:
+        """Let all look that wait for something of the log. The lock is held."""
+        self.changed.notify_all()
+        for feed in self._feeds:
+            feed.wake()
 
     # -- the port
 
     def describe(self, topic: str) -> TopicIdentity:
         return self.identity_async(topic)()
+
+    def identities(self, topics: Collection[str]) -> dict[str, TopicIdentity | HarnessError]:
+        found: dict[str, TopicIdentity | HarnessError] = {}
+        for topic in topics:
+            try:
+                found[topic] = self.describe(topic)
+            except (TopicMissing, TopicForbidden) as error:
+                found[topic] = error
+        return found
 
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
         with self.changed:
@@ -196,6 +213,11 @@ class MemoryLog:
         with self.changed:
             self._answer(topic, f"reading the offsets of topic {topic!r}")
             return {p: Watermark(self.part(topic, p).low, self.part(topic, p).end) for p in sorted(set(partitions))}
+
+    def unstable(self, wanted: Mapping[str, Collection[int]]) -> set[str]:
+        with self.changed:
+            parts = {topic: [self.part(topic, p) for p in partitions] for topic, partitions in wanted.items()}
+            return {topic for topic, found in parts.items() if any(one.end < one.next_offset for one in found)}
 
     def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
         with self.changed:
@@ -237,8 +259,16 @@ class MemoryLog:
             return self._topics[topic].policy
 
     def reader(
-        self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None
+        self,
+        topic: str,
+        positions: Mapping[int, int],
+        *,
+        identity: TopicIdentity | None = None,
+        feed: Feed | None = None,
     ) -> MemoryLogReader:
+        if feed is not None:
+            self._feeds.append(feed)
+            feed.wake()
         return MemoryLogReader(self, identity or self.describe(topic), positions)
 
     def close(self) -> None:

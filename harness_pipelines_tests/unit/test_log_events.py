@@ -16,8 +16,8 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 NOTICES = "formats/culprits.py"  #: its caller names the event
 #: Events of what serves several tables, or none.
 OF_NO_TABLE = {
-    "adbc", "doctor", "expire.bucket_keeps_versions", "expire.segment_busy", "health", "kafka", "looks", "metrics",
-    "notify", "store",
+    "adbc", "claims", "doctor", "expire.bucket_keeps_versions", "expire.segment_busy", "health", "kafka", "looks",
+    "metrics", "notify", "store", "watch", "worker.not_left", "worker.shares",
 }  # fmt: skip
 
 

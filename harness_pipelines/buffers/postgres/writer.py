@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 class SegmentWriter:
-    """One ingest connection. Not safe for use by two threads at once."""
+    """Writes of one unit of ingest. It has a session while it commits. Not safe for use by two threads at once."""
 
     def __init__(
         self, sessions: AdbcSessions, table: TableRow, claim: Callable[[], Claim], *, run_id: str | None
@@ -92,8 +92,7 @@ class SegmentWriter:
         Raises: SegmentClosed, SchemaMoved, BoundaryGap (REFRESH), FencedOut (NEVER), OutcomeUnknown (RESOLVE),
         PostgresUnreachable; RowsUnfit, of which `trouble` tells for fewer rows.
         """
-        with self._explained():
-            connection = self._connected()
+        with self._explained(), self._session() as connection:
             try:
                 count, accounting = self._write(connection, segment, ranges, confirm)
             except BaseException:
@@ -102,15 +101,14 @@ class SegmentWriter:
             faults.point("ingest.in_transaction")
             self._commit(connection)
             faults.point("ingest.after_commit")
-        self._move = accounting
-        self._tell(connection)
+            self._move = accounting
+            self._tell(connection)
         return count
 
     def trouble(self, segment: Segment, rows_: pa.Table) -> RowsUnfit | None:
         """Why *rows_* cannot be stored: they are written and taken back. Raises: PostgresUnreachable."""
         try:
-            with self._explained():
-                connection = self._connected()
+            with self._explained(), self._session() as connection:
                 try:
                     with cursor_of(connection) as cursor:
                         self._asked(connection, partial(self._copy, cursor, segment, rows_), cursor)
@@ -167,9 +165,12 @@ class SegmentWriter:
             raise
 
     def _roll_back(self, connection: Any) -> None:
-        if connection is self._connection:  # else it waits for an answer, and is closed then
-            with suppress(adbc_driver_manager.Error):
-                self._asked(connection, connection.rollback)
+        if connection is not self._connection:  # it waits for an answer, and is closed then
+            return
+        try:
+            self._asked(connection, connection.rollback)
+        except adbc_driver_manager.Error:
+            self.close()  # nobody else may find it in a transaction
 
     def _refuse(self, cursor: Any, refused: Sequence[RefusedRecord]) -> None:
         """Quarantine records: small ones in batches, because one by one they cost ten times as much."""
@@ -258,10 +259,16 @@ class SegmentWriter:
         except adbc_driver_manager.Error:
             self.close()
 
-    def _connected(self) -> Any:
-        if self._connection is None:
-            self._connection = self._sessions.open(autocommit=False)
-        return self._connection
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        """A session, which other writers may use afterwards unless it was closed or given up meanwhile."""
+        self._connection = self._sessions.take()
+        try:
+            yield self._connection
+        finally:
+            if self._connection is not None:
+                self._sessions.give_back(self._connection)
+                self._connection = None
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -274,7 +281,7 @@ class SegmentWriter:
                 raise unfit from error
             found = named(error, Asked(dsn=self._sessions.dsn, table=self._table.name))
             if isinstance(found, PostgresUnreachable | PostgresReadOnly):
-                self.close()  # the next one may lead to another server
+                self._sessions.end_idle()  # the next one may lead to another server
             if found is None:
                 raise
             raise found from error

@@ -42,6 +42,7 @@ class RunOptions:
     lease_s: float
     ingest_on: Literal["threads", "spark"] = "threads"
     remove_large: bool = False
+    shares: bool = False  #: no tables were named: it follows the ledger's
 
 
 @click.command()
@@ -93,9 +94,10 @@ class RunOptions:
 def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
     """Run all stages of tables until stopped.
 
-    Without names it runs the tables with `mode: external_worker`; a named table runs whatever its mode. Ctrl-C or
-    SIGTERM ends the worker after the current transaction and releases its claims. Several workers may run: one of them
-    holds each stage of a table, and another takes over when its lease ends. A failing table is shown and retried, and
+    Without names it runs the tables with `mode: external_worker`, those that are applied later too, and shares them
+    with other workers that do; a named table runs whatever its mode. Ctrl-C or SIGTERM ends the worker after the
+    current transaction and releases its claims. Several workers may run: one of them holds each stage of a table, and
+    another takes over when its lease ends. A failing table is shown and retried, and
     does not delay the others; --json reports it as `trouble`.
 
     \b
@@ -115,6 +117,7 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
         lease_s=options["lease_s"],
         ingest_on=options["ingest_on"],
         remove_large=options["remove_large"],
+        shares=not tables and not options["until_idle"],
     )
     _check(wanted, dry_run=options["dry_run"])
     serving = _serving(options["metrics_host"], options["metrics_port"], dry_run=options["dry_run"])
@@ -197,12 +200,13 @@ def _work(
             lease=timedelta(seconds=wanted.lease_s),
             ingest_on=wanted.ingest_on,
             remove_large=wanted.remove_large,
+            shares=wanted.shares,
         ),
     )
     if metrics is not None:
         from harness_pipelines.app.metrics import WorkerCollector
 
-        metrics.watch(WorkerCollector(worker, chosen, harness.stores))
+        metrics.watch(WorkerCollector(worker, harness.stores))
     gc.freeze()  # what is imported stays: walking it again and again was a tenth of ingest's CPU time
     began, rates = time.monotonic(), Rates()
     with _stopped_by_signals(worker) as interrupted, LiveProgress(rates) if live else LineProgress(rates) as shown:
@@ -215,19 +219,20 @@ def _work(
             "refused": p.refused,
             "commits": p.commits,
             "moves": p.moves,
-            "version": p.version or harness.stores.tables.head(table.row).version,
+            "version": p.version or harness.stores.tables.head(row).version,
             "trouble": {str(stage): text for stage, text in p.trouble.items()},
-            "held": _held(harness, table) if wanted.until_idle else [],
+            "held": _held(harness, p.name) if wanted.until_idle else [],
         }
-        for p, table in zip(worker.progress, chosen, strict=True)
+        for p, row in zip(worker.progress, worker.tables, strict=True)
     ]
     return {"tables": found, "seconds": round(seconds, 3)}, interrupted.is_set()
 
 
-def _held(harness: Harness, table: Table) -> list[str]:
+def _held(harness: Harness, name: str) -> list[str]:
     """Describe the records that an idle worker cannot take because they are behind open transactions."""
     from harness_pipelines.protocol.topics import label
 
+    table = harness.table(name)
     topic = table.spec.topic
     try:
         found = harness.stores.log.held(topic, [p.partition for p in table.positions() if p.partition >= 0])

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ledgers.postgres import parameters, specs
+from harness_pipelines.ledgers.postgres import parameters, specs, workers
 from harness_pipelines.ledgers.postgres.acts import drop
 from harness_pipelines.ledgers.postgres.acts.drop import Droppable, Dropped, check_not_purged
 from harness_pipelines.ledgers.postgres.acts.revert import Reverts
@@ -226,6 +226,18 @@ class PostgresLedger:
             _run(connection, "ledger/insert_partition", **where)
             _run(connection, "ledger/insert_ingest_partition", **where)
 
+    def modes(self) -> dict[int, tuple[str, str | None]]:
+        """Name and `mode` of each table by its number; of a spec that cannot be read the mode may be None."""
+        return {row["table_id"]: (row["name"], row["mode"]) for row in self.database.rows("ledger/modes")}
+
+    def beat(self, holder: str, stages: Collection[Stage], *, lease: timedelta) -> frozenset[str]:
+        """Note that the worker *holder* shares tables for the time of a *lease*; all that share the same stages."""
+        return workers.beat(self.database, holder, stages, lease)
+
+    def leave(self, holder: str) -> None:
+        """Note that the worker *holder* shares no tables any more."""
+        self.database.run("ledger/leave", {"holder": holder})
+
     # -- claims ---------------------------------------------------------------------------------------------
 
     def claim(self, table: TableRow, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim | None:
@@ -259,6 +271,13 @@ class PostgresLedger:
                 raise FencedOut(f"{claim.stage} of table {claim.table_id}: the claim could not be renewed")
             return rows.claim(row)
 
+    def renew_all(self, claims: Collection[Claim], *, lease: timedelta) -> dict[Claim, Claim | FencedOut]:
+        """Extend *claims* of one holder in one statement: each as it is now, or why it is lost.
+
+        A claim that another session holds locked just now is in neither: it is asked for again in time.
+        """
+        return workers.renew_all(self.database, claims, lease)
+
     def release(self, claim: Claim) -> None:
         """Give a claim back, so that the next holder need not wait for its lease."""
         self.database.run("ledger/release_claim", claim_key(claim))
@@ -267,6 +286,10 @@ class PostgresLedger:
         """Return any claim that *holder* has of a stage: a worker interrupted while it asked does not know."""
         key = {"table_id": table.table_id, "stage": stage, "shard": shard}
         self.database.run("ledger/release_of_holder", {**key, "holder": holder})
+
+    def release_all(self, holder: str, stages: Collection[tuple[int, Stage]]) -> None:
+        """Return the claims that *holder* has of these stages, each with the number of its table."""
+        workers.release_all(self.database, holder, stages)
 
     # -- moves ----------------------------------------------------------------------------------------------
 

@@ -24,11 +24,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __al
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import KafkaFailed, PartitionsMissing, TopicForbidden, TopicMissing
-from harness_pipelines.ports.source import STALE_S, OpenTransaction, Start, TopicIdentity, Watermark
+from harness_pipelines.ports.source import STALE_S, Feed, OpenTransaction, Start, TopicIdentity, Watermark
 from harness_pipelines.sources.kafka.client import KafkaClient, KafkaTimeouts, LeaderUnsettled, Trail, as_kafka_error
 from harness_pipelines.sources.kafka.contact import OffsetAnswer, Offsets
 from harness_pipelines.sources.kafka.held import opened_at
 from harness_pipelines.sources.kafka.reader import KafkaReader
+from harness_pipelines.sources.kafka.shared import Consumers
 from harness_pipelines.spec.settings import Settings
 
 LEADERS_KNOWN_S = 30.0  #: far below the age at which the client forgets them (`metadata.max.age.ms`)
@@ -67,6 +68,7 @@ class KafkaLog:
         self._cluster_id: str | None = None
         self._lock = threading.Lock()
         self._newest = self._made()
+        self._consumers = Consumers(self._client)
 
     @classmethod
     def from_settings(cls, settings: Settings, *, timeouts: KafkaTimeouts | None = None) -> KafkaLog:
@@ -99,6 +101,27 @@ class KafkaLog:
             return self._identity(topic, cluster_id=None)()
         except LeaderUnsettled:  # asked again, the client goes by what it has learnt meanwhile
             return self._identity(topic, cluster_id=None)()
+
+    def identities(self, topics: Collection[str]) -> dict[str, TopicIdentity | HarnessError]:
+        if not topics:
+            return {}
+        asker, limit_s = self._asker(), self._client.timeouts.request_s
+        asked = asker.admin.describe_topics(TopicCollection(list(topics)), request_timeout=limit_s)
+        return {topic: self._described(asker, topic, asked[topic]) for topic in topics}
+
+    def _described(self, asker: _Asker, topic: str, asked: Future[Any]) -> TopicIdentity | HarnessError:
+        doing = f"describing topic {topic!r}"
+        try:
+            found = self._answer(asker, asked, topic=topic, doing=doing)
+            self._cluster_id = self._cluster_id or self._cluster_of(asker, topic, doing=doing)
+        except HarnessError as error:
+            return error
+        return TopicIdentity(
+            cluster_id=self._cluster_id,
+            topic=topic,
+            topic_id=str(found.topic_id),
+            partitions=tuple(sorted(partition.id for partition in found.partitions)),
+        )
 
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
         # A topic's id is enough to tell two clusters apart until the next `describe`.
@@ -228,6 +251,29 @@ class KafkaLog:
         except HarnessError as error:
             return error
 
+    def unstable(self, wanted: Mapping[str, Collection[int]]) -> set[str]:
+        asker = self._asker()
+        led = {topic: parts for topic, parts in wanted.items() if self._are_led(asker, topic, parts)}
+        # The stable ends are asked for last, as in `held`.
+        newest = self._ends(asker, led, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._ends(asker, led, IsolationLevel.READ_COMMITTED)
+        return {topic for topic in wanted if stable.get(topic) is None or stable[topic] != newest[topic]}
+
+    def _ends(
+        self, asker: _Asker, led: Mapping[str, Collection[int]], isolation: IsolationLevel
+    ) -> dict[str, dict[int, int] | None]:
+        """The ends of each topic; None where one did not answer."""
+        answers = self._ask_all(asker, led, _LATEST, isolation=isolation)
+        found: dict[str, dict[int, int] | None] = {topic: {} for topic in led}
+        for at, answer in answers.items():
+            with suppress(HarnessError):
+                doing = f"reading the offsets of topic {at.topic!r}"
+                if (ends := found[at.topic]) is not None:
+                    found[at.topic] = None
+                    ends[at.partition] = self._offset(asker, answer, at.topic, doing)
+                    found[at.topic] = ends
+        return found
+
     def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
         wanted = sorted(set(partitions))
         # The stable end is asked last: what it has not come to by then lies behind a transaction that is open.
@@ -262,9 +308,23 @@ class KafkaLog:
         entry = found.get("cleanup.policy")
         return None if entry is None else str(entry.value)
 
-    def reader(self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None) -> KafkaReader:
+    def reader(
+        self,
+        topic: str,
+        positions: Mapping[int, int],
+        *,
+        identity: TopicIdentity | None = None,
+        feed: Feed | None = None,
+    ) -> KafkaReader:
         known = identity or self.describe(topic)
-        return KafkaReader(self._client, self, known, positions)
+        if feed is None:
+            return KafkaReader(self._client, self, known, positions)
+        lane = self._consumers.lane(feed.owner, topic, feed.wake)
+        try:
+            return KafkaReader(self._client, self, known, positions, lane=lane)
+        except BaseException:
+            lane[0].close()
+            raise
 
     def ask_ends(self, topic: str, partitions: Iterable[int]) -> Offsets:
         """Ask the leaders of *partitions* for their last stable offsets; the answers are futures."""
@@ -296,7 +356,8 @@ class KafkaLog:
         )
 
     def close(self) -> None:
-        """Nothing to give back: the client's threads end with the object."""
+        """End the consumers that readers share; the threads of other clients end with their objects."""
+        self._consumers.close()
 
     def _offsets(
         self,

@@ -27,6 +27,7 @@ from harness_pipelines.ports.source import (
 )
 from harness_pipelines.sources.kafka.client import AWAY, FORBIDDEN, LOGIN, UNKNOWN_TOPIC, UNSETTLED, KafkaClient, Trail
 from harness_pipelines.sources.kafka.contact import Contact, Questions
+from harness_pipelines.sources.kafka.shared import Lane
 
 log = structlog.get_logger(__name__)
 
@@ -99,14 +100,20 @@ class _Gathered:
 
 
 class KafkaReader:
-    """`LogReader` over one librdkafka consumer; opened by `KafkaLog.reader`."""
+    """`LogReader` over one librdkafka consumer, or over a lane of a shared one; opened by `KafkaLog.reader`."""
 
     def __init__(
-        self, client: KafkaClient, questions: Questions, identity: TopicIdentity, positions: Mapping[int, int]
+        self,
+        client: KafkaClient,
+        questions: Questions,
+        identity: TopicIdentity,
+        positions: Mapping[int, int],
+        *,
+        lane: tuple[Lane, Trail] | None = None,
     ) -> None:
         self._client, self._questions, self._identity = client, questions, identity
         self._topic = identity.topic
-        self._trail = Trail()
+        self._trail = Trail() if lane is None else lane[1]
         self._positions: dict[int, int] = {}
         self._paused: set[int] = set()
         self._failed: dict[int, HarnessError] = {}
@@ -115,8 +122,9 @@ class KafkaReader:
         self._contact = Contact(client, questions, self._topic, self._trail)
         self._torn = False  #: the consumer is ahead of the positions
         self._closed = False
+        self._consumer: Consumer | Lane
         try:
-            self._consumer = Consumer(client.consumer_config(self._trail))
+            self._consumer = Consumer(client.consumer_config(self._trail)) if lane is None else lane[0]
         except KafkaException as error:
             raise client.bad_config(error) from None
         self.assign(positions)

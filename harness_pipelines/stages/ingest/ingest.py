@@ -1,7 +1,7 @@
 """Ingest: move records of the log into the buffer.
 
 The unit of work is the same wherever it runs: poll ``[lo, hi)`` of some partitions, decode, commit. `ingest_unit` is
-called by threads on one machine (`IngestLoop`) and by Spark tasks (`harness_pipelines.stages.ingest.on_engine`).
+called on one machine (`IngestLoop`) and by Spark tasks (`harness_pipelines.stages.ingest.on_engine`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from harness_pipelines.ports.decoded import (
     decode_batch,
     stopped,
 )
-from harness_pipelines.ports.errors import KafkaLoginFailed
+from harness_pipelines.ports.errors import KafkaFailed, KafkaLoginFailed
 from harness_pipelines.ports.ledger import IngestPosition, Segment, TableRow
 from harness_pipelines.ports.source import (
     BATCH_RECORDS_MAX,
     POLL_S,
+    Feed,
     Log,
     LogReader,
     PartitionBatch,
@@ -52,13 +53,12 @@ from harness_pipelines.stages.ingest.refusing import limit_of, note_refused
 from harness_pipelines.stages.ingest.unfit import unfit_of, without
 
 log = structlog.get_logger(__name__)
-LAST_POLL_S = 0.05  #: of a worker that ends when there is nothing left
 CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
 
 
 @dataclass(slots=True)
 class IngestProgress:
-    """Counters that the worker shows; written by one ingest thread each."""
+    """Counters that the worker shows; written by one unit of ingest each."""
 
     rows: int = 0
     refused: int = 0
@@ -181,7 +181,7 @@ def _first_of(named: NamedSchema, batch: PartitionBatch, *, has_indexes: bool) -
 
 @dataclass(slots=True)
 class OpenSegment:
-    """The segment that one ingest thread writes to, looked up again when it was closed."""
+    """The segment that one loop writes to, looked up again when it was closed."""
 
     segments: BufferSegments
     table: TableRow
@@ -207,7 +207,7 @@ class OpenSegment:
 
 
 class IngestLoop:
-    """Ingest of some partitions by one thread: poll, unit, again."""
+    """Ingest of some partitions: poll, unit, again. Not safe for use by two threads at once."""
 
     def __init__(
         self,
@@ -218,7 +218,9 @@ class IngestLoop:
         writer: BufferWriter,
         schemas: Schemas | None = None,
         poll_s: float = POLL_S,
+        feed: Feed | None = None,
     ) -> None:
+        """*poll_s*: how long a step waits for records; with a *feed* whoever calls is told when there are some."""
         self.table = table
         self.progress = IngestProgress()
         self._log = stream
@@ -228,8 +230,8 @@ class IngestLoop:
         self._schemas = schemas
         self._codec: RecordCodec | None = None
         self._reader: LogReader | None = None
-        self._poll_s = poll_s
-        self._not_before = 0.0  # the monotonic clock
+        self._poll_s, self._feed = poll_s, feed
+        self.not_before = 0.0  #: when the next step is worth its cost, on the monotonic clock
         self._taken = 0  # bytes of records since the buffer was asked for room
         self._load = ProcessLoad()
         self._refreshed = False  # since the last commit
@@ -250,7 +252,9 @@ class IngestLoop:
         check_epochs(self.table, self._log, {p: (found[p].buffer_hi, found[p].leader_epoch) for p in fresh})
         self._epochs |= {p: found[p].leader_epoch for p in fresh}
         if self._reader is None:
-            self._reader = self._log.reader(self.table.spec.topic, positions, identity=self.table.identity)
+            self._reader = self._log.reader(
+                self.table.spec.topic, positions, identity=self.table.identity, feed=self._feed
+            )
         else:
             self._reader.assign(positions)
 
@@ -262,7 +266,6 @@ class IngestLoop:
         another now, or must become another (SchemaDue); BufferFull, before anything is read.
         """
         assert self._reader is not None and self._codec is not None, "start() comes first"
-        time.sleep(max(0.0, self._not_before - time.monotonic()))
         self._segments.check_room(self.table, taken=self._taken)
         self._taken, began_s = 0, time.thread_time()
         try:
@@ -274,9 +277,9 @@ class IngestLoop:
         assert self._reader is not None and self._codec is not None
         try:
             batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
-        except (KafkaLoginFailed, CertificateRefused):
+        except (KafkaLoginFailed, CertificateRefused, KafkaFailed):
             self._reader.close()
-            self._reader = None  # the next one reads the files of certificates again
+            self._reader = None  # the next one reads the files of certificates again, and begins with another client
             raise
         if not batches:
             return 0
@@ -309,7 +312,7 @@ class IngestLoop:
         """Let records gather for what the table's objective allows; a thread that is behind goes on at once."""
         visible_s, took_s = self.table.spec.freshness.visible, time.monotonic() - begun
         wait_s = commit_every_s(visible_s, commit_s=took_s, load=self._load.share())
-        self._not_before = begun + wait_s if keeps_up else 0.0
+        self.not_before = begun + wait_s if keeps_up else 0.0
 
     def _is_led_anew(self, batch: PartitionBatch) -> bool:
         """Another leader wrote *batch* than what was taken before it."""

@@ -1,4 +1,4 @@
-"""Holding a claim: take it when free, renew it in a thread, release it at the end."""
+"""Holding a claim: take it when free, have it renewed, release it at the end."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, ahead, is_ahead
+from harness_pipelines.stages.run.renewals import Renewals
 
 if TYPE_CHECKING:
     from harness_pipelines.ports.ledger import Ledger
 
 log = structlog.get_logger(__name__)
-RENEWALS_PER_LEASE = 3
 WAIT_SHOWN_EVERY_S = 60.0  #: how often the log has whom a stand-by waits for
 
 
 class ClaimKeeper:
-    """One stage of one shard, and this worker's claim to it.
+    """One stage of one shard, and this holder's claim to it.
 
     `current` is safe to call from any thread. A claim that was lost is forgotten, and `acquire` may take it again.
     """
@@ -39,11 +39,13 @@ class ClaimKeeper:
         lease: timedelta,
         check_spec: Callable[[], None] | None = None,
         give_up: Callable[[], None] | None = None,
+        renewals: Renewals | None = None,
     ) -> None:
         """*check_spec* is asked after each take-over, until it does not raise: is the table what the holder knows?
 
         *give_up* ends what is still done under a claim that was lost, and does not wait for it. It is called again
-        until the claim is asked for next.
+        until the claim is asked for next. *renewals* are those of the holder's other claims; without them the claim is
+        renewed alone.
         """
         self._ledger, self._table, self._stage = ledger, table, stage
         self._check_spec, self._checked = check_spec, False
@@ -54,8 +56,9 @@ class ClaimKeeper:
         self._waits_for: str | None = None
         self._shown_at = 0.0  # monotonic seconds
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._renewer: threading.Thread | None = None
+        self._renewals = renewals or Renewals(ledger, lease)
+        self._is_alone = renewals is None
+        self._is_released = False
 
     def acquire(self) -> bool:
         """Take the claim if it is free; True if this worker holds it now.
@@ -64,7 +67,7 @@ class ClaimKeeper:
         """
         with self._lock:
             if self._claim is None:
-                self._checked = False
+                self._checked = self._is_released = False
                 faults.point(f"{self._stage}.before_claim")
                 self._asks = True
                 self._claim = self._ledger.claim(
@@ -77,9 +80,7 @@ class ClaimKeeper:
             if self._claim is None:
                 self._look_at_holder()
                 return False
-            if self._renewer is None:
-                self._renewer = threading.Thread(target=self._renew, name=f"renew-{self._stage}", daemon=True)
-                self._renewer.start()
+            self._renewals.add(self)
         if self._check_spec is not None and not self._checked:
             self._check_spec()
             self._checked = True
@@ -103,6 +104,11 @@ class ClaimKeeper:
     def is_held(self) -> bool:
         return self._claim is not None
 
+    @property
+    def held(self) -> Claim | None:
+        """The claim as it was last renewed; None: it is not held."""
+        return self._claim
+
     def current(self) -> Claim:
         """The claim as it was last renewed. Raises: FencedOut when it was lost."""
         claim = self._claim
@@ -116,55 +122,52 @@ class ClaimKeeper:
         Threads share a claim, so the fence that one of them ran into may be of an epoch that another one has
         already replaced.
         """
-        with self._lock:
-            claim = self._claim
-        if claim is not None:
-            self._renew_once(claim)
+        if (claim := self._claim) is None:
+            return
+        try:
+            self.renewed(claim, self._ledger.renew(claim, lease=self._lease))
+        except FencedOut as lost:
+            self.renewed(claim, lost)
+        except HarnessError as away:  # the lease may still be alive when the database is back
+            log.info("claim.not_renewed", table=self._table.name, stage=self._stage, error=str(away))
 
     def release(self) -> None:
         """Give the claim back; the next holder starts at once."""
-        self._ended.set()
-        if self._renewer is not None and self._renewer.ident is not None:  # None: interrupted before its start
-            self._renewer.join()
+        if not self.leave():
+            return
+        try:
+            self._ledger.release_of(self._table, self._stage, shard=0, holder=self._holder)
+        except HarnessError as away:  # its lease ends by itself
+            log.info("claim.release_failed", table=self._table.name, stage=self._stage, error=str(away))
+
+    def leave(self) -> bool:
+        """Forget the claim, and renew it no more; True: the ledger may still have it."""
+        self._renewals.remove(self)
+        if self._is_alone:
+            self._renewals.end()
         with self._lock:
             claim, self._claim = self._claim, None
+            self._is_released = True
         if claim is not None:
             faults.point(f"{self._stage}.before_release")
-        if claim is not None or self._asks:
-            try:
-                self._ledger.release_of(self._table, self._stage, shard=0, holder=self._holder)
-            except HarnessError as away:  # its lease ends by itself
-                log.info("claim.release_failed", table=self._table.name, stage=self._stage, error=str(away))
+        return claim is not None or self._asks
 
-    def _renew(self) -> None:
-        while not self._ended.wait(self._lease.total_seconds() / RENEWALS_PER_LEASE):
-            claim = self._claim
-            try:
-                if claim is not None:
-                    self._renew_once(claim)
-                else:
-                    self._end_work()
-            except Exception:  # without this thread the claim would be lost without a trace
-                log.exception("claim.renewal_broken", table=self._table.name, stage=self._stage)
-
-    def _renew_once(self, claim: Claim) -> None:
-        renewed: Claim | None = None
-        try:
-            renewed = self._ledger.renew(claim, lease=self._lease)
-        except FencedOut as lost:
-            log.info("claim.lost", table=self._table.name, stage=self._stage, error=str(lost))
-        except HarnessError as away:  # the lease may still be alive when the database is back
-            log.info("claim.not_renewed", table=self._table.name, stage=self._stage, error=str(away))
-            return
+    def renewed(self, before: Claim, now: Claim | FencedOut) -> None:
+        """What became of the claim that was *before*."""
+        if isinstance(now, FencedOut):
+            log.info("claim.lost", table=self._table.name, stage=self._stage, error=str(now))
         with self._lock:
-            if self._claim is claim:
-                self._claim = renewed
-        self._end_work()
+            if self._claim is before:
+                self._claim = None if isinstance(now, FencedOut) else now
+        self.end_work()
 
-    def _end_work(self) -> None:
+    def end_work(self) -> None:
         """Without the claim nothing can be published: work that continued would only slow down the next holder's."""
-        if self._give_up is None:
+        # Who has the lock asks for the claim, and may wait for Postgres; all other claims are renewed meanwhile.
+        if self._give_up is None or not self._lock.acquire(blocking=False):
             return
-        with self._lock:  # nobody takes the claim, and begins new work under it, meanwhile
-            if self._claim is None:
+        try:  # nobody takes the claim, and begins new work under it, meanwhile
+            if self._claim is None and not self._is_released:
                 self._give_up()
+        finally:
+            self._lock.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from harness_pipelines.ports.access import (
@@ -22,7 +23,7 @@ from harness_pipelines.ports.access import (
     HasTables,
 )
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.upkeep import TableWork
+from harness_pipelines.ports.upkeep import TablePulse, TableWork
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.shape import intake_of
@@ -31,6 +32,8 @@ from harness_pipelines.stages import compact
 from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.tier.tier import due as tier_due
 
+STANDBY_S = 15.0  #: how often a worker asks for a claim that, by the ledger's last word, another one has
+MIRROR_S = 15.0  #: how often catalogs are asked for that showed the newest version
 EXPIRE_EVERY_S = 1800.0  #: of a run each; a worker, which has it for nothing, looks every minute
 
 
@@ -82,6 +85,57 @@ def stages_of(table: TableRow) -> frozenset[Stage]:
     """The continuous stages that the table has."""
     mirrored = {Stage.MIRROR} if table.spec.catalogs else set()
     return frozenset({Stage.INGEST, Stage.EXPIRE, *table.effects, *mirrored})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a worker knows of one of its tables beyond the ledger's pulse."""
+
+    holder: str  #: the worker, as holder of claims
+    ends: Mapping[int, int]  #: of the log, as last seen
+    small: str | None = None  #: metadata file of the stream view in which no rewrite was worth its cost
+    judged: str | None = None  #: metadata file of the batch view in which nothing was due
+    mirrored: int | None = None  #: the version that all catalogs show
+
+
+def rest_s(stage: Stage, spec: TableSpec, seen: TablePulse, known: Known, *, now: float) -> float:
+    """Seconds until *stage* may have work; `inf`: not before the ledger or the log say something else.
+
+    *now* is the database's time. For expire it is not asked: that goes by time alone.
+    """
+    holder = seen.claims.get(stage)
+    if holder != known.holder:
+        return 0.0 if holder is None else STANDBY_S
+    if stage in seen.open:
+        return 0.0
+    if stage is Stage.TIER:
+        return _tier_rest_s(spec, seen, known, now=now)
+    if stage is Stage.OTREE:
+        return _otree_rest_s(spec, seen, known, now=now)
+    if stage is Stage.COMPACT:
+        return inf if seen.stream == known.small else 0.0
+    if stage is Stage.MIRROR:
+        return MIRROR_S if seen.version == known.mirrored else 0.0
+    return 0.0
+
+
+def _tier_rest_s(spec: TableSpec, seen: TablePulse, known: Known, *, now: float) -> float:
+    buffered = sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in seen.positions)
+    unread = sum(max(known.ends.get(p.partition, 0) - p.bounds.buffer_hi, 0) for p in seen.positions)
+    lag = intake_of(spec).waiting(buffered=buffered, unread=unread)[Stage.TIER]
+    since_s = now - seen.tier_at
+    if tier_due(spec.tier, lag=lag, buffered_bytes=seen.buffered_bytes, since_tier_s=since_s):
+        return 0.0
+    return spec.tier.max_age - since_s if lag else inf
+
+
+def _otree_rest_s(spec: TableSpec, seen: TablePulse, known: Known, *, now: float) -> float:
+    lag = sum(p.bounds.stream_hi - p.bounds.batch_hi for p in seen.positions)
+    if seen.asked or lag >= spec.tier.max_rows or (seen.batch is not None and seen.batch != known.judged):
+        return 0.0
+    if not lag:
+        return inf
+    return 0.0 if seen.otree_at is None else max(0.0, spec.freshness.lake - (now - seen.otree_at))
 
 
 def is_held(work: TableWork, stage: Stage) -> bool:

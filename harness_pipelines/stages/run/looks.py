@@ -19,7 +19,7 @@ from harness_pipelines.pauses import Pauses
 from harness_pipelines.ports.access import HasCosts, HasLakeReads, HasLog, HasStalls, HasTables, HasWatch
 from harness_pipelines.ports.errors import KafkaFailed, KafkaUnreachable, TopicForbidden, TopicMissing
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.source import Watermark
+from harness_pipelines.ports.source import OpenTransaction, Watermark
 from harness_pipelines.ports.upkeep import Spent
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages import compact
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 FIRST_S = 1.0  #: a run that is over sooner is not looked at
 EVERY_S, EVERY_S_MAX = 5.0, 60.0  #: the pauses grow while a look fails
 LAKE_EVERY_S = 60.0  #: how often the manifests of a table are looked at
-FRESH_S = 2.0  #: a log that did not answer the worker in so long is not asked for more
+FRESH_S = 6.0  #: a log that did not answer the worker in so long is not asked for more
 END_S = 2.0
 Seen = Callable[[], Sequence[tuple[TableRow, TableProgress]]]
 
@@ -44,7 +44,8 @@ class Looks:
     def __init__(self, stores: Ports, holder: str, stop: threading.Event, seen: Seen) -> None:
         self._stores, self._holder, self._stop, self._seen = stores, holder, stop, seen
         self._thread: threading.Thread | None = None
-        self._lake_at: dict[int, float] = {}  # monotonic seconds, by table
+        # By table: the metadata file without small files, and when it was looked at in monotonic seconds.
+        self._lake_at: dict[int, tuple[str | None, float]] = {}
         self._noted: dict[tuple[str, Stage], tuple[int, float]] = {}  # bytes and CPU seconds that the ledger has
 
     def start(self) -> None:
@@ -77,7 +78,7 @@ class Looks:
         tables = self._seen()
         self._stores.stalls.note_troubles(self._holder, {t.name: dict(p.trouble) for t, p in tables if p.trouble})
         self._look_at_logs(tables)
-        self._look_at_lakes([table for table, _ in tables if Stage.COMPACT in table.effects])
+        self._look_at_lakes([one for one in tables if Stage.COMPACT in one[0].effects])
         self._stores.stalls.note([table.name for table, _ in tables])
         self._note_spent(tables)
         for table, progress in tables:
@@ -95,27 +96,43 @@ class Looks:
             self._stores.costs.add(spent)
             self._noted = now
 
-    def _look_at_lakes(self, tables: Sequence[TableRow]) -> None:
+    def _look_at_lakes(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:
         """Note which stream views have small files, whatever the stage that should see to it says."""
-        for table in tables:
-            if (
-                self._stop.is_set()
-                or time.monotonic() < self._lake_at.get(table.table_id, -LAKE_EVERY_S) + LAKE_EVERY_S
-            ):
+        for table, progress in tables:
+            known_at, looked_at = self._lake_at.get(table.table_id, (None, -LAKE_EVERY_S))
+            is_known = known_at is not None and known_at == progress.stream
+            if self._stop.is_set() or is_known or time.monotonic() < looked_at + LAKE_EVERY_S:
                 continue
-            self._lake_at[table.table_id] = time.monotonic()
             with suppress(HarnessError):  # the stages show it
-                worth_it = bool(compact.due(self._stores, table, self._stores.tables.head(table)))
+                head = self._stores.tables.head(table)
+                worth_it = bool(compact.due(self._stores, table, head))
+                self._lake_at[table.table_id] = None if worth_it else head.stream.metadata, time.monotonic()
                 self._stores.stalls.note_small_files(table.table_id, worth_it=worth_it)
 
     def _look_at_logs(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:
         """Note the ends that the worker saw, and what lies behind open transactions."""
-        for table, progress in tables:
-            at, ends = progress.ends_at, {p: end for p, end in progress.ends.items() if p >= 0}
-            if self._stop.is_set() or at is None or not ends or time.monotonic() - at > FRESH_S:
-                continue
-            marks = {p: Watermark(progress.starts[p], end) for p, end in ends.items()}
-            self._stores.watch.record_ends({table.table_id: marks})
+        now = time.monotonic()
+        seen = {
+            table.table_id: (table, progress, {p: end for p, end in progress.ends.items() if p >= 0})
+            for table, progress in tables
+            if progress.ends_at is not None and now - progress.ends_at <= FRESH_S
+        }
+        seen = {number: one for number, one in seen.items() if one[2]}
+        if self._stop.is_set() or not seen:
+            return
+        marks = {
+            number: {p: Watermark(progress.starts[p], end) for p, end in ends.items()}
+            for number, (_, progress, ends) in seen.items()
+        }
+        self._stores.watch.record_ends(marks)
+        asked: dict[str, set[int]] = {}
+        for table, _, ends in seen.values():
+            asked.setdefault(table.spec.topic, set()).update(ends)
+        unstable = self._stores.log.unstable(asked)
+        held: dict[int, dict[int, OpenTransaction | None]] = {}
+        for number, (table, progress, ends) in seen.items():
             with suppress(KafkaUnreachable, KafkaFailed, TopicMissing, TopicForbidden):  # the stages show it
-                progress.held = self._stores.log.held(table.spec.topic, ends)
-                self._stores.watch.record_held(table.table_id, ends, progress.held)
+                is_unstable = table.spec.topic in unstable
+                progress.held = self._stores.log.held(table.spec.topic, ends) if is_unstable else {}
+                held[number] = {p: progress.held.get(p) for p in ends}
+        self._stores.watch.record_held(held)

@@ -28,7 +28,8 @@ class WorkerOptions:
 
     ``linger_s``: an idle worker waits so long for more before it ends. ``only_due``: it ends as soon as the rules of
     the spec ask for nothing, instead of moving the rest early; with ``rest_first`` what is there is moved once all the
-    same. Of the stages on Spark.
+    same. Of the stages on Spark. ``shares``: it takes all tables of the ledger with ``mode: external_worker``, later
+    ones too, and shares them with other workers that do the same stages so.
     """
 
     stages: frozenset[Stage] = CONTINUOUS_STAGES
@@ -37,6 +38,7 @@ class WorkerOptions:
     linger_s: float = 0.0
     only_due: bool = False
     rest_first: bool = False
+    shares: bool = False
     lease: timedelta = CLAIM_LEASE
     run_id: str | None = None
     ingest_on: Literal["threads", "spark"] = "threads"  #: this machine, or Spark's executors
@@ -54,6 +56,7 @@ class TableProgress:
     moves: int = 0
     version: int = 0
     trouble: dict[str, str] = field(default_factory=dict)  #: stage -> what it waits for
+    stream: str | None = None  #: metadata file of the stream view
     positions: list[PartitionStatus] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)  #: where the logs begin

@@ -1,7 +1,7 @@
 """Error handling of stages: report, wait, retry; and restarting a stopped table.
 
-One mechanism for all threads of all stages: whatever is met again before the thread did any work is shown, and the
-pauses grow. So nothing repeats unseen, whatever it is called.
+One mechanism for all units of all stages: whatever is met again before the unit did any work is shown, and the pauses
+grow. So nothing repeats unseen, whatever it is called.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees
 from harness_pipelines.stages.run.progress import TableProgress
 
 if TYPE_CHECKING:
-    from threading import Event
-
     from harness_pipelines.ports.ledger import Ledger
 
 log = structlog.get_logger(__name__)
@@ -40,14 +38,12 @@ class StageBroken(HarnessError):
 
 
 class Sufferer(Protocol):
-    """The table of a thread, and the errors that the thread recorded for it."""
+    """The table of a unit, and the errors that the unit recorded for it."""
 
     table: TableRow
     progress: TableProgress
     fatal: HarnessError | None
 
-    @property
-    def stop(self) -> Event: ...
     @property
     def ledger(self) -> Ledger: ...
     def reload(self) -> None: ...
@@ -55,12 +51,12 @@ class Sufferer(Protocol):
 
 
 class Backoff:
-    """Waits longer after each failure, shows the trouble, and forgets it after the next success of the same thread."""
+    """Waits longer after each failure, shows the trouble, and forgets it after the next success of the same unit."""
 
     def __init__(self, owner: Sufferer, stage: str) -> None:
         self._owner, self.stage = owner, stage
         self._wait_s, self._broken_s = WAIT_S_MIN, BROKEN_S_MIN
-        self._unseen = 0  # errors since the thread last worked that were not shown
+        self._unseen = 0  # errors since the unit last worked that were not shown
         self._trouble: HarnessError | None = None
         self.held_until = 0.0  #: on the monotonic clock
         self.worked_at = -float("inf")  #: on the monotonic clock, while the claim was held
@@ -70,12 +66,12 @@ class Backoff:
         return self._trouble is not None
 
     def reset(self) -> None:
-        """The thread did its work: its trouble is over. That of another thread of the stage is not."""
+        """The unit did its work: its trouble is over. That of another unit of the stage is not."""
         self.over()
         self.worked_at = time.monotonic()
 
     def over(self, *, by_work: bool = True) -> None:
-        """An error that the thread itself showed has ended; after the thread ends, only the ledger keeps it."""
+        """An error that the unit itself showed has ended; after the worker ends, only the ledger keeps it."""
         owner = self._owner
         self._wait_s, self._broken_s, self._unseen = WAIT_S_MIN, BROKEN_S_MIN, 0
         over, self._trouble = self._trouble, None
@@ -89,26 +85,26 @@ class Backoff:
                 with suppress(HarnessError):
                     owner.ledger.start_table(owner.table, str(over))
 
-    def wait(self, error: HarnessError, *, pause_s: float = 0.0) -> None:
-        """Show *error* and wait; where a person is needed *pause_s* at least, as long as the stage itself rests.
+    def failed(self, error: HarnessError, *, pause_s: float = 0.0) -> float:
+        """Show *error*; the seconds to wait before the next try: where a person is needed *pause_s* at least.
 
         That the claim or the schema went to another one is met once in the ordinary course of things.
         """
         if isinstance(error, SparkInterrupted):
-            return
+            return 0.0
         if isinstance(error, FencedOut):
             self._owner.doubt(self.stage)
         if isinstance(error, SchemaMoved | SpecDisagrees):
             self._owner.reload()
         if isinstance(error, FencedOut | SchemaMoved) and not self._unseen:
             self._unseen = 1
-            return
+            return 0.0
         self._show(error, stops=error.recovery is Recovery.NEVER and not isinstance(error, FencedOut))
         if self.stage != Stage.INGEST and not isinstance(error, TryAgain):
             self._wait_s = max(self._wait_s, COUNTED_S)
         pause = jittered(self._wait_s)
-        self._owner.stop.wait(max(pause, pause_s if error.recovery is Recovery.NEVER else 0.0))
         self._wait_s = min(self._wait_s * 2, BACKOFF_S_MAX)
+        return max(pause, pause_s if error.recovery is Recovery.NEVER else 0.0)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -143,24 +139,25 @@ class Backoff:
 class Restart:
     """A table that is stopped starts again once its stage works, whoever had stopped it.
 
-    What is compared is what the ledger says of the table, and since when this worker knows it: every thread of the
-    stage has to work after that.
+    What is compared is what the ledger says of the table, and since when this worker knows it: every unit of the stage
+    has to work after that.
     """
 
     owner: Sufferer
-    threads: Sequence[Backoff]
+    units: Sequence[Backoff]
     found: Stopped | None = None
     since: float = 0.0  #: monotonic seconds
 
-    def look(self) -> None:
-        """Read what the table is stopped by, and clear it where this worker is past it."""
-        asked_at = time.monotonic()
-        now = self.owner.ledger.stopped(self.owner.table)
+    def look(self, now: Stopped | None, asked_at: float) -> None:
+        """Take what the table was stopped by *now*, *asked_at*, and clear it where this worker is past it.
+
+        Raises: what the ledger raises.
+        """
         if now != self.found:
             self.found, self.since = now, asked_at
         if self.found is None:
             return
-        concerned = [t for t in self.threads if self.found.stage in (None, t.stage)]
+        concerned = [t for t in self.units if self.found.stage in (None, t.stage)]
         if concerned and all(t.worked_at > self.since and not t.is_in_trouble for t in concerned):
             self.owner.ledger.start_table(self.owner.table, self.found.why)
             log.info("table.resumed", table=self.owner.table.name, stage=self.found.stage, was=self.found.why)

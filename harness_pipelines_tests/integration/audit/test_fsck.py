@@ -14,7 +14,7 @@ from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines.cli.main import cli
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Endpoints
-from harness_pipelines.stages.run import worker as working
+from harness_pipelines.stages.run import steps, table_units
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines.stages.table.revert import revert_table
@@ -126,8 +126,8 @@ def test_a_table_without_buffer_is_sound(endpoints: Endpoints):
 
 @pytest.mark.long
 def test_a_table_at_work_is_sound_at_every_look(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(working, "EXPIRE_EVERY_S", 0.1)
-    monkeypatch.setattr(working, "SEGMENT_AGE_S_MAX", 0.5)
+    monkeypatch.setattr(table_units, "EXPIRE_EVERY_S", 0.1)
+    monkeypatch.setattr(steps, "SEGMENT_AGE_S_MAX", 0.5)
     rig = make(endpoints, partitions=2, tier={"max_age": "100ms"}, retention={"versions": "1ms", "grace": "1ms"})
     looks = 0
 

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from harness_pipelines.stages.ingest import on_engine
-from harness_pipelines.stages.run import worker
+from harness_pipelines.stages.run import steps
 from harness_pipelines_tests.integration.cli.conftest import GOOD
 from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 
@@ -33,7 +33,7 @@ def test_spark_ingests_where_it_is_asked_to(harness, spec):
     name, file = spec
     harness("table", "apply", str(file))
     words = ("--stage", "ingest", "--ingest-on", "spark", "--until-idle", "--json")
-    with mock.patch.object(worker, "on_engine", wraps=on_engine) as asked:
+    with mock.patch.object(steps, "on_engine", wraps=on_engine) as asked:
         summary = json.loads(harness("run", name, *words).stdout)["tables"][0]
     status = json.loads(harness("status", name, "--json").stdout)["tables"][0]
 

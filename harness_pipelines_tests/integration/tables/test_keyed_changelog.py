@@ -18,7 +18,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.stages.compact import compact_once
 from harness_pipelines.stages.ingest import ingest, new_partitions
-from harness_pipelines.stages.run import worker
+from harness_pipelines.stages.run import reading
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.keyed import Change, NumbersRig
 from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig, wait_until
@@ -182,7 +182,7 @@ def test_a_topic_that_grows_under_a_worker_stops_its_ingest(make_keyed: MakeKeye
                 raise
 
     monkeypatch.setattr(new_partitions, "PARTITIONS_EVERY_S", 0.1)
-    monkeypatch.setattr(worker, "INGEST_THREADS_MAX", 1)  # so that the one that tells is the one that stops
+    monkeypatch.setattr(reading, "INGEST_UNITS_MAX", 1)  # so that the one that tells is the one that stops
     monkeypatch.setattr(ingest, "IngestLoop", Loop)
     rig = make_keyed(partitions=1)
     with rig.working() as working:

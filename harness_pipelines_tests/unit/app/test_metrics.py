@@ -131,12 +131,14 @@ def url(ledger: Ledger, progress: TableProgress) -> Iterator[str]:
         holder="me",
         stop=threading.Event(),
         progress=[progress],
+        slowness=lambda: {"a.b": {"tier": (0.0, 2.5)}},
     )
     goals = {"freshness": SimpleNamespace(lake=900.0), "tier": SimpleNamespace(max_rows=500_000), "catalogs": ()}
     spec = SimpleNamespace(buffer_kind="postgres", **goals)
     bare = SimpleNamespace(buffer_kind="none", **goals)
     tables: Any = [SimpleNamespace(name="a.b", spec=spec), SimpleNamespace(name="a.bare", spec=bare)]
-    collector = WorkerCollector(worker, tables, worker.stores)
+    worker.tables = tables
+    collector = WorkerCollector(worker, worker.stores)
     over = threading.Event()
 
     def hangs() -> None:

@@ -1,13 +1,16 @@
 """What wakes a stage: work for it by the rules of the spec, however the table buffers."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
-from harness_pipelines.ports.upkeep import TableWork
+from harness_pipelines.ports.ledger import PartitionStatus
+from harness_pipelines.ports.upkeep import TablePulse, TableWork
+from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.run.due import due_moves
+from harness_pipelines.stages.run.due import MIRROR_S, STANDBY_S, Known, due_moves, rest_s
 
 REST = TableWork(
     name="shop.orders",
@@ -63,3 +66,72 @@ def test_an_open_move_is_finished_whatever_the_rules_say():
     work = replace(REST, open={"tier": {"attempt": 2, "state": "PLANNED"}})
     [(stage, due)] = due_moves(spec("none"), work).items()
     assert (stage, due.why, due.attempt) == (Stage.TIER, "recovery", 2)
+
+
+# -- of a worker --------------------------------------------------------------------------------------------
+
+NOW = 10_000.0
+KNOWN = Known(holder="me", ends={0: 100}, small="s1", judged="b1", mirrored=7)
+SEEN = TablePulse(
+    table_id=1,
+    positions=(
+        PartitionStatus(partition=0, bounds=Bounds(start=0, batch_hi=50, stream_hi=50, buffer_hi=100), trim_floor=0),
+    ),
+    version=7,
+    stream="s1",
+    batch="b1",
+    stopped=None,
+    open=frozenset(),
+    asked=False,
+    claims=dict.fromkeys(map(str, Stage), "me"),
+    tier_at=NOW - 10.0,
+    otree_at=NOW - 10.0,
+    buffered_bytes=10,
+    removes=False,
+    superseded_at=None,
+)
+BUFFERED = SEEN
+MOVED = replace(
+    SEEN,
+    positions=(
+        PartitionStatus(partition=0, bounds=Bounds(start=0, batch_hi=100, stream_hi=100, buffer_hi=100), trim_floor=0),
+    ),
+)
+UNMERGED = replace(
+    SEEN,
+    positions=(
+        PartitionStatus(partition=0, bounds=Bounds(start=0, batch_hi=50, stream_hi=100, buffer_hi=100), trim_floor=0),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("stage", "seen", "rest"),
+    [
+        (Stage.TIER, BUFFERED, 50.0),  # by age
+        (Stage.TIER, replace(BUFFERED, tier_at=NOW - 60.0), 0.0),
+        (Stage.TIER, replace(BUFFERED, buffered_bytes=2**40), 0.0),
+        (Stage.TIER, MOVED, inf),
+        (Stage.TIER, replace(MOVED, open=frozenset({"tier"})), 0.0),
+        (Stage.OTREE, MOVED, inf),
+        (Stage.OTREE, UNMERGED, 590.0),
+        (Stage.OTREE, replace(UNMERGED, otree_at=None), 0.0),
+        (Stage.OTREE, replace(MOVED, asked=True), 0.0),
+        (Stage.OTREE, replace(MOVED, batch="b2"), 0.0),
+        (Stage.COMPACT, MOVED, inf),
+        (Stage.COMPACT, replace(MOVED, stream="s2"), 0.0),
+        (Stage.MIRROR, MOVED, MIRROR_S),
+        (Stage.MIRROR, replace(MOVED, version=8), 0.0),
+        (Stage.TIER, replace(BUFFERED, claims={"tier": "another"}), STANDBY_S),
+        (Stage.OTREE, replace(MOVED, claims={}), 0.0),  # free: it is asked for, even without work
+    ],
+)
+def test_a_stage_rests_until_the_ledger_says_that_it_has_work(stage: Stage, seen: TablePulse, rest: float):
+    assert rest_s(stage, spec("postgres"), seen, KNOWN, now=NOW) == rest
+
+
+def test_without_a_buffer_what_only_the_log_has_is_work_for_tier():
+    far = replace(KNOWN, ends={0: 100_000})
+    assert rest_s(Stage.TIER, spec("none"), MOVED, KNOWN, now=NOW) == inf
+    assert rest_s(Stage.TIER, spec("none"), MOVED, far, now=NOW) == 0.0
+    assert rest_s(Stage.TIER, spec("postgres"), MOVED, far, now=NOW) == inf

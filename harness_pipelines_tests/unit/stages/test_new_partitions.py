@@ -1,8 +1,7 @@
-"""When the threads that ingest look at a table's partitions again."""
+"""When the units that ingest look at a table's partitions again."""
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,19 +35,18 @@ def test_partitions_that_joined_are_read_though_the_answer_of_the_commit_was_los
     monkeypatch.setattr(ingest, "join_partitions", lambda *_, known: {p: 0 for p in (0, 1) if p not in known})
     stores: Any = SimpleNamespace(segments=ledger, ledger=ledger, log=None)
     owner: Any = SimpleNamespace(table=SimpleNamespace(name="a.b", spec=SimpleNamespace(key=())), stores=stores)
-    owner.stop = threading.Event()
     claim: Any = SimpleNamespace()
-    joiner = Joiner(owner, lambda: claim)
+    asked: list[bool] = []
+    joiner = Joiner(owner, lambda: claim, lambda: asked.append(True))
+    assert not joiner.knows_all_since(0.0)
+    assert asked
 
-    waits: list[object] = []
-
-    def wait(error: object) -> None:
-        waits.append(error)
-
-    backoff: Any = SimpleNamespace(reset=lambda: None, wait=wait)
-    joiner._asked.wait = lambda _timeout=None: owner.stop.set()  # type: ignore[method-assign,assignment]
-    joiner.forever(backoff)
+    if answers:
+        assert not joiner.look(), "what joined has to be seen once more"
+    else:
+        with pytest.raises(OutcomeUnknown):
+            joiner.look()
+    assert joiner.look()
 
     assert joiner.generation == 1
-    assert len(waits) == (0 if answers else 1)
     assert joiner.knows_all_since(0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +14,16 @@ import pytest
 
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ledgers.postgres.retention import SizeGuard
+from harness_pipelines.ports.upkeep import TablePulse
+from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
+from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.stages.ingest import ingest
-from harness_pipelines.stages.run import trouble, worker
+from harness_pipelines.stages.run import table_units, trouble, watcher
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.looks import Looks
+from harness_pipelines.stages.run.reading import IngestUnit
+from harness_pipelines.stages.run.table_units import TableUnits
 from harness_pipelines.stages.run.worker import StageBroken, Worker, WorkerOptions
 from harness_pipelines.stages.table import expire
 from harness_pipelines_tests.producer import wait_until
@@ -32,19 +37,29 @@ class Books:
         self.reasons: dict[str, str | None] = {}
         self.released: list[int] = []
         self.renewals = 0
+        self.holder = ""
 
     def claim(self, table: Any, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim:
-        until = datetime.now(UTC) + lease
+        self.holder, until = holder, datetime.now(UTC) + lease
         return Claim(table_id=table.table_id, stage=stage, shard=shard, holder=holder, epoch=1, lease_until=until)
 
-    def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
+    def renew_all(self, claims: Sequence[Claim], *, lease: timedelta) -> dict[Claim, Claim | FencedOut]:
         self.renewals += 1
         if self.renewals == 1:
             raise IndexError("list index out of range")
+        return {claim: claim for claim in claims}
+
+    def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
         return claim
 
     def release_of(self, table: Any, _stage: Stage, *, shard: int, holder: str) -> None:
         self.released.append(table.table_id)
+
+    def release_all(self, holder: str, stages: Collection[tuple[int, Stage]]) -> None:
+        self.released += [table_id for table_id, _ in stages]
+
+    def pulses(self, tables: Collection[int]) -> tuple[float, dict[int, Any]]:
+        return 0.0, {number: pulse(number, {"expire": self.holder}) for number in tables}
 
     def stop_table(self, table: Any, reason: str | None, *, stage: str | None = None) -> None:
         self.reasons[table.name] = reason
@@ -57,16 +72,19 @@ class Books:
     def stopped(self, _table: Any) -> None:
         return None
 
-    def positions(self, _table: Any) -> list[Any]:
-        return []
 
-    def head(self, _table: Any) -> Any:
-        return None
+def pulse(number: int, claims: dict[str, str]) -> TablePulse:
+    return TablePulse(
+        table_id=number, positions=(), version=1, stream="s", batch=None, stopped=None, open=frozenset(), asked=False,
+        claims=claims, tier_at=0.0, otree_at=None, buffered_bytes=0, removes=True,
+        superseded_at=None,
+    )  # fmt: skip
 
 
 def table(number: int, name: str) -> Any:
     intake = SimpleNamespace(buffered=True, reader=Stage.INGEST)
-    spec = SimpleNamespace(topic="t", catalogs=(), retention=SimpleNamespace(grace=600))
+    freshness = SimpleNamespace(visible=5.0, lake=900.0)
+    spec = SimpleNamespace(topic="t", catalogs=(), retention=SimpleNamespace(grace=600), freshness=freshness)
     return SimpleNamespace(table_id=number, name=name, stopped=None, effects={}, spec=spec, intake=intake)
 
 
@@ -78,13 +96,15 @@ def books() -> Books:
 @pytest.fixture
 def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], Worker]:
     """Makes a worker of two tables whose expire is the function that is given."""
-    monkeypatch.setattr(worker, "EXPIRE_EVERY_S", 0.01)
+    monkeypatch.setattr(table_units, "EXPIRE_EVERY_S", 0.01)
+    monkeypatch.setattr(watcher, "IDLE_S", 0.01)
     monkeypatch.setattr(Looks, "start", lambda _: None)  # they look at what the stores below do not have
     stores: Any = SimpleNamespace(
         settings=SimpleNamespace(warehouse=None),
         guard=SimpleNamespace(check=lambda *_, **__: None),
         ledger=books,
-        log=SimpleNamespace(watermarks=lambda *_: {}),
+        watch=books,
+        log=SimpleNamespace(watermarks_of=lambda _: {}, identities=lambda topics: dict.fromkeys(topics)),
     )
 
     def make(step: Callable[[str], None]) -> Worker:
@@ -151,29 +171,18 @@ def test_what_is_no_error_of_a_stage_ends_the_worker(start: Callable[[Callable[[
 def test_a_table_that_cannot_be_looked_at_leaves_the_others_alone(
     books: Books, start: Callable[[Callable[[str], None]], Worker], monkeypatch: pytest.MonkeyPatch
 ):
-    def head(of: Any) -> Any:
-        if of.name == "a.sick":
-            raise IndexError("it was dropped")
+    def pulses(tables: Collection[int]) -> tuple[float, dict[int, Any]]:
+        found = {number: pulse(number, {"expire": books.holder}) for number in tables}
+        return 0.0, {**found, 1: BoundsBroken("a row was changed by hand")}
 
-    monkeypatch.setattr(books, "head", head)
+    monkeypatch.setattr(books, "pulses", pulses)
     ran: list[str] = []
     made = start(ran.append)
-    with pytest.raises(StageBroken, match="a.sick: watch met an error"), running(made):
+    with running(made):
         wait_until(lambda: "watch" in made.progress[0].trouble, "it is shown")
         seen = ran.count("a.well")
         wait_until(lambda: ran.count("a.well") > seen, "the other table goes on")
-
-
-class Noted(threading.Event):
-    """Notes how long it was to be waited for, and waits shorter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[float | None] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.asked.append(timeout)
-        return super().wait(0.001)
+    assert made.progress[0].trouble["watch"] == "a row was changed by hand"
 
 
 def test_expire_that_needs_a_person_rests_as_long_as_one_that_has_done_its_work(
@@ -182,11 +191,10 @@ def test_expire_that_needs_a_person_rests_as_long_as_one_that_has_done_its_work(
     def step(name: str) -> None:
         raise SizeGuard(f"{name}: too much at once")
 
+    monkeypatch.setattr(table_units, "EXPIRE_EVERY_S", 60.0)
     made = start(step)
-    monkeypatch.setattr(worker, "EXPIRE_EVERY_S", 60.0)
-    noted = made.stop = Noted()
-    with running(made):
-        wait_until(lambda: noted.asked.count(60.0) >= 3, "it rests")
+    [unit] = made._tables[0].units
+    assert unit.run() == 60.0
     assert made.progress[0].trouble == {"expire": "a.sick: too much at once"}
 
 
@@ -205,12 +213,10 @@ def test_what_is_done_under_a_claim_that_was_lost_is_given_up_until_the_claim_is
     given_up: list[bool] = []
     lost = threading.Event()
 
-    def renew(claim: Claim, *, lease: timedelta) -> Claim:
-        if lost.is_set():
-            raise FencedOut("it was taken over")
-        return claim
+    def renew_all(claims: Sequence[Claim], *, lease: timedelta) -> dict[Claim, Claim | FencedOut]:
+        return {claim: FencedOut("it was taken over") if lost.is_set() else claim for claim in claims}
 
-    ledger.renew = renew
+    ledger.renew_all = renew_all
     keeper = ClaimKeeper(
         ledger, table(1, "a.b"), Stage.TIER, holder="me", lease=timedelta(milliseconds=30),
         give_up=lambda: given_up.append(keeper.is_held),
@@ -227,29 +233,46 @@ def test_what_is_done_under_a_claim_that_was_lost_is_given_up_until_the_claim_is
     assert not any(given_up)
 
 
-def test_a_loop_that_begins_again_goes_on_with_its_threads_counts(books: Books, monkeypatch: pytest.MonkeyPatch):
+def test_a_loop_that_begins_again_goes_on_with_the_counts_of_its_unit(books: Books, monkeypatch: pytest.MonkeyPatch):
     made: list[weakref.ref[Any]] = []
 
     class Loop:
-        def __init__(self, *_: Any, **__: Any) -> None:
-            self.progress = ingest.IngestProgress()
+        not_before = 0.0
+
+        def __init__(self, of: Any, *_: Any, **__: Any) -> None:
+            self.table, self.progress = of, ingest.IngestProgress()
             made.append(weakref.ref(self))
+
+        def start(self, _partitions: Any) -> None:
+            pass
+
+        def step(self) -> int:
+            self.progress.rows += 5
+            raise SchemaMoved("another schema")
 
         def close(self) -> None:
             pass
 
-    def ingest_once(_self: Any, loop: Loop, _backoff: Any, _number: int) -> None:
-        loop.progress.rows += 5
-
     monkeypatch.setattr(ingest, "IngestLoop", Loop)
-    monkeypatch.setattr(worker._TableWorker, "_ingest", ingest_once)
+    monkeypatch.setattr(TableUnits, "reload", lambda _: None)
+    monkeypatch.setattr(TableUnits, "_check_spec", lambda _: None)
     stores: Any = SimpleNamespace(
-        ledger=books, log=None, segments=None, schemas=None, buffer_writer=lambda *_, **__: None
+        ledger=books,
+        log=None,
+        schemas=None,
+        segments=SimpleNamespace(positions=lambda _: {0: None, 1: None}),
+        settings=SimpleNamespace(warehouse=None),
+        buffer_writer=lambda *_, **__: None,
     )
-    one = worker._TableWorker(Worker(stores, [], WorkerOptions()), table(1, "a.b"))
-    for number in (0, 0, 1):
-        one._ingest_forever(one._watching, number)
+    of = TableUnits(Worker(stores, [], WorkerOptions()), table(1, "a.b"))
+    assert of.reading is not None
+    _, first, second = of.reading.units
+    for unit in (first, first, second):
+        unit.run()
+        unit._backoff.reset()  # or the error would keep what it went through
+    of.reading.count(of.progress)
 
-    assert {number: counts.rows for number, counts in one._counts.items()} == {0: 10, 1: 5}
+    assert [one.counts.rows for one in (first, second) if isinstance(one, IngestUnit)] == [10, 5]
+    assert of.progress.rows == 15
     gc.collect()
     assert [loop() for loop in made] == [None] * 3, "a loop that has ended is not kept"

@@ -33,6 +33,24 @@ LEFT JOIN LATERAL ( -- NULL: its schemas are gone
 WHERE (%(namespace)s::text IS NULL OR t.namespace = %(namespace)s) AND (%(name)s::text IS NULL OR t.name = %(name)s)
 ORDER BY t.namespace, t.name
 
+-- name: modes
+SELECT table_id, namespace || '.' || name AS name, spec ->> 'mode' AS mode FROM harness.tables ORDER BY table_id
+
+-- name: beat
+-- Those whose time was over long ago are forgotten on the way.
+WITH gone AS (
+    DELETE FROM harness.workers WHERE alive_until < clock_timestamp() - interval '1 hour'
+), mine AS (
+    INSERT INTO harness.workers (holder, stages, alive_until)
+    VALUES (%(holder)s, %(stages)s, clock_timestamp() + %(lease)s)
+    ON CONFLICT (holder) DO UPDATE SET alive_until = excluded.alive_until
+)
+SELECT holder FROM harness.workers
+WHERE alive_until > clock_timestamp() AND stages = %(stages)s AND holder <> %(holder)s
+
+-- name: leave
+DELETE FROM harness.workers WHERE holder = %(holder)s
+
 -- name: table_names
 SELECT namespace || '.' || name AS name FROM harness.tables ORDER BY namespace, name
 
@@ -227,6 +245,30 @@ UPDATE harness.claims SET lease_until = clock_timestamp() + %(lease)s
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s
   AND holder = %(holder)s AND epoch = %(epoch)s AND lease_until > clock_timestamp()
 RETURNING *
+
+-- name: renew_claims
+-- All of one holder, in the order in which whoever locks several takes them. One that another session holds is left out:
+-- it must not hold up the others.
+WITH mine AS (
+    SELECT c.table_id, c.stage, c.shard FROM harness.claims c
+    JOIN unnest(%(tables)s::integer[], %(stages)s::text[], %(shards)s::integer[], %(epochs)s::bigint[])
+         AS a (table_id, stage, shard, epoch) USING (table_id, stage, shard, epoch)
+    WHERE c.holder = %(holder)s AND c.lease_until > clock_timestamp()
+    ORDER BY c.table_id, c.stage, c.shard FOR NO KEY UPDATE OF c SKIP LOCKED
+)
+UPDATE harness.claims c SET lease_until = clock_timestamp() + %(lease)s
+FROM mine m WHERE (c.table_id, c.stage, c.shard) = (m.table_id, m.stage, m.shard)
+RETURNING c.*
+
+-- name: release_claims
+WITH mine AS (
+    SELECT c.table_id, c.stage, c.shard FROM harness.claims c
+    JOIN unnest(%(tables)s::integer[], %(stages)s::text[]) AS a (table_id, stage) USING (table_id, stage)
+    WHERE c.shard = 0 AND c.holder = %(holder)s AND c.lease_until > clock_timestamp()
+    ORDER BY c.table_id, c.stage, c.shard FOR NO KEY UPDATE OF c
+)
+UPDATE harness.claims c SET lease_until = clock_timestamp()
+FROM mine m WHERE (c.table_id, c.stage, c.shard) = (m.table_id, m.stage, m.shard)
 
 -- name: release_claim
 UPDATE harness.claims SET lease_until = clock_timestamp()

@@ -64,8 +64,10 @@ WHERE t.namespace || '.' || t.name = ANY(%(tables)s) ORDER BY 1, 2
 -- name: record_held
 -- `held_since` NULL: no transaction is open there.
 UPDATE harness.log_ends e SET newest = h.newest, held_since = h.since
-FROM unnest(%(partitions)s::integer[], %(newest)s::bigint[], %(since)s::timestamptz[]) AS h (partition, newest, since)
-WHERE e.table_id = %(table_id)s AND e.partition = h.partition
+FROM unnest(%(tables)s::integer[], %(partitions)s::integer[], %(newest)s::bigint[], %(since)s::timestamptz[])
+     AS h (table_id, partition, newest, since)
+WHERE (e.table_id, e.partition) = (h.table_id, h.partition)
+  AND (e.newest, e.held_since) IS DISTINCT FROM (h.newest, h.since)
 
 -- name: pins
 -- What named snapshots and the last commits of states keep. `behind`: versions between the pinned one and the oldest that

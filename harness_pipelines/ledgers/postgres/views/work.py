@@ -10,9 +10,12 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Database, sql
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.views.status import REFUSED_OF_LAST
+from harness_pipelines.ports.ledger import PartitionStatus, Stopped
 from harness_pipelines.ports.source import OpenTransaction, Watermark
-from harness_pipelines.ports.upkeep import Broken, ClaimState, OpenMove, SeenEnds, TableWork
+from harness_pipelines.ports.upkeep import Broken, ClaimState, OpenMove, SeenEnds, TablePulse, TableWork
+from harness_pipelines.protocol.bounds import Bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +61,14 @@ class Watch:
         }
         self._database.run("watch/record_ends", given)
 
-    def record_held(self, table_id: int, partitions: Collection[int], held: Mapping[int, OpenTransaction]) -> None:
-        """Note behind which open transactions records of *partitions* lie; where none is *held*, that it is so."""
-        found = [(p, held.get(p)) for p in sorted(partitions)]
+    def record_held(self, seen: Mapping[int, Mapping[int, OpenTransaction | None]]) -> None:
+        """Note behind which open transactions records of partitions lie, by the tables' ids; None: behind none."""
+        found = [(number, p, one) for number, held in sorted(seen.items()) for p, one in sorted(held.items())]
         given = {
-            "table_id": table_id,
-            "partitions": [p for p, _ in found],
-            "newest": [None if one is None else one.newest for _, one in found],
-            "since": [None if one is None else one.since for _, one in found],
+            "tables": [number for number, _, _ in found],
+            "partitions": [p for _, p, _ in found],
+            "newest": [None if one is None else one.newest for _, _, one in found],
+            "since": [None if one is None else one.since for _, _, one in found],
         }
         self._database.run("stalls/record_held", given)
 
@@ -73,6 +76,14 @@ class Watch:
         """Of *tables*, by name, those that there are, or of all; the one that is furthest behind comes first."""
         wanted = None if tables is None else list(tables)
         return [_work(row) for row in self._readers.rows("watch/work", {"tables": wanted})]
+
+    def pulses(self, tables: Collection[int]) -> tuple[float, dict[int, TablePulse | HarnessError]]:
+        """Of *tables*, by number, those that there are, and the database's time in seconds since 1970.
+
+        For a table whose row contradicts itself, its error: the others have work all the same.
+        """
+        found = self._readers.rows("watch/pulses", {"tables": sorted(tables)})
+        return max((row["now"] for row in found), default=0.0), {row["table_id"]: _pulse(row) for row in found}
 
     def states(
         self, tables: Collection[str], *, seen: Collection[SeenEnds] = (), holder: str | None = None, limit: timedelta
@@ -96,6 +107,39 @@ def _state(row: Mapping[str, Any]) -> TableState:
         claims={stage: ClaimState(**claim) for stage, claim in row["claims"].items()},
         moves={stage: OpenMove(**move) for stage, move in row["moves"].items()},
         violations=tuple(Broken(**one) for one in row["violations"]),
+    )
+
+
+def _pulse(row: Mapping[str, Any]) -> TablePulse | HarnessError:
+    try:
+        return _read_pulse(row)
+    except HarnessError as broken:
+        return broken
+
+
+def _read_pulse(row: Mapping[str, Any]) -> TablePulse:
+    return TablePulse(
+        table_id=row["table_id"],
+        positions=tuple(
+            PartitionStatus(
+                partition=partition,
+                bounds=Bounds(start=start, batch_hi=batch_hi, stream_hi=stream_hi, buffer_hi=buffer_hi),
+                trim_floor=trim_floor,
+            )
+            for partition, start, batch_hi, stream_hi, buffer_hi, trim_floor in row["positions"]
+        ),
+        version=row["version"],
+        stream=row["stream_metadata"],
+        batch=row["batch_metadata"],
+        stopped=None if row["stopped"] is None else Stopped(row["stopped"], row["stopped_stage"]),
+        open=frozenset(row["open"]),
+        asked=row["asked"],
+        claims=row["claims"],
+        tier_at=row["tier_at"],
+        otree_at=row["otree_at"],
+        buffered_bytes=row["buffered_bytes"],
+        removes=row["removes"],
+        superseded_at=row["superseded_at"],
     )
 
 

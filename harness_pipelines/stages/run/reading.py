@@ -1,0 +1,228 @@
+"""Reading the log of one table: units that ingest, and one that looks for partitions that were added."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+from typing import TYPE_CHECKING
+
+import structlog
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.formats.schema.policy import SchemaDue
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.source import Feed
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.pressure import BufferFull
+from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees
+from harness_pipelines.stages.ingest import ingest, new_partitions
+from harness_pipelines.stages.ingest.new_partitions import Joiner
+from harness_pipelines.stages.run.progress import TableProgress
+from harness_pipelines.stages.run.schedule import Room, Turn
+from harness_pipelines.stages.run.trouble import Backoff
+from harness_pipelines.stages.run.units import LOOK_S, objective_s
+from harness_pipelines.stages.table import evolve
+
+if TYPE_CHECKING:
+    from harness_pipelines.stages.run.table_units import TableUnits
+
+log = structlog.get_logger(__name__)
+INGEST_UNITS_MAX = 2  #: of a table; each reads its share of the partitions
+IDLE_S = 30.0  #: how often the reader of a quiet log is polled; records wake it
+SILENT_S = 0.5  #: how often it is polled while the log does not answer, so that an outage gets its name
+FRESH_S = 10.0  #: a log whose ends are not known for so long does not answer
+
+
+class Reading:
+    """The units of one table that read its log."""
+
+    def __init__(self, of: TableUnits) -> None:
+        self._of = of
+        self._stage = of.table.intake.reader  # the one that takes records from the log lets partitions join
+        ingests = Stage.INGEST in of.stages and of.table.intake.buffered and of.options.ingest_on == "threads"
+        self.joiner = Joiner(of, self._claim, self._look_for_partitions)
+        self._partitions = PartitionsUnit(of, self, of.backoff(self._stage))
+        self._ingest = [
+            IngestUnit(of, self.joiner, of.backoff(Stage.INGEST), number)
+            for number in range(INGEST_UNITS_MAX if ingests else 0)
+        ]
+        self.units: list[PartitionsUnit | IngestUnit] = [self._partitions, *self._ingest]
+
+    @property
+    def joined_at(self) -> float:
+        return self.joiner.joined_at
+
+    def knows_all_since(self, moment: float) -> bool:
+        """Was there a look for partitions after *moment* that found none? If not, the next one comes at once."""
+        return self.joiner.knows_all_since(moment)
+
+    def count(self, progress: TableProgress) -> None:
+        """Note what the units did so far."""
+        progress.add_up([one.counts for one in self._ingest])
+
+    def poll(self) -> None:
+        """Let the units that ingest look now."""
+        for unit in self._ingest:
+            unit.wake()
+
+    def note_partitions(self, *, is_known: bool) -> None:
+        """The topic was described: *is_known*, it is the table's and has the partitions that the table has."""
+        if not is_known:
+            self._partitions.wake()
+
+    def close(self) -> None:
+        """Let go of what the units read by, after they have ended."""
+        for unit in self._ingest:
+            unit.close()
+
+    def _look_for_partitions(self) -> None:
+        self._of.ask(self._partitions)
+
+    def _claim(self) -> Claim | None:
+        return self._of.keeper(self._stage).held
+
+
+class PartitionsUnit:
+    """A look for partitions that the table does not have yet."""
+
+    def __init__(self, of: TableUnits, reading: Reading, backoff: Backoff) -> None:
+        self.turn = Turn(of.table.name, "partitions", Room.LOG, new_partitions.PARTITIONS_EVERY_S)
+        self._of, self._reading, self._backoff = of, reading, backoff
+
+    @property
+    def stage(self) -> Stage:
+        return Stage(self._backoff.stage)
+
+    def wake(self) -> None:
+        """Look now, unless it waits after a failure."""
+        if not self._backoff.is_in_trouble:
+            self._of.ask(self)
+
+    def run(self) -> float:
+        """Look once; what it does not handle holds the stage that reads the log."""
+        pause_s = 0.0
+        with self._backoff.holding():
+            pause_s = self._once()
+        return max(pause_s, self._backoff.held_until - time.monotonic())
+
+    def _once(self) -> float:
+        joiner, began_at = self._reading.joiner, time.monotonic()
+        generation = joiner.generation
+        try:
+            is_complete = joiner.look()
+        except HarnessError as error:
+            return self._backoff.failed(error)
+        finally:
+            if joiner.generation != generation:
+                self._reading.poll()
+        self._backoff.reset()
+        if is_complete:  # the topics of all tables are described together
+            return new_partitions.PARTITIONS_EVERY_S if self._of.options.until_idle else inf
+        return 0.0 if joiner.joined_at >= began_at else new_partitions.STANDBY_S
+
+
+class IngestUnit:
+    """Ingest of some partitions of one table: one poll and one commit at a time."""
+
+    def __init__(self, of: TableUnits, joiner: Joiner, backoff: Backoff, number: int) -> None:
+        self.turn = Turn(of.table.name, f"ingest-{number}", Room.LOG, objective_s(of.table.spec, Stage.INGEST))
+        self._of, self._joiner, self._backoff, self._number = of, joiner, backoff, number
+        self.counts = ingest.IngestProgress()  #: of all its loops
+        self._loop: ingest.IngestLoop | None = None
+        self._started: int | None = None  # the generation of partitions that the loop reads
+        self._commits: int | None = None  # when the lake was asked for last
+        self._is_idle = False  # there are no partitions for it
+
+    @property
+    def stage(self) -> Stage:
+        return Stage.INGEST
+
+    def wake(self) -> None:
+        """Poll as soon as it is worth its cost, unless it waits after a failure. Called by other threads."""
+        if not self._backoff.is_in_trouble:
+            loop = self._loop
+            rest_s = 0.0 if loop is None else loop.not_before - time.monotonic()
+            self._of.ask(self, in_s=max(0.0, rest_s))
+
+    def run(self) -> float:
+        """One poll and what follows from it; what it does not handle holds ingest. Seconds until it is due again."""
+        pause_s, is_over = 0.0, False
+        with self._backoff.holding():
+            pause_s = self._once()
+            is_over = True
+        if not is_over:
+            self.close()
+        return max(pause_s, self._backoff.held_until - time.monotonic())
+
+    def close(self) -> None:
+        """Begin with another loop the next time."""
+        loop, self._loop, self._started = self._loop, None, None
+        if loop is not None:
+            loop.close()
+
+    def _once(self) -> float:
+        of = self._of
+        try:
+            of.admit(Stage.INGEST, resting=self.counts.commits == self._commits)
+            self._commits = self.counts.commits
+            if not of.keeper(Stage.INGEST).acquire():
+                self.close()
+                self._backoff.over(by_work=False)
+                return max(LOOK_S, of.rest_s(Stage.INGEST))
+            taken = self._step()
+        except SchemaDue as due:
+            return self._follow(due)
+        except HarnessError as error:
+            self._started = None
+            of.full = error if isinstance(error, BufferFull) and Stage.TIER in of.stages else None
+            if isinstance(error, SchemaMoved | SpecDisagrees):
+                self.close()  # the next loop decodes with the schema of now
+            return self._backoff.failed(error)
+        of.full = None
+        self._backoff.reset()
+        return taken
+
+    def _step(self) -> float:
+        """Seconds until the next one."""
+        loop = self._current()
+        if (rest_s := loop.not_before - time.monotonic()) > 0:  # it was woken while it ran
+            return rest_s
+        generation = self._joiner.generation
+        if self._started != generation:
+            known = self._of.stores.segments.positions(self._of.table)
+            mine = [p for p in known if p % INGEST_UNITS_MAX == self._number]
+            loop.start(mine)
+            self._started, self._is_idle = generation, not mine
+        if not self._is_idle and loop.step():
+            return max(0.0, loop.not_before - time.monotonic())
+        return SILENT_S if self._of.is_log_silent(FRESH_S) else IDLE_S
+
+    def _current(self) -> ingest.IngestLoop:
+        """The loop; a new one where the table's spec was changed: it decodes by that one."""
+        of, loop = self._of, self._loop
+        if loop is not None and loop.table is not of.table and loop.table.spec != of.table.spec:
+            self.close()
+            loop = None
+        if loop is None:
+            loop = self._loop = ingest.IngestLoop(
+                of.table,
+                of.stores.log,
+                segments=of.stores.segments,
+                writer=of.stores.buffer_writer(of.table, of.keeper(Stage.INGEST).current, run_id=of.options.run_id),
+                schemas=of.stores.schemas,
+                poll_s=0.0,
+                feed=Feed(f"{of.worker.holder}/{of.table.table_id}", self.wake),
+            )
+            loop.progress = self.counts
+        return loop
+
+    def _follow(self, due: SchemaDue) -> float:
+        """Change the columns of the table, for which the record was decoded, as its schema asks."""
+        table: TableRow = self._of.table if self._loop is None else self._loop.table
+        self.close()
+        try:
+            evolve.follow(self._of.stores, table, due)
+            self._of.reload()
+        except HarnessError as error:
+            return self._backoff.failed(error)
+        return 0.0

@@ -1,0 +1,141 @@
+"""Which unit of work a free thread takes next: the one that is furthest behind its objective.
+
+Pure: the caller gives the time, in monotonic seconds, and locks. A unit is due at a moment, and waits from then on; how
+far it is behind is its wait as a share of its objective, so whatever waits is taken in the end. Kinds of work have
+rooms: moves that take minutes leave the room of ingest alone. A unit that runs for long gives its place up, so that one
+that hangs costs a thread and no other unit; how many do so at a time is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+
+LATE_TIMES = 2.0  #: a unit that starts later than this many objectives after it was due is named
+LONG_S = 30.0  #: a unit that runs for longer gives its place up
+LONG_MAX = 16  #: this many of them at a time; what runs beyond keeps its place
+
+
+class Room(StrEnum):
+    """Kinds of work that do not wait for each other."""
+
+    LOG = "log"  #: ingest, and looks for partitions: short
+    LAKE = "lake"  #: tier and mirror: what the freshness of the lake depends on
+    UPKEEP = "upkeep"  #: otree, compact and expire
+
+
+PLACES = {Room.LOG: 4, Room.LAKE: 4, Room.UPKEEP: 4}
+THREADS_MAX = sum(PLACES.values()) + LONG_MAX
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """When a unit is due, and since when it runs."""
+
+    table: str
+    work: str  #: what is done for the table
+    room: Room
+    objective_s: float
+    due_at: float = inf
+    started_at: float | None = None
+    again_at: float = inf  #: when it is due again, as it was asked for while it runs
+
+    def late_s(self, now: float) -> float:
+        """How long it has waited beyond what it may."""
+        return 0.0 if self.started_at is not None else max(0.0, now - self.due_at - LATE_TIMES * self.objective_s)
+
+
+@dataclass(slots=True)
+class Schedule:
+    """The turns of all units of a process."""
+
+    places: dict[Room, int] = field(default_factory=lambda: dict(PLACES))
+    _waiting: list[tuple[float, int, Turn]] = field(default_factory=list)  # a heap; entries that moved on are dropped
+    _due: dict[Turn, None] = field(default_factory=dict)
+    _running: dict[Turn, None] = field(default_factory=dict)
+    _number: count[int] = field(default_factory=count)
+
+    def ask(self, turn: Turn, at: float) -> None:
+        """*turn* is due *at* this moment at the latest; while it runs, it is due again then."""
+        if turn.started_at is not None:
+            turn.again_at = min(turn.again_at, at)
+        elif at < turn.due_at:
+            turn.due_at = at
+            heappush(self._waiting, (at, next(self._number), turn))
+
+    def drop(self, turn: Turn) -> None:
+        """*turn* is not due any more; one that runs ends as it would."""
+        turn.due_at = turn.again_at = inf
+        self._due.pop(turn, None)
+
+    def take(self, now: float) -> Turn | None:
+        """The turn that is furthest behind and has a place; it runs from now on."""
+        self._collect(now)
+        free = self._free(now)
+        found = max(
+            (turn for turn in self._due if free[turn.room] > 0),
+            key=lambda turn: (now - turn.due_at) / turn.objective_s,
+            default=None,
+        )
+        if found is not None:
+            del self._due[found]
+            found.started_at, found.again_at = now, inf
+            self._running[found] = None
+        return found
+
+    def done(self, turn: Turn, next_at: float) -> None:
+        """*turn* has ended, and is due again at *next_at* or when it was asked for meanwhile."""
+        del self._running[turn]
+        at = min(next_at, turn.again_at)
+        turn.started_at, turn.due_at, turn.again_at = None, inf, inf
+        if at < inf:
+            self.ask(turn, at)
+
+    def next_at(self, now: float) -> float:
+        """When `take` may find one next; a turn that waits for a place alone is not counted before one is given up."""
+        self._collect(now)
+        free = self._free(now)
+        if any(free[turn.room] > 0 for turn in self._due):
+            return now
+        at = self._waiting[0][0] if self._waiting else inf
+        if self._due:
+            given_up = (turn.started_at + LONG_S for turn in self._running if turn.started_at is not None)
+            at = min(at, min((one for one in given_up if one > now), default=inf))
+        return at
+
+    def late(self, now: float) -> dict[Turn, float]:
+        """The turns that wait for longer than they may, and for how many seconds beyond that."""
+        self._collect(now)
+        return {turn: late_s for turn in self._due if (late_s := turn.late_s(now)) > 0.0}
+
+    def long(self, now: float) -> dict[Turn, float]:
+        """The turns that have run for long enough to give up their places, and for how many seconds."""
+        return {
+            turn: now - turn.started_at
+            for turn in self._running
+            if turn.started_at is not None and now - turn.started_at >= LONG_S
+        }
+
+    @property
+    def running(self) -> Iterable[Turn]:
+        return self._running
+
+    def _collect(self, now: float) -> None:
+        while self._waiting and self._waiting[0][0] <= now:
+            at, _, turn = heappop(self._waiting)
+            if turn.due_at == at and turn.started_at is None:
+                self._due[turn] = None
+
+    def _free(self, now: float) -> dict[Room, int]:
+        """Places that are free, by room."""
+        free, long_left = dict(self.places), LONG_MAX
+        for turn in self._running:  # the oldest first
+            if turn.started_at is not None and now - turn.started_at >= LONG_S and long_left > 0:
+                long_left -= 1
+            else:
+                free[turn.room] -= 1
+        return free

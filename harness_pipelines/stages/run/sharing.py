@@ -1,0 +1,136 @@
+"""The tables of a worker: those that it was given, or its share of all that the ledger has for workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING
+
+import structlog
+
+from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.ports.ledger import TableDamaged, TableRow, TableUnknown
+from harness_pipelines.protocol.claims import ALIVE_LEASES, patience_s, share
+from harness_pipelines.stages.run.table_units import ON_ENGINE
+
+if TYPE_CHECKING:
+    from harness_pipelines.stages.run.table_units import OfProcess, TableUnits
+
+log = structlog.get_logger(__name__)
+LOOK_EVERY_S = 5.0  #: how often the ledger is asked for tables and workers
+MODE = "external_worker"
+
+
+class Tables:
+    """The tables of a worker. One thread looks; others read `all`, which is replaced as a whole.
+
+    With `shares` the tables of the ledger come and go, and each belongs to the worker that asks for its claims first.
+    One that another worker has rests here. If nobody takes it for a lease, the next in order does.
+    """
+
+    def __init__(self, worker: OfProcess, tables: list[TableRow], make: Callable[[TableRow], TableUnits]) -> None:
+        self._worker, self._make = worker, make
+        self.all: list[TableUnits] = [make(table) for table in tables]
+        self._shares = worker.options.shares
+        self._workers: frozenset[str] = frozenset()
+        self._looked_at = -inf  # monotonic seconds
+        self._free_since: dict[int, float] = {}  # monotonic seconds, by table, while nobody has a claim of it
+        self._told: dict[str, str] = {}  # why a table cannot be taken, by name
+        for one in self.all:
+            one.is_resting = self._shares
+
+    def start(self) -> None:
+        """Let the tables begin that no other worker is asked to take."""
+        if self._shares:
+            self.look()
+        else:
+            for one in self.all:
+                one.start()
+
+    def look(self) -> None:
+        """Ask the ledger now and then for tables and workers, and begin and end what follows. Raises: as the ledger."""
+        if not self._shares:
+            return
+        if time.monotonic() >= self._looked_at + LOOK_EVERY_S:
+            options = self._worker.options
+            alive_for = options.lease * ALIVE_LEASES
+            workers = self._worker.stores.ledger.beat(self._worker.holder, options.stages, lease=alive_for)
+            self._follow()
+            self._looked_at = time.monotonic()
+            self._share(workers)
+        self._take_over()
+        self._hand_over()
+
+    def leave(self) -> None:
+        """Let the other workers know that this one ends."""
+        if self._shares:
+            try:
+                self._worker.stores.ledger.leave(self._worker.holder)
+            except HarnessError as away:  # its time is over soon
+                log.info("worker.not_left", error=str(away))
+
+    def _follow(self) -> None:
+        """Make units for tables that came, and let go of those that are gone or that no worker may have any more."""
+        wanted = {number: name for number, (name, mode) in self._worker.stores.ledger.modes().items() if mode == MODE}
+        for one in self.all:
+            if one.table.table_id not in wanted:
+                log.info("worker.table_left", table=one.table.name)
+                one.rest()
+        gone = [one for one in self.all if one.table.table_id not in wanted and not one.is_alive]
+        self._release(gone)
+        known = {one.table.table_id for one in self.all}
+        came = [self._made(name) for number, name in wanted.items() if number not in known]
+        self.all = [one for one in self.all if one not in gone] + [one for one in came if one is not None]
+
+    def _made(self, name: str) -> TableUnits | None:
+        stores, stages = self._worker.stores, self._worker.options.stages
+        try:
+            table = stores.ledger.table(name)
+            if stages & ON_ENGINE:  # one thread imports what its engine needs, before a unit does
+                stores.engine.check([table], tasks=False)
+        except (TableDamaged, TableUnknown, UsageError) as why:
+            if self._told.get(name) != str(why):
+                self._told[name] = str(why)
+                log.warning("worker.table_left_out", table=name, error=str(why))
+            return None
+        self._told.pop(name, None)
+        log.info("worker.table_came", table=name)
+        made = self._make(table)
+        made.is_resting = True
+        return made
+
+    def _share(self, workers: frozenset[str]) -> None:
+        """Take the tables that are this worker's; when workers came or went, rest those that are another's."""
+        changed, self._workers = workers != self._workers, workers
+        mine = share(self._worker.holder, workers, [one.table.table_id for one in self.all])
+        if changed:
+            log.info("worker.shares", workers=len(workers), tables=len(mine))
+        for one in self.all:
+            is_mine = one.table.table_id in mine
+            if is_mine and one.is_resting:
+                one.start()
+            elif changed and not is_mine and not one.is_resting:
+                one.rest()
+
+    def _take_over(self) -> None:
+        """Take what the workers that come first have left alone, each for a lease."""
+        now, lease_s = time.monotonic(), self._worker.options.lease.total_seconds()
+        for one in self.all:
+            number = one.table.table_id
+            if not one.is_resting or one.pulse is None or one.pulse.claims:
+                self._free_since.pop(number, None)
+                continue
+            free_s = now - self._free_since.setdefault(number, now)
+            if free_s >= patience_s(self._worker.holder, self._workers, number, lease_s=lease_s):
+                log.info("worker.took_over", table=one.table.name, free_s=round(free_s, 1))
+                one.start()
+
+    def _hand_over(self) -> None:
+        """Give back the claims of tables that rest and have come to an end."""
+        self._release([one for one in self.all if one.is_resting and one.holds_claims and not one.is_alive])
+
+    def _release(self, tables: list[TableUnits]) -> None:
+        stages = [stage for one in tables for stage in one.leave()]
+        if stages:
+            self._worker.stores.ledger.release_all(self._worker.holder, stages)
