@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from harness_pipelines.stages.run.worker import TableProgress
 
-LINE_EVERY_S = 5.0
+LINE_EVERY_S, RESTING_EVERY_S = 5.0, 60.0
+LINES_MAX = 20  #: at once
 REDRAW_EVERY_S = 0.25
 RATE_OVER_S = 5.0
 TROUBLE_CHARS_MAX = 200
@@ -40,33 +41,34 @@ class Rates:
 
 
 class LineProgress:
-    """One log line per table every few seconds."""
+    """A log line of each table that changed, every few seconds; of one that rests, one a minute.
 
-    def __init__(self, rates: Rates) -> None:
-        self._rates = rates
-        self._last = time.monotonic()
+    Of many tables, those come first whose last line is the oldest: the log of hundreds stays as short as that of some.
+    """
+
+    def __init__(self, rates: Rates, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rates, self._clock = rates, clock
+        self._last = clock()
+        self._said: dict[str, tuple[float, Mapping[str, object]]] = {}  #: when, and what of it counts as a change
 
     def update(self, tables: Sequence[TableProgress]) -> None:
         """Update with the worker's figures; frequent calls are cheap."""
         import structlog
 
-        now = time.monotonic()
+        now = self._clock()
         if now - self._last < LINE_EVERY_S:
             return
         self._last = now
-        log = structlog.get_logger(__name__)
+        log, due = structlog.get_logger(__name__), list[tuple[float, str, dict[str, object]]]()
         for one in tables:
-            lag = lags(one)
-            log.info(
-                "run.progress",
-                table=one.name,
-                rows=one.rows,
-                rows_per_s=round(self._rates.note(one.name, one.rows, now=now)),
-                lag_tail=lag["tail"],
-                lag_buffer=lag["buffer"],
-                version=one.version or None,
-                moves=one.moves,
-            )
+            rate, figures = round(self._rates.note(one.name, one.rows, now=now)), _figures(one)
+            said_at, said = self._said.get(one.name, (0.0, {}))
+            if figures != said or now - said_at >= RESTING_EVERY_S:
+                due.append((said_at, one.name, {"rows_per_s": rate, **figures}))
+        for _, name, figures in sorted(due, key=lambda line: line[:2])[:LINES_MAX]:
+            log.info("run.progress", table=name, **figures)
+            self._said[name] = now, {word: value for word, value in figures.items() if word != "rows_per_s"}
+        self._said = {one.name: self._said[one.name] for one in tables if one.name in self._said}
 
     def __enter__(self) -> Self:
         return self
@@ -133,6 +135,12 @@ def picture(tables: Sequence[TableProgress], rates: dict[str, float]) -> Rendera
         for stage, text in list(one.trouble.items()):
             lines.append(Text(f"  {stage}: {text[:TROUBLE_CHARS_MAX]}", style="red"))
     return Group(*lines, bars.legend(seen))
+
+
+def _figures(one: TableProgress) -> dict[str, object]:
+    lag = lags(one)
+    figures: dict[str, object] = {"rows": one.rows, "lag_tail": lag["tail"], "lag_buffer": lag["buffer"]}
+    return {**figures, "version": one.version or None, "moves": one.moves}
 
 
 def lags(one: TableProgress) -> dict[str, int | None]:
