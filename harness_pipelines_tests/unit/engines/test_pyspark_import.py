@@ -16,10 +16,8 @@ def test_a_worker_has_imported_it_when_its_threads_begin():
         from pathlib import Path
         from harness_pipelines.app.installation import Stores
         from harness_pipelines.spec.settings import Settings
-        from harness_pipelines.stages.run.worker import Worker, WorkerOptions
         assert "pyspark" not in sys.modules, "commands that need no Spark do not wait for its import"
-        worker = Worker(Stores(Settings(home=Path("unused"))), [], WorkerOptions(until_idle=True, ingest_on="spark"))
-        worker.run()
+        Stores(Settings(home=Path("unused"))).engine.check([], tasks=True)  # as a worker asks first
         assert "pyspark.sql.functions" in sys.modules
     """)
 
