@@ -95,7 +95,14 @@ def test_a_run_until_idle_ends_by_name_when_only_expire_could_empty_the_buffer(m
 
     before = room_of(rig)
     claim = rig.claim(Stage.EXPIRE)
-    expire_once(rig.stores, rig.table.row, claim)
+
+    def is_retired() -> bool:  # once the grace of the version before the move is over
+        expire_once(rig.stores, rig.table.row, claim)
+        asked = "SELECT FROM harness.segments WHERE table_id = %s AND retired_at IS NOT NULL"
+        with rig.stores.database.session() as connection:
+            return bool(connection.execute(asked, [rig.table.row.table_id]).fetchall())
+
+    wait_until(is_retired, "the segment that the pause closed retires", every_s=0.2)
     with rig.stores.database.transaction() as connection:
         connection.execute(
             "UPDATE harness.segments SET retired_at = retired_at - %s WHERE table_id = %s",

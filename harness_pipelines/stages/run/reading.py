@@ -131,6 +131,7 @@ class IngestUnit:
         self._loop: ingest.IngestLoop | None = None
         self._started: int | None = None  # the generation of partitions that the loop reads
         self._commits: int | None = None  # when the lake was asked for last
+        self._mine: list[int] = []  #: its partitions
         self._is_idle = False  # there are no partitions for it
 
     @property
@@ -179,8 +180,20 @@ class IngestUnit:
                 self.close()  # the next loop decodes with the schema of now
             return self._backoff.failed(error)
         of.full = None
-        self._backoff.reset()
+        if self._has_worked():
+            self._backoff.reset()
         return taken
+
+    def _has_worked(self) -> bool:
+        """Whether a step without an error shows that the unit works: it took something, or there is nothing to take.
+
+        What the unit failed at may only not have been fetched yet.
+        """
+        if self.counts.commits != self._commits:
+            return True
+        progress = self._of.progress
+        taken = {p.partition: p.bounds.buffer_hi for p in progress.positions}
+        return all(p in progress.ends and taken.get(p, -1) >= progress.ends[p] for p in self._mine)
 
     def _step(self) -> float:
         """Seconds until the next one."""
@@ -190,9 +203,9 @@ class IngestUnit:
         generation = self._joiner.generation
         if self._started != generation:
             known = self._of.stores.segments.positions(self._of.table)
-            mine = [p for p in known if p % INGEST_UNITS_MAX == self._number]
-            loop.start(mine)
-            self._started, self._is_idle = generation, not mine
+            self._mine = [p for p in known if p % INGEST_UNITS_MAX == self._number]
+            loop.start(self._mine)
+            self._started, self._is_idle = generation, not self._mine
         if not self._is_idle and loop.step():
             return max(0.0, loop.not_before - time.monotonic())
         return SILENT_S if self._of.is_log_silent(FRESH_S) else IDLE_S

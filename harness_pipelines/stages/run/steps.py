@@ -156,7 +156,7 @@ class Steps:
 
     def _ingest_is_idle(self, bounds: Mapping[int, Bounds]) -> bool:
         of = self._of
-        if Stage.INGEST not in of.options.stages:
+        if Stage.INGEST not in of.options.stages or of.full is not None:  # it waits for what is moved now
             return True
         marks = of.stores.log.watermarks(of.table.spec.topic, bounds)
         return all(b.buffer_hi >= marks[p].end for p, b in bounds.items())
