@@ -102,6 +102,7 @@ def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[
     stores: Any = SimpleNamespace(
         settings=SimpleNamespace(warehouse=None),
         guard=SimpleNamespace(check=lambda *_, **__: None),
+        engine=SimpleNamespace(check=lambda *_, **__: None),
         ledger=books,
         watch=books,
         log=SimpleNamespace(watermarks_of=lambda _: {}, identities=lambda topics: dict.fromkeys(topics)),
