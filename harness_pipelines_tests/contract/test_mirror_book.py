@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -120,14 +120,14 @@ def test_a_snapshot_is_known_by_its_view_its_version_and_its_table(real: RealRig
 def test_expire_keeps_what_all_catalogs_of_a_table_may_show_and_an_hour_what_was_dropped(
     real: RealRig, table: TableRow, claim: Claim
 ):
-    book, upkeep = real.mirrors, cast(Any, real.upkeep)
+    book, asked = real.mirrors, {"table_id": table.table_id}
     for catalog in (OURS, OTHER):
         book.intend(table, catalog, claim)
         book.register(table, catalog, claim, metadata=f"of {catalog}")
     book.settle(table, OTHER, claim, version=2, seen=seen(2, "named"))
 
     def kept() -> list[tuple[list[int], list[str]]]:
-        return sorted((one["holds"], one["files"]) for one in upkeep._mirrors(table))
+        return sorted((one["holds"], one["files"]) for one in real.database.rows("mirrors/kept", asked))
 
     assert kept() == [([2], [f"of {OTHER}", "named"]), ([3], [f"of {OURS}"])]
     assert not book.forget(table, OURS)  # no drop of it was begun

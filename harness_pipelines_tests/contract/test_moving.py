@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,6 +107,11 @@ def errors(stores: StoresRig, table: TableRow) -> list[tuple[str, str | None]]:
 # -- what becomes of it -------------------------------------------------------------------------------------
 
 
+def counts(tally: Tally) -> Tally:
+    """Without the CPU time, which no test knows."""
+    return replace(tally, cpu_s=0.0)
+
+
 def test_what_becomes_of_attempts_and_moves_is_counted(stores: StoresRig, table: TableRow, claim: Claim):
     mover, tally = Trying(stores, table, hi={0: 10, 1: 20}), Tally()
     opened: Any = SimpleNamespace(ledger=stores.ledger)
@@ -114,10 +120,10 @@ def test_what_becomes_of_attempts_and_moves_is_counted(stores: StoresRig, table:
         mover.ends = [end]
         with pytest.raises(HarnessError):
             counted.once(claim, trigger="test", run_id=None)
-    assert tally == Tally(failed=4)
+    assert counts(tally) == Tally(failed=4)
 
     assert counted.once(claim, trigger="test", run_id=None) is not None
-    assert tally == Tally(failed=4, given_up=1, committed=1, records=3, bytes=50), "it was halved first"
+    assert counts(tally) == Tally(failed=4, given_up=1, committed=1, records=3, bytes=50), "it was halved first"
 
     mover.ends = [Pointless("not better")]
     assert counted.once(claim, trigger="test", run_id=None) is None

@@ -77,7 +77,7 @@ UPDATE harness.tables SET retained_from = greatest(retained_from, %(retained_fro
 -- name: forget_layouts
 -- Those that only versions name which nobody can read, go back to, or build on any more.
 DELETE FROM harness.layouts l
-WHERE l.table_id = %(table_id)s AND l.version < %(retained_from)s AND l.version <> ALL(ARRAY(
+WHERE l.table_id = %(table_id)s AND l.version <> ALL(ARRAY(
     SELECT v.layout FROM harness.versions v WHERE v.table_id = %(table_id)s AND v.layout IS NOT NULL AND (
         v.version >= %(retained_from)s
         OR v.version IN (SELECT version FROM harness.leases WHERE table_id = %(table_id)s)
