@@ -25,13 +25,14 @@ from harness_pipelines.spec.types import (
     iceberg_fields,
     parse_type,
 )
+from harness_pipelines.spec.wording import folded
 
 LONG, STRING = Primitive("long"), Primitive("string")
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
 
 
 def nested(inner):
-    structs = st.lists(st.tuples(names, inner), min_size=1, max_size=3, unique_by=lambda pair: pair[0].lower())
+    structs = st.lists(st.tuples(names, inner), min_size=1, max_size=3, unique_by=lambda pair: folded(pair[0]))
     return (
         st.builds(ListType, inner)
         | st.builds(MapType, inner, inner)
