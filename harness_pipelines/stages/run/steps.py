@@ -12,6 +12,7 @@ from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages import compact
 from harness_pipelines.stages.ingest import on_engine
@@ -32,6 +33,7 @@ class OfWorker(Protocol):
 
     table: TableRow
     progress: TableProgress
+    full: BufferFull | None
 
     @property
     def stores(self) -> Ports: ...
