@@ -108,7 +108,7 @@ class AdbcSessions:
         return self.open(autocommit=False)
 
     def give_back(self, session: adbc.Connection) -> None:
-        """Keep a session that was taken for whoever takes one next: as many as were in use at a time."""
+        """Keep a session for the next call of `take`. As many are kept as were in use at a time."""
         with self._lock:
             self._idle.append(session)
 

@@ -132,7 +132,7 @@ class LogReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Whoever has many readers lets them share a consumer, and is told which of them to poll."""
+    """Lets many readers of one owner share a consumer, which calls `wake` when a reader should poll."""
 
     owner: str  #: readers of one owner have different partitions of a topic
     wake: Callable[[], None]  #: called by another thread when records may be there; it must not wait

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +23,8 @@ from harness_pipelines_tests.bench.records import PARTITIONS, value
 from harness_pipelines_tests.rig import environment
 
 TICK_S = 0.005
-START_S, END_S = 30.0, 60.0
+END_S = 60.0
+LOG = "log.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +36,22 @@ class Produced:
     acked_at: NDArray[np.float64]  #: monotonic seconds, which all processes of a machine share
 
 
-class SteadyProducer:
-    """Produces from `__enter__` on, for *seconds* or until `stop`."""
+class ProducerProcess:
+    """A module of the bench that produces in a process, from `__enter__` on, and leaves its log in `folder`."""
 
-    def __init__(self, settings: Settings, topic: str, *, rate: float, seconds: float, first: int = 0) -> None:
-        self._settings, self._topic, self._rate = settings, topic, rate
-        self._arguments = [topic, str(rate), str(seconds), str(first)]
-        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
+    def __init__(self, settings: Settings, module: str) -> None:
+        self._settings, self._module = settings, module
+        self._held = tempfile.TemporaryDirectory(prefix="bench-")
+        self.folder = Path(self._held.name)
         self._process: subprocess.Popen[str] | None = None
 
+    def arguments(self) -> Sequence[str]:
+        """Of the module."""
+        raise NotImplementedError
+
     def __enter__(self) -> Self:
-        out = str(Path(self._folder.name) / "log.npz")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness_pipelines_tests.bench.steady", *self._arguments, out],
+            [sys.executable, "-m", self._module, *self.arguments()],
             env=environment(self._settings, PYTHONPATH=str(Path(__file__).parents[2])),
             stdout=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -62,18 +66,14 @@ class SteadyProducer:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def stop(self) -> dict[int, Produced]:
-        """End it if it still runs; returns its log by partition."""
+    def ended(self, *, within_s: float, stop: bool = False) -> Any:
+        """The arrays of its log, once it has ended; *stop*: it is to end now."""
         assert self._process is not None
-        if self.running:
+        if stop and self.running:
             self._process.send_signal(signal.SIGTERM)
-        code = self._process.wait(END_S)
+        code = self._process.wait(within_s)
         assert code == 0, f"the producer ended with code {code}"
-        with np.load(Path(self._folder.name) / "log.npz") as found:
-            return {
-                p: Produced(offsets=found[f"o{p}"], ids=found[f"i{p}"], acked_at=found[f"t{p}"])
-                for p in range(PARTITIONS)
-            }
+        return np.load(self.folder / LOG)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -82,7 +82,26 @@ class SteadyProducer:
             assert self._process is not None
             self._process.kill()
             self._process.wait()
-        self._folder.cleanup()
+        self._held.cleanup()
+
+
+class SteadyProducer(ProducerProcess):
+    """Produces for *seconds* or until `stop`."""
+
+    def __init__(self, settings: Settings, topic: str, *, rate: float, seconds: float, first: int = 0) -> None:
+        super().__init__(settings, "harness_pipelines_tests.bench.steady")
+        self._wanted = (topic, str(rate), str(seconds), str(first))
+
+    def arguments(self) -> Sequence[str]:
+        return [*self._wanted, str(self.folder / LOG)]
+
+    def stop(self) -> dict[int, Produced]:
+        """End it if it still runs; returns its log by partition."""
+        with self.ended(within_s=END_S, stop=True) as found:
+            return {
+                p: Produced(offsets=found[f"o{p}"], ids=found[f"i{p}"], acked_at=found[f"t{p}"])
+                for p in range(PARTITIONS)
+            }
 
 
 def _produce(settings: Settings, topic: str, *, rate: float, seconds: float, first: int) -> dict[int, Any]:

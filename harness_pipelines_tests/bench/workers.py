@@ -12,6 +12,7 @@ from typing import Self
 
 import harness_pipelines as hp
 from harness_pipelines.ledgers.postgres.views.status import Overview
+from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import environment
 
 START_S, END_S = 60.0, 60.0
@@ -63,11 +64,12 @@ class WorkerProcess:
         books = Overview(self._tables[0].harness.stores.readers)
         deadline = time.monotonic() + START_S + len(self._tables) * START_OF_TABLE_S
         for table in self._tables:
-            while {"ingest", "tier"} - {c["stage"] for c in books.claims(table.row) if c["alive"]}:
-                self.check()
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"the worker did not begin with {table.name} in time:\n{self._tail()}")
-                time.sleep(0.05)
+            left_s = max(deadline - time.monotonic(), 0.0)
+            wait_until(lambda t=table: self._has(t, books), f"it has {table.name}", deadline_s=left_s, every_s=0.05)  # type: ignore[misc]
+
+    def _has(self, table: hp.Table, books: Overview) -> bool:
+        self.check()
+        return {"ingest", "tier"} <= {claim["stage"] for claim in books.claims(table.row) if claim["alive"]}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -133,7 +133,7 @@ def small_home(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "harness-test", str(folder)], check=False
     )
     if mounted.returncode:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("a small disk is needed, and this machine lets nobody mount one")
     folder.chmod(0o755)
     try:
         yield folder
@@ -142,7 +142,7 @@ def small_home(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.folder("the tests' lake is in the same database as their tables")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is needed, and only root may mount one")
 def test_a_postgres_without_room_on_its_disk_is_named_and_nothing_is_lost(
     make_rig: MakeRig, settings: Settings, small_home: Path, tmp_path: Path
 ):

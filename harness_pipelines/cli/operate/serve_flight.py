@@ -108,8 +108,8 @@ def flight_serving(
             f"Flight SQL cannot be served at {host}:{wanted.flight}: {error}; nothing was done. Give --flight a free "
             "port (0: any)"
         ) from error
-    spares.fill()
     try:
+        spares.fill()
         yield f"{scheme}://{shown}:{server.port}"
     finally:
         server.stop()

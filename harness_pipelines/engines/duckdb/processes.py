@@ -61,7 +61,7 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it waits for a question. Not while it runs a query: what it says then is taken for its end."""
+        """Whether it still waits for its first question. Ask this only before the first one: an answer looks like an end."""
         return not self.line.has_come
 
     @property

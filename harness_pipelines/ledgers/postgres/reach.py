@@ -41,7 +41,7 @@ class InReach:
 class KeptReach:
     """The reach of the tables of one ledger.
 
-    What a version reaches is no decision: whoever reads it writes the same, so that needs no claim.
+    The reach of a version is a fact: every process that reads it writes the same rows, so none needs a claim.
     """
 
     def __init__(self, database: Database, catalog: ViewMetadata) -> None:

@@ -220,7 +220,7 @@ class IngestLoop:
         poll_s: float = POLL_S,
         feed: Feed | None = None,
     ) -> None:
-        """*poll_s*: how long a step waits for records; with a *feed* whoever calls is told when there are some."""
+        """*poll_s*: how long a step waits for records. With a *feed*, its `wake` is called when there are some."""
         self.table = table
         self.progress = IngestProgress()
         self._log = stream
