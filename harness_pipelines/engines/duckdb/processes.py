@@ -61,7 +61,7 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still waits for its first question. Ask this only before the first one: an answer looks like an end."""
+        """Whether it waits for its first question. Later this tells nothing: an answer looks like its end."""
         return not self.line.has_come
 
     @property
