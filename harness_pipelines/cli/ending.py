@@ -35,6 +35,16 @@ def end_in_time(end_s_max: float = END_S_MAX) -> None:
     threading.Thread(target=_watch, args=(seen, end_s_max), name="end-in-time", daemon=True).start()
 
 
+def forget_interrupt() -> None:
+    """Let the exit code stand that a command has chosen, whatever became of a Ctrl-C before.
+
+    A KeyboardInterrupt that once left text which `exec` or `eval` compiled, as those do that make a dataclass or a
+    named tuple, is remembered although it was handled: Python then ends by the signal itself, with no exit code at all.
+    Other such text makes it forget (CPython's `run_eval_code_obj` and `Py_RunMain`).
+    """
+    exec("")
+
+
 def if_late(kill: Callable[[], None]) -> None:
     """Call *kill* when the command does not end in time: it ends by force what the command started, and waits for
     nothing. It runs on another thread than the one that is late.

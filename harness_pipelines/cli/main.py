@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import click
 
-from harness_pipelines.cli.ending import end_in_time
+from harness_pipelines.cli.ending import end_in_time, forget_interrupt
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
@@ -190,6 +190,8 @@ def main() -> None:
         _let_go_of_output()
         click.echo(f"harness: there is no room for what was to be written: {error}", err=True)
         sys.exit(1)
+    finally:
+        forget_interrupt()
 
 
 if __name__ == "__main__":

@@ -70,9 +70,6 @@ REASONS: Mapping[str, str] = {
     r"reads/answering: (where version|compare) .*": (
         "says only how many are looked through: of those that are not newer none answers"
     ),
-    r"upkeep/forget_layouts: where l.version < .*": (
-        "spares a search: a later layout is named by the version that made it, which is retained"
-    ),
     r"reads/(look|glance): where s\.state <> 'retired'": (
         "they are left out again where those that can hold rows are chosen"
     ),

@@ -15,6 +15,7 @@ from harness_pipelines.ports.ledger import Ledger, TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.guard import WarehouseGuard
+from harness_pipelines.stages.run.table_units import TableUnits
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.hastened import hastened, whole_periods
 from harness_pipelines_tests.producer import wait_until
@@ -76,9 +77,13 @@ def test_an_idle_worker_asks_once_a_minute_at_most(make_rig: MakeRig, counted: h
 
 
 def test_a_stage_at_rest_asks_the_store_nothing_however_often_it_looks(
-    make_rig: MakeRig, counted: hp.Harness, proxy: StoreProxy, looks: list[bool]
+    make_rig: MakeRig, counted: hp.Harness, proxy: StoreProxy, looks: list[bool], monkeypatch: pytest.MonkeyPatch
 ):
-    """Not by a clock that runs faster: that one hastens what is done once in a while, and not what each look does."""
+    """Not by a clock that runs faster: that one hastens what is done once in a while, and not what each look does.
+
+    The ledger would not let them look for a minute; here it knows of work at all times.
+    """
+    monkeypatch.setattr(TableUnits, "rest_s", lambda _self, _stage: 0.0)
     rig = at_rest(make_rig, counted)
     proxy.forget()
     since: list[tuple[int, int]] = []  #: requests, and looks, when the last request was seen

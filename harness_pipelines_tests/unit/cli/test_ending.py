@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from harness_pipelines.chaos.processes import state_of
 from harness_pipelines.cli.ending import TERMINATED
@@ -111,3 +114,37 @@ def test_what_a_late_command_started_is_killed_with_it():
         process.communicate(timeout=DEADLINE_S)
     assert process.returncode == TERMINATED
     wait_until(lambda: state_of(child) in {"gone", "Z"}, "the child is gone")
+
+
+# A module that is imported when it is first needed makes its dataclasses by text that it compiles.
+INTERRUPTED_IN_TEXT = """
+import click, sys
+from harness_pipelines.cli import main
+
+def interrupted():
+    raise KeyboardInterrupt
+
+@main.cli.command()
+def caught():
+    exec("interrupted()", globals())
+
+@main.cli.command()
+def handled():
+    try:
+        exec("interrupted()", globals())
+    except KeyboardInterrupt:
+        print("goes on")
+
+main.main()
+"""
+
+
+@pytest.mark.parametrize(("command", "code"), [("caught", 130), ("handled", 0)])
+def test_a_command_that_was_interrupted_while_it_compiled_a_text_has_the_exit_code_that_it_chose(
+    command: str, code: int, tmp_path: Path
+):
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED_IN_TEXT)
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted", command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
