@@ -195,7 +195,7 @@ class Groups:
         if "range_unchecked" not in self.bad and _unit_refused(unit.low, SCHEMA, high, SCHEMA):
             return True
         holder, epoch = s.holders[unit.table]
-        return build.fenced_out(i, unit.epoch, build.ClaimRow(holder, epoch, True))
+        return build.fenced_out(i, unit.epoch, build.ClaimRow(holder, epoch, True)) is not None
 
 
 def _holders_of(s: State, table: int) -> bool:

@@ -42,7 +42,7 @@ class Writer:
         if self.refused is not None:
             raise self.refused
         self._buffer.done.append([self.name])
-        return ranges[0].rows.num_rows
+        return len(ranges[0].rows)
 
 
 class Log:
