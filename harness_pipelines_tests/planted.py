@@ -70,7 +70,9 @@ SELECT %(t)s, v.first + %(folded)s, %(folded)s, t.outbox_seq - %(steps)s + %(fol
            SELECT jsonb_object_agg(p, %(folded)s::bigint * %(rows)s) FROM generate_series(0, %(partitions)s - 1) p)
 FROM harness.tables t, (SELECT min(version) AS first FROM harness.versions WHERE table_id = %(t)s) v
 WHERE t.table_id = %(t)s""",
-    "DELETE FROM harness.outbox o USING harness.folds f WHERE o.table_id = %(t)s AND f.table_id = %(t)s AND o.seq <= f.event",
+    """
+DELETE FROM harness.outbox o USING harness.folds f
+WHERE o.table_id = %(t)s AND f.table_id = %(t)s AND o.seq <= f.event""",
 )
 #: Without triggers, which would change one row of a counter again and again in one transaction.
 _BEFORE = ("SET LOCAL session_replication_role = replica", "SET LOCAL statement_timeout = 0")

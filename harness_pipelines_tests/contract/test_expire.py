@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -124,6 +125,33 @@ def test_with_nothing_to_delete_the_lake_is_not_walked(real: RealRig):
     table = real.table(retention=RETENTION)  # a view without any file: to walk it fails
 
     assert real.upkeep.delete_ripe(table, real.claim(table, Stage.EXPIRE)) == []  # type: ignore[attr-defined]
+
+
+def test_a_run_that_deletes_files_lists_them_once_and_one_with_nothing_to_delete_never(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    moved(real, table, real.claim(table), 0, 15)
+    orphan = orphan_of(real, table, "orphan.avro")
+    looks = Counter[str]()
+    listed = retention.Upkeep._look
+
+    def counted(upkeep: retention.Upkeep, of: TableRow) -> Any:
+        looks[of.name] += 1
+        return listed(upkeep, of)
+
+    monkeypatch.setattr(retention.Upkeep, "_look", counted)
+    assert orphan.as_uri() in expire(real, table).condemned
+    assert looks.total() == 1
+
+    assert not expire(real, table, look=False).looked
+    assert looks.total() == 1, "its grace is not over"
+
+    real.ask("UPDATE harness.condemned_files SET since = since - interval '1 day'")
+    found = orphan_of(real, table, "found-by-the-way.avro")
+    done = expire(real, table, look=False)
+    assert (done.looked, done.deleted, orphan.exists()) == (True, [orphan.as_uri()], False)
+    assert found.as_uri() in done.condemned
+    assert looks.total() == 2
 
 
 # -- files of open moves, holders that sleep ----------------------------------------------------------------

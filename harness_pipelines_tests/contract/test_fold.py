@@ -138,10 +138,10 @@ def test_a_history_that_is_planted_as_folded_is_what_expire_leaves(real: RealRig
     as_folded = planted(real, folded=done.versions)
 
     def left(table: TableRow) -> list[Any]:
-        first = "(SELECT min(move_id) FROM harness.moves WHERE table_id = %(t)s)"
+        numbers = "c.first_move - min(m.move_id) AS first, c.last_move - min(m.move_id) AS last"
         asked = (
-            f"SELECT stage, kind, lo, hi, rows, digest, moves, first_move - {first} AS first, last_move - {first} AS last "
-            "FROM harness.checkpoints WHERE table_id = %(t)s ORDER BY stage",
+            f"SELECT c.stage, c.kind, c.lo, c.hi, c.rows, c.digest, c.moves, {numbers} FROM harness.checkpoints c "
+            "JOIN harness.moves m USING (table_id) WHERE c.table_id = %(t)s GROUP BY c.checkpoint ORDER BY c.stage",
             "SELECT version, versions, event, events, stream_hi FROM harness.folds WHERE table_id = %(t)s",
             "SELECT count(*) AS n, min(version), max(version) FROM harness.versions WHERE table_id = %(t)s",
             "SELECT count(*) AS n, min(seq), max(seq) FROM harness.outbox WHERE table_id = %(t)s",

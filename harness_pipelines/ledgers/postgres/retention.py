@@ -28,7 +28,7 @@ from harness_pipelines.ports.files import FileStore
 from harness_pipelines.ports.lake import ViewMetadata
 from harness_pipelines.ports.ledger import TableRow, view_dropped
 from harness_pipelines.ports.repair import WarehouseMark
-from harness_pipelines.ports.upkeep import StoredFile, TrimDecision
+from harness_pipelines.ports.upkeep import StoredFile, Swept, TrimDecision
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.cuts import CONDEMNED_FROM
@@ -210,12 +210,28 @@ class Upkeep:
 
     # -- files ----------------------------------------------------------------------------------------------
 
-    def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]:
+    def sweep(self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False) -> Swept:
+        """List the files once: delete those that were condemned a grace ago, then condemn what nothing reaches now.
+
+        Raises: SizeGuard, WarehouseTaken, LiveFilesUnlisted, MetadataMissing; FilesKept at the end.
+        """
+        seen, kept = self._look(table), list[FilesKept]()
+        deleted: list[str] = []
+        try:
+            deleted = self.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large, seen=seen)
+        except FilesKept as error:
+            kept.append(error)
+        condemned = self.condemn(table, dry_run=dry_run, seen=seen)
+        if kept:
+            raise kept[0]
+        return Swept(deleted=tuple(deleted), condemned=tuple(condemned))
+
+    def condemn(self, table: TableRow, *, dry_run: bool = False, seen: _Seen | None = None) -> list[StoredFile]:
         """Mark the files below the views' folders that nothing reaches now; pardon those reached again.
 
         Raises: LiveFilesUnlisted, with nothing marked; MetadataMissing.
         """
-        seen = self._look(table)
+        seen = seen or self._look(table)
         now = self._now()
         horizon = self._horizon(table, now)
         young = min(horizon, now - CONDEMNED_FROM) if seen.fresh else horizon
@@ -234,7 +250,13 @@ class Upkeep:
         return bool(self.database.rows("upkeep/ripe", _ripe(table)))
 
     def delete_ripe(
-        self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
+        self,
+        table: TableRow,
+        claim: Claim,
+        *,
+        dry_run: bool = False,
+        remove_large: bool = False,
+        seen: _Seen | None = None,
     ) -> list[str]:
         """Delete files that have been condemned for longer than the grace and that still nothing reaches.
 
@@ -248,7 +270,7 @@ class Upkeep:
                 check_held(connection, claim)
         if not found:  # the lake is not walked for nothing
             return []
-        seen = self._look(table)
+        seen = seen or self._look(table)
         condemned = seen.same.keys(str(row["path"]) for row in found)
         loose = {seen.same.key(file.path): file for file in seen.loose}
         ripe = [(path, loose[key]) for key, path in condemned.items() if key in loose]

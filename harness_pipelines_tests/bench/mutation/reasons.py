@@ -67,9 +67,6 @@ REASONS: Mapping[str, str] = {
     r"buffer/lock_segment: lock .* in .*\.Upkeep\.trim": "the update that follows locks the same row",
     r"buffer/retire_segment: where state = .*": "only a closed segment is chosen, and no state is ever taken back",
     r"(recluster/end|recalls/find): where table_id = .*": "a request's number is its own, whatever its table",
-    r"reads/answering: (where version|compare) .*": (
-        "says only how many are looked through: of those that are not newer none answers"
-    ),
     r"reads/(look|glance): where s\.state <> 'retired'": (
         "they are left out again where those that can hold rows are chosen"
     ),
