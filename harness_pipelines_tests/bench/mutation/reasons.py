@@ -31,7 +31,7 @@ REASONS: Mapping[str, str] = {
     r"corrections/of_versions(_among)?: where (h\.)?(version|table_id) = .*": (
         "says only which records are looked at: of each it is judged from all its corrections whether it changed"
     ),
-    r"ledger/lock_table: lock .* in .*\.readable_versions": ("both callers hold the row of the table already"),
+    r"ledger/lock_table: lock .* in .*\.Corrections\._stand": ("the caller holds the row of the table already"),
     r"ledger/lock_positions: lock .* in .*\.Reconciler\._set_bounds": (
         "whoever changes positions holds the row of the table, as reconcile does"
     ),
@@ -73,7 +73,7 @@ REASONS: Mapping[str, str] = {
     r"reads/no_rows: where .*": "nothing was asked for, so nobody looks at what it gives",
     r"upkeep/moves_by_id: where move_id = ANY.*": "only those that branches are called by are looked up in the answer",
     r"ledger/lock_(table|row): lock pg_advisory_xact_lock.* in .*\.("
-    r"plan_move|trim|(Recalls|Reclusters)\.(ask|cancel)|Corrections\.drop|readable_versions|QuarantineBytes\.publish"
+    r"plan_move|trim|(Recalls|Reclusters)\.(ask|cancel)|Corrections\.(drop|_stand)|QuarantineBytes\.publish"
     r"|Reconciler\.(reserve|restore_columns)|add_partitions|update_spec|_published)": (
         "it publishes no version, or its caller has the lock already: no reader of a moment has to wait for it"
     ),
