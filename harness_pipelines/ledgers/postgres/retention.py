@@ -21,6 +21,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.reach import InReach, KeptReach
+from harness_pipelines.ledgers.postgres.specs import in_force
 from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, pin_of
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import FilesKept
@@ -110,26 +111,18 @@ class Upkeep:
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
             positions = connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id}).fetchall()
-            in_force = _in_force(connection, table)
-            connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
-            connection.execute(sql("upkeep/delete_ended"), {"table_id": table.table_id})
+            current = in_force(connection, table)
+            with connection.pipeline():  # reads wait from here on: as few round trips as can be
+                connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
+                connection.execute(sql("upkeep/delete_ended"), {"table_id": table.table_id})
             starts = {row["partition"]: row["start"] for row in positions}
             recent += known.catch_up(connection, retained_from=table.retained_from)
-            decision = self._decide(connection, in_force, starts, known=known, recent=recent)
+            decision = self._decide(connection, current, starts, known=known, recent=recent)
             self._known[table.table_id] = known
             if dry_run:
                 connection.rollback()
                 return decision
-            floors = {"partitions": list(decision.floor), "floors": list(decision.floor.values())}
-            connection.execute(sql("upkeep/set_trim_floor"), {"table_id": table.table_id, **floors})
-            for segment in decision.retire:
-                connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
-                connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
-            connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
-            key = {"table_id": table.table_id, "retained_from": decision.retained_from}
-            connection.execute(sql("upkeep/set_retained_from"), key)
-            connection.execute(sql("upkeep/forget_layouts"), key)
-            connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
+            _trimmed(connection, table, decision)
             check_held(connection, claim)
             faults.point("expire.in_transaction")
             return decision
@@ -163,15 +156,18 @@ class Upkeep:
         now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
         named = versions_named(connection, table.table_id)
         answers = known.answers(connection, named)
-        leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
         aged = {"now": now, "retention": timedelta(seconds=retention.versions), "first": table.retained_from}
-        kept_from: int = connection.execute(sql("upkeep/kept_from"), {**key, **aged}).fetchone()["version"]  # type: ignore[index]
+        with connection.pipeline():
+            of_leases = connection.execute(sql("upkeep/leased_versions"), key)
+            of_age = connection.execute(sql("upkeep/kept_from"), {**key, **aged})
+            of_segments = connection.execute(sql("buffer/segments"), key)
+        leased, segments = [version_leased(row) for row in of_leases], [rows.segment(row) for row in of_segments]
+        kept_from: int = of_age.fetchone()["version"]  # type: ignore[index]
         waiting = [v for v in known.waiting if v.version >= kept_from]
         waiting += [v for v in named if answers[pin_of(v)] is None]
         grace = timedelta(seconds=retention.grace)
         # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
         floor = {**starts} | trim_floor(recent, leased, waiting=waiting, grace=grace, now=now)
-        segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
         return TrimDecision(
             floor=floor,
             retire=tuple(retirable(segments, floor)),
@@ -515,11 +511,19 @@ def _of_one_run(ripe: Sequence[tuple[str, StoredFile]], seen: _Seen) -> list[tup
     return [*own[: most[0]], *fresh[: most[1]]]
 
 
-def _in_force(connection: Connection, table: TableRow) -> TableRow:
-    """*table* as the ledger has it now; one that was dropped as it was, which holds no claim. Raises: TableDamaged."""
-    key = {"namespace": table.spec.namespace, "name": table.spec.name}
-    found = [rows.table_row(row) for row in connection.execute(sql("ledger/tables"), key)]
-    return next((now for now in found if now.table_id == table.table_id), table)
+def _trimmed(connection: Connection, table: TableRow, decision: TrimDecision) -> None:
+    """Write what was decided."""
+    key = {"table_id": table.table_id, "retained_from": decision.retained_from}
+    floors = {"partitions": list(decision.floor), "floors": list(decision.floor.values())}
+    with connection.pipeline():
+        connection.execute(sql("upkeep/set_trim_floor"), {**key, **floors})
+        for segment in decision.retire:
+            connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
+            connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
+        connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
+        connection.execute(sql("upkeep/set_retained_from"), key)
+        connection.execute(sql("upkeep/forget_layouts"), key)
+        connection.execute(sql("upkeep/abandon_orphaned"), key)
 
 
 def _needless(connection: Connection, table: TableRow, kept_from: int, pinned: Iterable[Version]) -> list[str]:

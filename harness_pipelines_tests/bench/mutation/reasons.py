@@ -64,7 +64,7 @@ REASONS: Mapping[str, str] = {
     r"ledger/check_claim: lock .* in .*\.PostgresLedger\.renew": (
         "asked why a renewal changed nothing: nothing is written after it"
     ),
-    r"buffer/lock_segment: lock .* in .*\.Upkeep\.trim": "the update that follows locks the same row",
+    r"buffer/lock_segment: lock .* in .*\._trimmed": "the update that follows locks the same row",
     r"buffer/retire_segment: where state = .*": "only a closed segment is chosen, and no state is ever taken back",
     r"(recluster/end|recalls/find): where table_id = .*": "a request's number is its own, whatever its table",
     r"reads/(look|glance): where s\.state <> 'retired'": (
