@@ -250,8 +250,9 @@ def fsck(real: RealRig, table: TableRow) -> list[str]:
 
 
 def test_columns_of_both_views_have_the_ids_of_the_ledger_and_fsck_names_those_that_do_not(real: RealRig):
-    nested = {"tags": "list<string>", "at": "struct<x: double, seen: map<string, long>>", "n": "decimal(12, 2)"}
-    table = real.table(partitions=1, files=True, views="both", columns={"id": "long", **nested})
+    nested = {"tags": "list<string>", "at": "struct<x: double, seen: map<string, long>>"}
+    plain = {"id": "long", "n": "decimal(12, 2)", "t": "time"}
+    table = real.table(partitions=1, files=True, views="both", columns={**plain, **nested})
 
     def found() -> list[str]:
         books = TableStates(real.database, CATALOG).books(table.name)

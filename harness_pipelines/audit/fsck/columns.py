@@ -7,6 +7,7 @@ from typing import Any
 
 from harness_pipelines.audit.fsck.rule import Look, Objection, ViewSeen, rule
 from harness_pipelines.ports.files import MetadataSeen
+from harness_pipelines.spec.types import lake_fields
 
 Fields = Sequence[Mapping[str, Any]]  #: of Iceberg's JSON
 
@@ -17,7 +18,7 @@ def columns_of_views(look: Look) -> Iterator[Objection]:
     books, head = look.books, look.head
     if head is None or not books.schemas or head.schema_version != books.schemas[-1]:
         return  # another rule says so
-    expected = dict(columns(books.fields))
+    expected = dict(columns(lake_fields(books.fields)))
     for view in look.views.values():
         found = _found(view)
         for path, told in expected.items() if found is not None else ():
