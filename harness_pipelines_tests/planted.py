@@ -77,6 +77,9 @@ WHERE o.table_id = %(t)s AND f.table_id = %(t)s AND o.seq <= f.event""",
 #: Without triggers, which would change one row of a counter again and again in one transaction.
 _BEFORE = ("SET LOCAL session_replication_role = replica", "SET LOCAL statement_timeout = 0")
 _AFTER = (
+    """
+UPDATE harness.versions SET committed_at = clock_timestamp() - %(steps)s * %(gap)s::interval
+WHERE table_id = %(t)s AND move_id IS NULL""",
     "INSERT INTO harness.rows_brought VALUES (%(t)s, 'tier', %(steps)s::bigint * %(rows)s * %(partitions)s)",
     "INSERT INTO harness.view_folders VALUES (%(t)s, 'file:///planted/t') ON CONFLICT DO NOTHING",
     "SET LOCAL session_replication_role = origin",

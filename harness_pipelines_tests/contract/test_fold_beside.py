@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from harness_pipelines.ledgers.postgres.history.fold import HistoryFold
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines_tests.contract.stores_rig import RealRig
 from harness_pipelines_tests.contract.test_fold import STEPS, answers, checkpoints, fold, kept, objections, planted
 
@@ -111,3 +112,15 @@ def test_a_history_with_many_seams_is_folded_beside_them(real: RealRig):
     assert len(checkpoints(real, table, "tier")) == 1
     assert answers(real, table) == before
     assert not [one for one in objections(real, table) if "quarantine" not in one and "S31" not in one]
+
+
+def test_a_moment_of_folded_history_is_refused_by_what_was_asked_for(real: RealRig):
+    """Not by the number of an older version that is there still."""
+    table = planted(real)
+    fold(real, table)
+    then = datetime.now(UTC) - timedelta(days=60)
+
+    with pytest.raises(
+        VersionGone, match=r"the version of 20.* is not retained .*; history up to version \d+ was folded"
+    ):
+        Leases(real.readers).look(table, holder="reader", lease=timedelta(hours=1), at=then)

@@ -65,8 +65,9 @@ class Leases:
                 )
             row = cursor.fetchone()
             if row is None or (named is None and row["version"] < row["retained_from"]):
+                what = f"the version of {at.isoformat()}" if isinstance(at, datetime) else f"version {wanted}"
                 raise VersionGone(
-                    f"{table.name}: version {wanted} is not retained"
+                    f"{table.name}: {what} is not retained"
                     + (f" (the oldest is {row['retained_from']})" if row else "; `harness status` shows the newest")
                     + also_told(connection, table)
                 )

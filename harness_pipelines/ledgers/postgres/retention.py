@@ -65,6 +65,8 @@ class SizeGuard(HarnessError):
 class _Seen:
     """One look at the files of a table."""
 
+    at: datetime  #: before anything was asked or listed, by the database's clock
+    horizon: datetime  #: of then: who had a move open may have published its files since
     same: SameFile
     stored: Mapping[str, StoredFile]  #: all that there are, by their keys
     loose: tuple[StoredFile, ...]  #: those that nothing reaches
@@ -228,10 +230,8 @@ class Upkeep:
         Raises: LiveFilesUnlisted, with nothing marked; MetadataMissing.
         """
         seen = seen or self._look(table)
-        now = self._now()
-        horizon = self._horizon(table, now)
-        young = min(horizon, now - CONDEMNED_FROM) if seen.fresh else horizon
-        loose = [f for f in seen.loose if f.modified < (young if seen.of_cuts(f) else horizon)]
+        young = min(seen.horizon, seen.at - CONDEMNED_FROM) if seen.fresh else seen.horizon
+        loose = [f for f in seen.loose if f.modified < (young if seen.of_cuts(f) else seen.horizon)]
         if not dry_run:
             with self.database.transaction() as connection:
                 key = {"table_id": table.table_id, "paths": [f.path for f in loose]}
@@ -350,6 +350,8 @@ class Upkeep:
 
         Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
         """
+        at = self._now()
+        horizon = self._horizon(table, at)
         reached, needless, in_reach, place = self._reached(table)
         before = self._before_quarantine(table, place)
         same = SameFile()
@@ -384,7 +386,16 @@ class Upkeep:
         except LiveFilesUnlisted as error:
             self._find_unlisted(table, error)
         gone = tuple(path for path in needless if same.key(path) not in stored)
-        return _Seen(same=same, stored=stored, loose=loose, gone=gone, in_reach=in_reach, fresh=frozenset(fresh))
+        return _Seen(
+            at=at,
+            horizon=horizon,
+            same=same,
+            stored=stored,
+            loose=loose,
+            gone=gone,
+            in_reach=in_reach,
+            fresh=frozenset(fresh),
+        )
 
     def _listed(self, folders: Mapping[str, str | None], same: SameFile) -> tuple[dict[str, StoredFile], set[str]]:
         """The files below *folders*, by their keys; the keys of those that are beside the view of their folder.
