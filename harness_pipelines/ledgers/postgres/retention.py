@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -213,15 +213,15 @@ class Upkeep:
 
         Raises: SizeGuard, WarehouseTaken, LiveFilesUnlisted, MetadataMissing; FilesKept at the end.
         """
-        seen, kept = self._look(table), list[FilesKept]()
-        deleted: list[str] = []
-        try:
-            deleted = self.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large, seen=seen)
-        except FilesKept as error:
-            kept.append(error)
+        ripe = self._chosen(table, claim, dry_run=dry_run)
+        seen, deleted, kept = self._look(table), list[str](), None
+        if ripe:
+            deleted, kept = self._delete(table, claim, ripe, seen, dry_run=dry_run, remove_large=remove_large)
+        if not dry_run:  # else they would be condemned again
+            seen = replace(seen, loose=tuple(file for file in seen.loose if file.path not in set(deleted)))
         condemned = self.condemn(table, dry_run=dry_run, seen=seen)
-        if kept:
-            raise kept[0]
+        if kept is not None:
+            raise kept
         return Swept(deleted=tuple(deleted), condemned=tuple(condemned))
 
     def condemn(self, table: TableRow, *, dry_run: bool = False, seen: _Seen | None = None) -> list[StoredFile]:
@@ -246,27 +246,44 @@ class Upkeep:
         return bool(self.database.rows("upkeep/ripe", _ripe(table)))
 
     def delete_ripe(
-        self,
-        table: TableRow,
-        claim: Claim,
-        *,
-        dry_run: bool = False,
-        remove_large: bool = False,
-        seen: _Seen | None = None,
+        self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
     ) -> list[str]:
         """Delete files that have been condemned for longer than the grace and that still nothing reaches.
 
         What the store keeps holds no other file up, and is tried again by the next run.
         Raises: SizeGuard, with nothing removed, unless *remove_large*; WarehouseTaken; FilesKept at the end.
         """
+        if not (ripe := self._chosen(table, claim, dry_run=dry_run)):  # the lake is not walked for nothing
+            return []
+        seen = self._look(table)
+        deleted, kept = self._delete(table, claim, ripe, seen, dry_run=dry_run, remove_large=remove_large)
+        if kept is not None:
+            raise kept
+        return deleted
+
+    def _chosen(self, table: TableRow, claim: Claim, *, dry_run: bool) -> list[Mapping[str, Any]]:
+        """Files that were condemned a grace ago, without those that a move which is open now may have written.
+
+        Before the look: it sees what such a move publishes after this.
+        """
         with self.database.transaction() as connection:
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
             found = connection.execute(sql("upkeep/ripe"), _ripe(table)).fetchall()
             if not dry_run:
                 check_held(connection, claim)
-        if not found:  # the lake is not walked for nothing
-            return []
-        seen = seen or self._look(table)
+        return [*found]
+
+    def _delete(
+        self,
+        table: TableRow,
+        claim: Claim,
+        found: Sequence[Mapping[str, Any]],
+        seen: _Seen,
+        *,
+        dry_run: bool,
+        remove_large: bool,
+    ) -> tuple[list[str], FilesKept | None]:
+        """Returns what was to go, and why some of it did not."""
         condemned = seen.same.keys(str(row["path"]) for row in found)
         loose = {seen.same.key(file.path): file for file in seen.loose}
         ripe = [(path, loose[key]) for key, path in condemned.items() if key in loose]
@@ -297,11 +314,13 @@ class Upkeep:
             if ripe:
                 self._tell_of_versions(ripe[0][1].path)
             if kept:
-                raise FilesKept(
+                stayed = FilesKept(
                     f"{table.name}: the store kept files that nothing needs, by its answers to {len(kept)} requests: "
                     f"{kept[0]}. All others are deleted; expire asks again for these"
-                ) from kept[0]
-        return [file.path for _, file in ripe]
+                )
+                stayed.__cause__ = kept[0]
+                return [file.path for _, file in ripe], stayed
+        return [file.path for _, file in ripe], None
 
     def _begin(self, table: TableRow, claim: Claim, paths: Sequence[str]) -> set[str]:
         """Note that the files are removed now; those that are condemned still. Raises: FencedOut.
