@@ -179,7 +179,7 @@ class Steps:
         of = self._of
         claim = of.claim(Stage.EXPIRE)
         look = time.monotonic() - self._files_looked_at >= expire.look_every_s(of.table)
-        expire.expire_once(of.stores, of.table, claim, remove_large=of.options.remove_large, look=look)
-        if look:
+        done = expire.expire_once(of.stores, of.table, claim, remove_large=of.options.remove_large, look=look)
+        if done.looked:
             self._files_looked_at = time.monotonic()
         return False
