@@ -25,6 +25,7 @@ from harness_pipelines.engines.spark.kafka import java_properties
 from harness_pipelines.engines.spark.session import catalog_options
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.read.manifests import metadata_of
+from harness_pipelines.ledgers.postgres.acts.drop import purge
 from harness_pipelines_tests.bench.records import PARTITIONS, SPARK_COLUMNS
 from harness_pipelines_tests.producer import wait_until
 
@@ -37,6 +38,10 @@ POLL_S = 0.02
 _POINTERS = (
     "SELECT metadata_location FROM iceberg_tables "
     "WHERE catalog_name = %s AND table_namespace = %s AND table_name = ANY(%s)"
+)
+_DROP = (
+    "DELETE FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = ANY(%s) "
+    "RETURNING metadata_location"
 )
 
 
@@ -85,9 +90,10 @@ class PeerTable(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for name in self._names:
-            self._harness.stores.spark().sql(f"DROP TABLE IF EXISTS {CATALOG}.{NAMESPACE}.{name} PURGE")
+        dropped = self._connection.execute(_DROP, [CATALOG, NAMESPACE, self._names]).fetchall()
         self._connection.close()
+        for (metadata,) in dropped:
+            purge(metadata.rpartition("/metadata/")[0])
 
     @abstractmethod
     def begin(self) -> float:

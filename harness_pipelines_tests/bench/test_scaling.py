@@ -121,11 +121,9 @@ def test_the_files_of_a_move_share_its_offsets():
     )
     move = cast("Move", SimpleNamespace(move_id=3, lo={0: 10}, hi={0: 17}))
     staged = Files({0: template}, offset_id=7).of_move(move, each=3)
-    bounds = [
-        (from_bytes(LongType(), file.lower_bounds[7]), from_bytes(LongType(), file.upper_bounds[7]))
-        for file in staged.written
-    ]
-    assert bounds == [(10, 11), (12, 13), (14, 16)]
+    ends = [(file.lower_bounds[7], file.upper_bounds[7]) for file in staged.written]
+    bounds: list[Any] = [[from_bytes(LongType(), end) for end in both] for both in ends]
+    assert bounds == [[10, 11], [12, 13], [14, 16]]
     assert len({file.path for file in staged.files}) == 3
     assert staged.rows == 300
 
