@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 import harness_pipelines as hp
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.locations import local_path
 from harness_pipelines.stages.table.expire import expire_once, look_every_s
@@ -55,31 +55,36 @@ def measure(run: Run) -> Sequence[Figure]:
         history.add(versions, apart_s=GAP_S)
         locks = Locks(there.harness.stores.database)
         there.harness.stores.upkeep.database = cast("Database", locks)
-        run.say("expire: the first run, which reads all of it")
         with claimed(history.table, Stage.EXPIRE) as claim:
-
-            def once(*, looks: bool) -> float:
-                before = _cpu_s(there)
-                done = expire_once(there.harness.stores, history.table.row, claim, look=looks)
-                assert not done.deleted and not done.condemned, "all files are needed"
-                return _cpu_s(there) - before
-
-            run.note("expire.cpu_first", once(looks=True), "CPU s")
+            run.say("expire: the first run, which reads all of it")
+            run.note("expire.cpu_first", _once(there, history.table, claim, looks=True), "CPU s")
             locks.held_s.clear()
-            costs = []
-            every = round(look_every_s(history.table.row) / RUN_EVERY_S)
-            for number in range(RUNS):
-                run.say(f"expire: run {number + 1} of {RUNS}")
-                history.add(round(RUN_EVERY_S / GAP_S), apart_s=0.0)
-                costs.append((number % every == every - 1, once(looks=number % every == every - 1)))
-        for name, kind in (("listing", True), ("not_listing", False)):
-            run.note(f"expire.cpu_{name}", statistics.mean(s for listed, s in costs if listed is kind), "CPU s")
+            costs = list(_runs(there, history, claim))
+    for name, kind in (("listing", True), ("not_listing", False)):
+        run.note(f"expire.cpu_{name}", statistics.mean(s for listed, s in costs if listed is kind), "CPU s")
     run.note("expire.lock_p50", 1000 * statistics.median(locks.held_s), "ms")
     mean = statistics.mean(seconds for _, seconds in costs)
     return [
         Figure(figure="expire.cpu", value=mean, unit="CPU s", goal=CPU_GOAL_S, sense="<="),
         Figure(figure="expire.lock_max", value=1000 * max(locks.held_s), unit="ms", goal=LOCK_GOAL_MS, sense="<="),
     ]
+
+
+def _runs(run: Run, history: History, claim: Claim) -> Iterator[tuple[bool, float]]:
+    """Whether each run listed the files, and its CPU seconds."""
+    every = round(look_every_s(history.table.row) / RUN_EVERY_S)
+    for number in range(1, RUNS + 1):
+        run.say(f"expire: run {number} of {RUNS}")
+        history.add(round(RUN_EVERY_S / GAP_S), apart_s=0.0)
+        looks = number % every == 0
+        yield looks, _once(run, history.table, claim, looks=looks)
+
+
+def _once(run: Run, table: hp.Table, claim: Claim, *, looks: bool) -> float:
+    before = _cpu_s(run)
+    done = expire_once(run.harness.stores, table.row, claim, look=looks)
+    assert not done.deleted and not done.condemned, "all files are needed"
+    return _cpu_s(run) - before
 
 
 def _cpu_s(run: Run) -> float:
