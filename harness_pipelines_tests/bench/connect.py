@@ -13,7 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -60,7 +60,7 @@ class ConnectSink(PeerTable):
         worker = in_properties_file(worker_properties(settings, self._folder, self._port))
         (self._folder / "worker.properties").write_text(worker)
         sink = sink_properties(settings, self.catalog, control=self._control, commit_s=self._commit_s)
-        sink |= {"topics": ",".join(self.topics), **route_properties(self._names)}
+        sink |= route_properties(dict(zip(self.topics, self._names, strict=True)))
         (self._folder / "sink.json").write_text(json.dumps({"name": self.name, "config": sink}))
         command = [str(java_home() / "bin" / "java"), "-Xmx768m", "-XX:+UseG1GC"]
         command += [f"-Dlog4j2.configurationFile={self._folder}/logging.properties", "-cp", class_path(settings)]
@@ -151,11 +151,13 @@ def worker_properties(settings: Settings, folder: Path, port: int) -> dict[str, 
     }
 
 
-def route_properties(tables: Sequence[str]) -> dict[str, str]:
-    """Where records go: all of them to the one table, or each to the table that is named as its topic."""
+def route_properties(tables: Mapping[str, str]) -> dict[str, str]:
+    """What is read and where it goes, by topic: all to the one table, or each record to the table named as its topic."""
+    topics = {"topics": ",".join(tables)}
     if len(tables) == 1:
-        return {"iceberg.tables": f"{NAMESPACE}.{tables[0]}"}
+        return {**topics, "iceberg.tables": f"{NAMESPACE}.{next(iter(tables.values()))}"}
     return {
+        **topics,
         "transforms.coordinates.topic.field": TOPIC_FIELD,
         "iceberg.tables.dynamic-enabled": "true",
         "iceberg.tables.route-field": TOPIC_FIELD,

@@ -21,7 +21,6 @@ from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines_tests.bench import moves
 from harness_pipelines_tests.bench.base import tree_cpu_s, tree_rss_bytes
-from harness_pipelines_tests.bench.connect import TOPIC_FIELD, route_properties
 from harness_pipelines_tests.bench.peer import _name_of
 from harness_pipelines_tests.bench.publish import Files
 from harness_pipelines_tests.bench.records import COLUMNS
@@ -135,9 +134,6 @@ def test_a_wide_record_fits_the_columns():
     assert len({record["note"] for record in records}) == 3
 
 
-def test_the_peer_finds_the_table_of_a_record_by_its_topic():
+def test_the_table_of_a_topic_in_the_namespace_has_its_name():
     assert _name_of("bench.t_1") == "t_1"
     assert _name_of("bench_1") != _name_of("bench_1")
-    assert route_properties(["t_1"]) == {"iceberg.tables": "bench.t_1"}
-    several = route_properties(["t_1", "t_2"])
-    assert several["iceberg.tables.route-field"] == several["transforms.coordinates.topic.field"] == TOPIC_FIELD
