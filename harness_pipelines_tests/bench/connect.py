@@ -152,7 +152,7 @@ def worker_properties(settings: Settings, folder: Path, port: int) -> dict[str, 
 
 
 def route_properties(tables: Mapping[str, str]) -> dict[str, str]:
-    """What is read and where it goes, by topic: all to the one table, or each record to the table named as its topic."""
+    """What is read and where it goes: all to the one table, or each record to the table that is named as its topic."""
     topics = {"topics": ",".join(tables)}
     if len(tables) == 1:
         return {**topics, "iceberg.tables": f"{NAMESPACE}.{next(iter(tables.values()))}"}

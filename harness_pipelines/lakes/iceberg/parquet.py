@@ -40,6 +40,7 @@ MAGIC = b"PAR1"
 CHUNK_BYTES = 8 * 2**20
 HELD_BYTES_MAX = 256 * 2**20  #: rows as Arrow has them, that wait for their row group
 PROBE_ROWS = 20_000  #: written once more to see how many bytes a row takes
+PROBE_BYTES = 4 * 2**20  #: of these, as Arrow has them, that tell which columns have a dictionary
 _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(
@@ -159,11 +160,13 @@ _AS_SPARK: Mapping[str, Any] = {
 
 
 def worth_dictionaries(rows: pa.Table) -> list[str]:
-    """The columns, by their paths in the file, that are smaller with a dictionary, before they are compressed.
+    """The columns, by their paths in the file, whose first values are smaller with a dictionary.
 
     Spark's writer decides by the first page of a file; Arrow's keeps a dictionary of values that never repeat.
     """
-    with_them, without = (_column_bytes(rows, use_dictionary=used) for used in (True, False))
+    first = rows.slice(0, PROBE_ROWS)
+    first = first.slice(0, max(1, PROBE_BYTES * first.num_rows // max(first.nbytes, 1)))
+    with_them, without = (_column_bytes(first, use_dictionary=used) for used in (True, False))
     return [path for path, size in with_them.items() if size < without[path]]
 
 
@@ -207,19 +210,14 @@ class RowGroups:
         """End the file; returns what its footer says."""
         if self._rows:
             self._flush(self._rows)
-        writer = self._opened(self._schema.empty_table())
+        writer = self._writer or self._on(self._stream, None)
         writer.close()
         return writer.writer.metadata
 
-    def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
-        """The writer, made for *rows* where they are the first ones."""
-        if self._writer is None:
-            self._writer = self._on(self._stream, rows)
-        return self._writer
-
-    def _on(self, stream: Any, rows: pa.Table) -> pq.ParquetWriter:
+    def _on(self, stream: Any, rows: pa.Table | None) -> pq.ParquetWriter:
+        """A writer to *stream*; *rows* are the first ones of the file, None where it has none."""
         if self._dictionaries is None:
-            self._dictionaries = worth_dictionaries(rows.slice(0, PROBE_ROWS))
+            self._dictionaries = [] if rows is None else worth_dictionaries(rows)
         return pq.ParquetWriter(stream, self._schema, use_dictionary=self._dictionaries, **_AS_SPARK)
 
     def _group_rows(self) -> int:
@@ -240,7 +238,8 @@ class RowGroups:
 
     def _flush(self, count: int) -> None:
         rows = pa.concat_tables(self._held)
-        self._opened(rows).write_table(rows.slice(0, count), row_group_size=count)
+        self._writer = self._writer or self._on(self._stream, rows)
+        self._writer.write_table(rows.slice(0, count), row_group_size=count)
         left = rows.slice(count)
         self._held, self._rows, self._bytes = ([left] if left.num_rows else []), left.num_rows, left.nbytes
         self.written += min(count, rows.num_rows)

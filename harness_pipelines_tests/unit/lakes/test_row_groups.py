@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.lakes.iceberg.parquet import PROBE_ROWS, RowGroups, parquet_file, worth_dictionaries
+from harness_pipelines.lakes.iceberg.parquet import PROBE_BYTES, PROBE_ROWS, RowGroups, parquet_file, worth_dictionaries
 
 ROWS = 2_000
 GROUP_BYTES = 2**20
@@ -16,6 +16,7 @@ GROUP_BYTES = 2**20
 def rows_of(count: int) -> pa.Table:
     """Some columns with values that repeat, and some without."""
     numbers = range(count)
+    keys = pa.array([n.to_bytes(16, "big") for n in numbers], pa.binary(16))
     return pa.table(
         {
             "id": pa.array(numbers, pa.int64()),
@@ -24,6 +25,7 @@ def rows_of(count: int) -> pa.Table:
             "inside": pa.array([{"own": n, "same": n % 3} for n in numbers]),
             "list": pa.array([[n, n + count] for n in numbers], pa.list_(pa.int64())),
             "tags": pa.array([["a", "b"]] * count, pa.list_(pa.string())),
+            "key": pa.ExtensionArray.from_storage(pa.uuid(), keys),
         }
     )
 
@@ -64,6 +66,13 @@ def test_a_file_of_few_rows_or_none_can_be_read(count: int):
     data, footer = written(rows)
     assert footer.num_rows == count
     assert parquet_file(pa.BufferReader(data)).read().num_rows == count
+
+
+def test_wide_rows_are_judged_by_few_of_them():
+    assert worth_dictionaries(pa.table({"note": ["x"] * 100})) == ["note"]
+    assert worth_dictionaries(pa.table({"note": ["x" * PROBE_BYTES] * 3})) == [], (
+        "the first one is all that is looked at"
+    )
 
 
 def test_without_rows_no_column_is_worth_a_dictionary():
