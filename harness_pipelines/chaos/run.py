@@ -17,7 +17,7 @@ from harness_pipelines.chaos.content import SUBJECTS, subjects_of
 from harness_pipelines.chaos.processes import Child
 from harness_pipelines.chaos.producer import journal_of
 from harness_pipelines.chaos.result import Options, Outage, Result
-from harness_pipelines.chaos.schedule import Fault, schedule
+from harness_pipelines.chaos.schedule import Fault
 from harness_pipelines.chaos.truth import Truth
 from harness_pipelines.chaos.verdict import judge
 from harness_pipelines.chaos.world import World
@@ -52,9 +52,7 @@ def run_chaos(
     Raises: ServicesError when its services do not start or do not come back, CannotGoOn; with alerts UsageError,
     PrometheusFailed.
     """
-    result = Result(
-        options=options, planned=schedule(options.seed, options.seconds, s3=options.s3, dagster=options.dagster)
-    )
+    result = Result(options=options, planned=options.planned)
     began = time.monotonic()
     if options.alerts is not None:
         needed(options.alerts)

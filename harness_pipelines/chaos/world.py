@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import orjson
 
 import harness_pipelines as hp
-from harness_pipelines.chaos.content import GROWING, Subject, subjects_of
+from harness_pipelines.chaos.content import GROWING, Subject, engines_of, subjects_of
 from harness_pipelines.chaos.damage import digest_of, files_of
 from harness_pipelines.chaos.orchestrator import Orchestrator
 from harness_pipelines.chaos.processes import Child, Worker, environment, family_of, send
@@ -47,6 +47,7 @@ CUT_PATIENCE_S = 5.0  #: for a byte to come by; an idle connection is not waited
 STEP_S = 0.02
 FAULTS_AT_ONCE_MAX = 32
 ACTS_AT_ONCE_MAX = 3  #: of those that are processes: the machine is small
+MOVE_S = 45.0  #: for a worker to come to the crash point of a move
 ACT_S = 300.0  #: for an act that was woken, or never slept
 PARTITIONS_MAX = 5
 SERVICE_WAIT_S = 120.0  #: for another service to come back; on a busy machine Spark can take a minute
@@ -82,6 +83,7 @@ class World:
         self.told: queue.SimpleQueue[tuple[Fault, Mapping[str, Any]]] = queue.SimpleQueue()  #: by what has words
         self._say = say
         self._name, self._subjects = options.table, subjects_of(options.crowd)
+        self._engines = engines_of(self._subjects, options.engine, seed=options.seed)
         self._services, self._s3 = Services(self.home, jars=options.jars), options.s3
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=FAULTS_AT_ONCE_MAX, thread_name_prefix="chaos")
@@ -130,7 +132,8 @@ class World:
         recreate_topic(self.harness.settings, subject.topic, partitions=subject.partitions)
         name = subject.name(self._name)
         rules = RULES | {"mode": "external_worker"} | (RULES_OF_RUNS if name in self.of_dagster else {})
-        spec = {"table": name, "topic": subject.topic, **rules, **subject.settings}
+        words = {"table": name, "topic": subject.topic, "engine": self._engines[subject.suffix]}
+        spec = {**words, **rules, **subject.settings}
         return self.harness.apply(hp.TableSpec.model_validate(spec))
 
     def _worker(self, number: int) -> Worker:
@@ -234,6 +237,17 @@ class World:
     def _kill(self, one: Worker, fault: Fault, began: Began) -> bool:
         began()
         return one.kill(back_after_s=fault.lasts_s)
+
+    def _kill_in_move(self, one: Worker, fault: Fault, began: Began) -> bool:
+        """Its successor dies in a move, if one of its tables has a move of that stage in time."""
+        began()
+        before = one.deaths
+        if not one.kill(back_after_s=fault.lasts_s, dies_at=fault.point):
+            return False
+        until = time.monotonic() + fault.lasts_s + MOVE_S
+        while one.deaths == before and time.monotonic() < until and not self._over.wait(STEP_S):
+            pass
+        return True
 
     def _stop(self, one: Worker, fault: Fault, began: Began) -> bool:
         began()
@@ -503,6 +517,7 @@ class World:
 
 _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
     Kind.WORKER_KILL: lambda world, fault, began: world._kill(world.workers[fault.worker or 0], fault, began),
+    Kind.MOVE_KILL: lambda world, fault, began: world._kill_in_move(world.workers[fault.worker or 0], fault, began),
     Kind.WORKER_STOP: lambda world, fault, began: world._stop(world.workers[fault.worker or 0], fault, began),
     Kind.SERVER_KILL: lambda world, fault, began: world._kill(world.servers[0], fault, began),
     Kind.SERVER_STOP: lambda world, fault, began: world._stop(world.servers[0], fault, began),
