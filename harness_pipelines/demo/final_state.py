@@ -1,4 +1,4 @@
-"""The keyed demo's last check: the whole state, in Arrow and where it is there in Spark, column by column against the replayed log."""
+"""The keyed demo's last check: the whole state column by column against the replayed log, in Arrow and in Spark."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def differences(expected: pa.Table, found: pa.Table, *, key: str) -> Differences
 
 
 def verify_state(table: Table, expected: pa.Table, *, key: str, numeric: Sequence[str], judge: str) -> Verdict:
-    """Compare what Arrow, and Spark where it is there, read of *table* with *expected*: all columns, and the coordinates."""
+    """Compare *table* with *expected*, as Arrow reads it and, where it is there, Spark: all columns and coordinates."""
     names = expected.column_names
     read = {"Arrow": table.read(columns=names)}
     if has_spark(table):
