@@ -78,6 +78,7 @@ class World:
         self.workers: list[Worker] = []
         self.movers: list[Worker | Orchestrator] = []  #: the workers, and Dagster
         self.servers: list[Worker] = []  #: `harness serve`
+        self.tables: dict[str, hp.Table] = {}
         self.of_dagster = {GROWING.name(options.table)} if options.dagster else set()  #: the tables that no worker has
         self._children: list[Child] = []  #: that may still run
         self.told: queue.SimpleQueue[tuple[Fault, Mapping[str, Any]]] = queue.SimpleQueue()  #: by what has words
@@ -122,7 +123,10 @@ class World:
         self.env: Mapping[str, str] = environment(replace(own, dsn=self.postgres_proxy.dsn, spark=through))
         self.harness = self._stack.enter_context(hp.connect(own))
         self.harness.init()
-        self.tables = {subject.name(self._name): self._apply(subject) for subject in self._subjects}
+        for subject in self._subjects:
+            made = self._until_answered(partial(self._apply, subject))  # a busy machine answers late
+            assert made is not None, "the run has not begun"
+            self.tables[subject.name(self._name)] = made
         self.workers = [self._worker(number) for number in range(WORKERS)]
         self.movers = [*self.workers, *self._dagster(own, through)]
         self.token = self.harness.stores.tokens.create("chaos", ["*"], lasts=None).secret

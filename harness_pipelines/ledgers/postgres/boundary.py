@@ -28,7 +28,7 @@ from harness_pipelines.ports.errors import BuiltGone, TableHeld
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
 from harness_pipelines.protocol.bounds import BoundaryGap, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
-from harness_pipelines.protocol.moves import Move, took_effect
+from harness_pipelines.protocol.moves import Move, check_open, took_effect
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.locations import normal
 
@@ -75,15 +75,20 @@ class SharedCatalog:
         old: str,
         new: str,
         claim: Claim | None = None,
+        attempt: Move | None = None,
     ) -> bool:
         """Name *new*, which has the same rows, in place of *old*, by itself; False: another one is named.
 
-        The last check is whether *claim* is held. Raises: FencedOut, BuiltGone.
+        What an *attempt* writes may be named while it is open: expire removes none of its files before, and may have
+        removed them since. The last check is whether *claim* is held. Raises: MoveClosed, FencedOut, BuiltGone.
         """
         key = {**self.key(table, table.views[view]), "old": old, "new": new}
         with self._database.transaction() as connection:
             if not connection.execute(sql("ledger/move_pointer"), key).rowcount:
                 return False
+            if attempt is not None:
+                row = connection.execute(sql("ledger/lock_move"), {"move_id": attempt.move_id}).fetchone()
+                check_open(attempt, rows.move(row) if row else None)
             connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
             check_kept(connection, table, [new])
             if claim is not None:

@@ -30,6 +30,7 @@ from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import BytesMoved, Folded, StoredFile
 from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.lake.files import LiveFilesUnlisted
 
 log = structlog.get_logger(__name__)
 LOOK_EVERY_S_MAX = 600.0
@@ -108,7 +109,7 @@ def expire_once(
     moved = BytesMoved()
     with _going_on(held_up), reachable(table.name, "expire"):
         if admitted:
-            deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
+            deleted = _delete_ripe(stores, table, claim, dry_run=dry_run, remove_large=remove_large)
     if not dry_run:
         _close_what_is_moved(stores, table)
     faults.point("expire.before_trim")
@@ -152,6 +153,17 @@ def expire_once(
         uploads=uploads,
     )
     return expired
+
+
+def _delete_ripe(stores: Ports, table: TableRow, claim: Claim, *, dry_run: bool, remove_large: bool) -> list[str]:
+    """Where files are missing, dead branches go first: an attempt that woke late may have named what was removed."""
+    try:
+        return stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
+    except LiveFilesUnlisted:
+        if dry_run:
+            raise
+        _drop_dead_branches(stores, table, claim)
+        return stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
 
 
 def _close_what_is_moved(stores: Ports, table: TableRow) -> None:

@@ -187,7 +187,7 @@ def _shape_of(metadata: TableMetadata) -> FileShape:
 def writing(lake: Lake, table: TableRow, move: Move) -> Iterator[IcebergAttemptFiles]:
     """Files that the one snapshot of the attempt's branch names once the context ends without an error.
 
-    Raises: StagedWrong for rows that are not of the view's schema; LakeAway.
+    Raises: StagedWrong for rows that are not of the view's schema; MoveClosed where the attempt is over; LakeAway.
     """
     view = table.effects[move.stage].view
     files = IcebergAttemptFiles(table, move, lake.current(table, view))
@@ -227,7 +227,7 @@ def _commit(lake: Lake, table: TableRow, move: Move, files: list[DataFile]) -> N
                 for file in files:
                     appended.append_data_file(file)
         faults.point(f"{move.stage}.before_naming")
-        if lake.pointers.move(table, view, old=old, new=current.metadata_location):
+        if lake.pointers.move(table, view, old=old, new=current.metadata_location, attempt=move):
             return
     raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
 
