@@ -10,7 +10,7 @@ in the act's own module.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -86,11 +86,13 @@ class SharedCatalog:
         with self._database.transaction() as connection:
             if not connection.execute(sql("ledger/move_pointer"), key).rowcount:
                 return False
-            if attempt is not None:
-                row = connection.execute(sql("ledger/lock_move"), {"move_id": attempt.move_id}).fetchone()
-                check_open(attempt, rows.move(row) if row else None)
+            found: Sequence[Mapping[str, Any]] = ()
+            if attempt is not None:  # locked before the trim lock, as acts do
+                found = connection.execute(sql("ledger/lock_move"), {"move_id": attempt.move_id}).fetchall()
             connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
             check_kept(connection, table, [new])
+            if attempt is not None:
+                check_open(attempt, rows.move(found[0]) if found else None)
             if claim is not None:
                 check_held(connection, claim)
             return True
