@@ -1,4 +1,4 @@
-"""The demo on a machine without Java: Arrow does all of it with a Kafka that runs elsewhere; else the ways on are named."""
+"""The demo without Java: Arrow does all of it with a Kafka that runs elsewhere; else it names the ways on."""
 
 from __future__ import annotations
 
