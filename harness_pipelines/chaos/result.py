@@ -61,8 +61,20 @@ class Options:
         return self.engine == BOTH and self.alerts is None
 
     @property
+    def has_spark(self) -> bool:
+        """Whether Spark runs, as a mover and as a reader."""
+        return self.engine != "arrow"
+
+    @property
     def planned(self) -> tuple[Fault, ...]:
-        return schedule(self.seed, self.seconds, s3=self.s3, dagster=self.dagster, switches=self.switches)
+        return schedule(
+            self.seed,
+            self.seconds,
+            s3=self.s3,
+            dagster=self.dagster,
+            switches=self.switches,
+            spark=self.has_spark,
+        )
 
 
 Highs = Mapping[int, int]  #: per partition the offset after the last one

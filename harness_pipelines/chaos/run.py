@@ -67,7 +67,7 @@ def run_chaos(
         try:
             storm.blow()
             storm.settle()
-            say("comparing with the producer's log, by Arrow and by Spark; auditing")
+            say(f"comparing with the producer's log, by Arrow{' and by Spark' * options.has_spark}; auditing")
             judge(world, storm.truths, result, storm.find)
             storm.judge_alerts()
         except BaseException as error:
@@ -111,7 +111,8 @@ class Storm:
         }
         for number, (engine, (module, *words)) in enumerate(readers.items()):
             name = f"reader-{number}-{engine}"
-            self._readers[name] = (engine, world.child(name, module, *words))
+            if engine != "spark" or result.options.has_spark:
+                self._readers[name] = (engine, world.child(name, module, *words))
         self._say_at = time.monotonic() + PROGRESS_S
         self._blows_from = inf
         # When the last right read of each was seen.

@@ -134,6 +134,7 @@ HEAVY = (
 )
 OF_A_STORE = (Kind.STORE_KILL, Kind.STORE_STOP)
 OF_DAGSTER = (Kind.DAEMON_KILL, Kind.CODE_KILL, *(Kind.RUN_KILL,) * 2, *(Kind.RUN_STOP,) * 2)
+OF_SPARK = (Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP)  #: only where Spark runs
 OF_BOTH_ENGINES = (*(Kind.SWITCH,) * 3,)
 ROUNDS_WITH_PROMOTION = (1, 5)  #: counted from 0
 _REST_S = {True: (4.0, 10.0), False: (0.5, 5.0)}  #: after a heavy fault, after a light one
@@ -189,12 +190,18 @@ class Fault:
 
 
 def schedule(
-    seed: int, seconds: float, *, s3: bool = False, dagster: bool = False, switches: bool = False
+    seed: int,
+    seconds: float,
+    *,
+    s3: bool = False,
+    dagster: bool = False,
+    switches: bool = False,
+    spark: bool = True,
 ) -> tuple[Fault, ...]:
     """The faults of a run of *seconds*, in order.
 
     With *s3* the lake is on an object store, which breaks too. With *dagster* a table is Dagster's, which breaks too.
-    With *switches* tables change their engine.
+    With *switches* tables change their engine. Without *spark* none runs.
 
     A longer run of the same seed has all faults of the shorter one, and between them those that last too long for it.
     """
@@ -210,6 +217,7 @@ def schedule(
             round_ = [*LIGHT, *HEAVY, *more, *[Kind.PROMOTE] * (rounds in ROUNDS_WITH_PROMOTION)]
             at_s += LULL_S if rounds else 0.0
             rounds += 1
+            round_ = [kind for kind in round_ if spark or kind not in OF_SPARK]
             dice.shuffle(round_)
         fault = _fault(dice, round(at_s, 2), round_.pop())
         if at_s + fault.lasts_s <= seconds - QUIET_S:

@@ -85,6 +85,7 @@ class World:
         self._say = say
         self._name, self._subjects = options.table, subjects_of(options.crowd)
         self._engines = engines_of(self._subjects, options.engine, seed=options.seed)
+        self._has_spark = options.has_spark
         self._services, self._s3 = Services(self.home, jars=options.jars), options.s3
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=FAULTS_AT_ONCE_MAX, thread_name_prefix="chaos")
@@ -109,17 +110,16 @@ class World:
     def _build(self) -> None:
         self._say(f"starting separate services in {self.home}")
         self._stack.callback(self._services.down)
-        self._endpoints = self._services.up(s3=self._s3)
+        self._endpoints = self._services.up(
+            only=None if self._has_spark else self._services.without_spark(), s3=self._s3
+        )
         self.metrics_ports = free_ports(WORKERS, home=self.home, name="metrics", taken=frozenset())
         [self._port] = free_ports(1, home=self.home, name="serve", taken=frozenset(self.metrics_ports))
         own = self._endpoints.fill(Settings(home=self.home))
-        assert own.dsn and own.kafka and own.spark
+        assert own.dsn and own.kafka
         self.postgres_proxy = PostgresProxy(own.dsn)
         self._stack.callback(self.postgres_proxy.close)
-        port = urlsplit(own.spark).port or 0
-        self.spark_proxy = TcpProxy("127.0.0.1", port)
-        self._stack.callback(self.spark_proxy.close)
-        through = own.spark.replace(f":{port}/", f":{self.spark_proxy.port}/")
+        through = self._through_a_proxy(own.spark) if own.spark else ""
         self.env: Mapping[str, str] = environment(replace(own, dsn=self.postgres_proxy.dsn, spark=through))
         self.harness = self._stack.enter_context(hp.connect(own))
         self.harness.init()
@@ -131,6 +131,13 @@ class World:
         self.movers = [*self.workers, *self._dagster(own, through)]
         self.token = self.harness.stores.tokens.create("chaos", ["*"], lasts=None).secret
         self.servers = [self._server(own)]
+
+    def _through_a_proxy(self, spark: str) -> str:
+        """The address of Spark behind a proxy that can be cut."""
+        port = urlsplit(spark).port or 0
+        self.spark_proxy = TcpProxy("127.0.0.1", port)
+        self._stack.callback(self.spark_proxy.close)
+        return spark.replace(f":{port}/", f":{self.spark_proxy.port}/")
 
     def _apply(self, subject: Subject) -> hp.Table:
         recreate_topic(self.harness.settings, subject.topic, partitions=subject.partitions)

@@ -15,6 +15,7 @@ from harness_pipelines.chaos.schedule import (
     OF_A_STORE,
     OF_BOTH_ENGINES,
     OF_DAGSTER,
+    OF_SPARK,
     QUIET_S,
     WORKERS,
     Kind,
@@ -74,6 +75,11 @@ def test_tables_change_their_engine_only_where_both_have_some_and_no_alert_waits
     assert switched()
     assert not any(switched(engine=word) for word in ("spark", "arrow", "auto"))
     assert not switched(alerts=tmp_path)
+
+
+def test_where_arrow_moves_all_tables_no_spark_runs_and_none_breaks():
+    kinds = {fault.kind for fault in Options(seed=7, seconds=1800, engine="arrow").planned}
+    assert kinds == set(Kind) - set(OF_A_STORE) - set(OF_DAGSTER) - set(OF_BOTH_ENGINES) - set(OF_SPARK)
 
 
 def test_a_worker_dies_at_every_point_between_the_plan_of_a_move_and_its_end():

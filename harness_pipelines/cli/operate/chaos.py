@@ -57,7 +57,7 @@ class ChaosFailed(HarnessError):
     default="both",
     show_default=True,
     help="What moves the tables. Of both, each has half of the tables, and tables change from one to the other; with "
-    "--alerts they stay.",
+    "--alerts they stay. With arrow no Spark runs.",
 )
 @click.option(
     "--rate", type=click.FloatRange(min=1), default=200.0, show_default=True, help="Records produced per second."
