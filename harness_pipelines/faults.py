@@ -27,14 +27,21 @@ class Point:
     where: str  #: what was done and what was not
     recovery: str  #: what the next holder of the claim does about it
     buffered: bool = False  #: reached only by tables with a buffer in Postgres
+    engine: str = ""  #: reached only where this engine moves the rows
 
 
 def _declared(stage: str, points: Iterable[tuple[str, str, str]], *, unbuffered: Iterable[str]) -> dict[str, Point]:
     """Return *points* as (name, where, recovery) with full names; *unbuffered* are also reached with ``buffer:
     none``."""
-    without = set(unbuffered)
+    without, of_arrow = set(unbuffered), {name for name, _, _ in OF_ARROW}
     return {
-        f"{stage}.{name}": Point(stage=stage, where=where, recovery=recovery, buffered=name not in without)
+        f"{stage}.{name}": Point(
+            stage=stage,
+            where=where,
+            recovery=recovery,
+            buffered=name not in without,
+            engine="arrow" if name in of_arrow else "",
+        )
         for name, where, recovery in points
     }
 
@@ -45,6 +52,19 @@ BEFORE_RELEASE = (
     "before_release",
     "the work is done, the claim is not released",
     "takes the claim when its lease has ended; does not repeat the work",
+)
+#: Of a move whose files the worker itself writes; Spark does both in one step, on its server.
+OF_ARROW = (
+    (
+        "during_writing",
+        "Arrow has written a file, no snapshot names it",
+        "takes the next attempt on its own branch; the file is an orphan",
+    ),
+    (
+        "before_naming",
+        "Arrow has written all files and the metadata that names them, the catalog names the metadata before",
+        "takes the next attempt on its own branch; files and metadata are orphans",
+    ),
 )
 _INGEST = (
     BEFORE_CLAIM,
@@ -67,7 +87,8 @@ _TIER = (
     BEFORE_CLAIM,
     AFTER_CLAIM,
     ("after_plan", "the move is recorded, nothing is staged", "takes the move's next attempt: same range, same base"),
-    ("during_files", "the attempt's branch is made, Spark has not written", "takes the next attempt on its own branch"),
+    ("during_files", "the attempt's branch is made, nothing is written", "takes the next attempt on its own branch"),
+    *OF_ARROW,
     ("after_files", "the files are on the branch", "takes the next attempt; nobody reads the old branch"),
     ("before_lock", "the new metadata is written, no lock is held", "takes the next attempt; the file is an orphan"),
     (
@@ -82,7 +103,8 @@ _OTREE = (
     BEFORE_CLAIM,
     AFTER_CLAIM,
     ("after_plan", "the move is recorded, nothing is staged", "takes the move's next attempt: same range, same base"),
-    ("during_files", "the attempt's branch is made, Spark has not written", "takes the next attempt on its own branch"),
+    ("during_files", "the attempt's branch is made, nothing is written", "takes the next attempt on its own branch"),
+    *OF_ARROW,
     ("after_files", "the files are on the branch", "takes the next attempt; nobody reads the old branch"),
     ("before_lock", "the new metadata is written, no lock is held", "takes the next attempt; the file is an orphan"),
     (
@@ -101,7 +123,8 @@ _COMPACT = (
     BEFORE_CLAIM,
     AFTER_CLAIM,
     ("after_plan", "the move is recorded, nothing is staged", "takes the move's next attempt: same base, same files"),
-    ("during_files", "the attempt's branch is made, Spark has not written", "takes the next attempt on its own branch"),
+    ("during_files", "the attempt's branch is made, nothing is written", "takes the next attempt on its own branch"),
+    *OF_ARROW,
     ("after_files", "the files are on the branch", "takes the next attempt; nobody reads the old branch"),
     ("before_lock", "the new metadata is written, no lock is held", "takes the next attempt; the file is an orphan"),
     (
