@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from multiprocessing import forkserver
@@ -112,10 +113,15 @@ def _call_this_process(name: str) -> None:
 
 def _import_what_steps_need() -> None:
     """Without Polars, which starts threads: the ADBC driver imports it where it is installed, and does not need it."""
+    from harness_pipelines.engines.spark.session import import_pyspark, prepare_connect
+
     known = "polars" in sys.modules
     if not known:
         sys.modules["polars"] = None  # type: ignore[assignment]
     for name in _OF_STEPS:
         import_module(name)
+    with suppress(ImportError):  # an installation without Spark
+        import_pyspark()
+        prepare_connect()
     if not known:
         del sys.modules["polars"]
