@@ -243,7 +243,7 @@ def test_what_is_done_under_a_claim_that_was_lost_is_given_up_until_the_claim_is
 class Loop:
     """An ingest loop whose steps are those of *steps*."""
 
-    not_before = 0.0
+    not_before, took = 0.0, 0
     steps: Callable[[], int]
 
     def __init__(self, of: Any, *_: Any, **__: Any) -> None:
