@@ -15,6 +15,7 @@ from harness_pipelines.ports.source import Feed
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.ingest import ingest, new_partitions
 from harness_pipelines.stages.ingest.new_partitions import Joiner
 from harness_pipelines.stages.run.progress import TableProgress
@@ -69,6 +70,12 @@ class Reading:
         """The topic was described: *is_known*, it is the table's and has the partitions that the table has."""
         if not is_known:
             self._partitions.wake()
+
+    def go_by(self, spec: TableSpec) -> None:
+        """The table has another spec now: the next step of each unit decodes by it."""
+        for unit in self._ingest:
+            unit.turn.objective_s = objective_s(spec, Stage.INGEST)
+            unit.wake()
 
     def close(self) -> None:
         """Let go of what the units read by, after they have ended."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports.ledger import PartitionStatus, TableRow
+from harness_pipelines.ports.ledger import PartitionStatus, TableDamaged, TableRow
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.due import Known, rest_s, stages_of
 from harness_pipelines.stages.run.pool import Pool, Unit
@@ -81,6 +82,9 @@ class TableUnits:
         self._expired_for: tuple[int, tuple[PartitionStatus, ...]] | None = None  # and when a run began that has ended
         self.reading = Reading(self) if table.intake.reader in self.stages else None
         self.units = [self._unit(stage) for stage in _IN_POOL if self._is_in_pool(stage)]
+        self._ending: list[StageUnit] = []  # of stages that the table has no more
+        self._followed = table  # the units go by the spec of this one
+        self._damaged: int | None = None  # the hash of a spec that could not be read
 
     def _keeper(self, stage: Stage) -> ClaimKeeper:
         return ClaimKeeper(
@@ -157,6 +161,51 @@ class TableUnits:
             self.table = self.stores.ledger.table(self.table.name)
         log.info("worker.schema_changed", table=self.table.name, schema=self.table.schema_version)
 
+    def _follow_spec(self, stored: int) -> bool:
+        """Take over the table's spec, which has the hash *stored* now; whether it could be read.
+
+        Every step begins with the table as it is then, so a change holds for the next one of each stage.
+        Raises: TableDamaged, once for each change; what the ledger raises.
+        """
+        if stored not in (self.table.spec_hash, self._damaged):
+            try:
+                self.table = self.stores.ledger.table(self.table.name)
+            except TableDamaged:
+                self._damaged = stored
+                raise
+        if self.table is not self._followed:
+            before, self._followed = self._followed.spec, self.table
+            if changed := [word for word in type(before).model_fields if _differ(before, self.table.spec, word)]:
+                log.info("worker.spec_changed", table=self.table.name, words=changed)
+                self._go_by_spec()
+        self._let_end()
+        return stored == self.table.spec_hash
+
+    def _go_by_spec(self) -> None:
+        """What was judged by the spec of before is judged again; stages come and go."""
+        self.steps.forget()
+        self._expired_for = None
+        self.stages = self.options.stages & stages_of(self.table)
+        known = {unit.stage: unit for unit in (*self._ending, *self.units)}
+        wanted = [stage for stage in _IN_POOL if self._is_in_pool(stage)]
+        self.units = [known.pop(stage) if stage in known else self._unit(stage) for stage in wanted]
+        self._ending = list(known.values())
+        for unit in self.units:
+            unit.turn.objective_s = objective_s(self.table.spec, unit.stage)
+        if self.reading is not None:
+            self.reading.go_by(self.table.spec)
+
+    def _let_end(self) -> None:
+        """Give back the claims of stages that the table has no more, once nothing of them runs."""
+        for unit in list(self._ending):
+            self.worker.pool.drop(unit)
+            if self.worker.pool.is_running(unit):
+                continue
+            self._ending.remove(unit)
+            self._backoffs.remove(unit.backoff)
+            self.progress.trouble.pop(unit.stage, None)
+            self._keepers[unit.stage].release()
+
     def _check_spec(self) -> None:
         """Raises: SchemaMoved, where the spec was changed since it was read; it is read then.
 
@@ -177,7 +226,7 @@ class TableUnits:
     @property
     def is_alive(self) -> bool:
         """Something of it runs."""
-        return any(self.worker.pool.is_running(unit) for unit in self._all)
+        return any(self.worker.pool.is_running(unit) for unit in (*self._all, *self._ending))
 
     @property
     def _all(self) -> list[Unit]:
@@ -203,7 +252,11 @@ class TableUnits:
         with self.watching.holding():
             if isinstance(found, TablePulse):
                 self._take(found, asked_at, now)
-                self.watching.reset()
+                try:
+                    if self._follow_spec(found.spec_hash):
+                        self.watching.reset()
+                except HarnessError as error:
+                    self.watching.failed(error)
             else:
                 self.pulse = None
                 if found is not None:
@@ -303,7 +356,7 @@ class TableUnits:
         """By stage, of all units of the process: the seconds that they are late, and that they have run for."""
         found = dict.fromkeys(self.stages, (0.0, 0.0))
         for unit in self._all:
-            late_s, running_s = found[unit.stage]
+            late_s, running_s = found.get(unit.stage, (0.0, 0.0))  # the spec may be changing
             found[unit.stage] = max(late_s, late.get(unit, 0.0)), max(running_s, running.get(unit, 0.0))
         return found
 
@@ -342,3 +395,7 @@ class TableUnits:
         batch = None if self.pulse is None else self.pulse.batch
         merged = all(p.bounds.batch_hi >= p.bounds.stream_hi for p in positions)
         return merged and batch is not None and batch == self.steps.nothing_due
+
+
+def _differ(one: TableSpec, other: TableSpec, word: str) -> bool:
+    return bool(getattr(one, word) != getattr(other, word))

@@ -22,7 +22,7 @@ VALUES (%(table_id)s, %(schema_version)s, %(fields)s, %(spec)s, %(starts)s, %(mo
 
 -- name: tables
 SELECT t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
-       s.history
+       jsonb_hash_extended(t.spec, 0) AS spec_hash, s.history
 FROM harness.tables t
 LEFT JOIN LATERAL ( -- NULL: its schemas are gone
     SELECT jsonb_agg(jsonb_build_object(
