@@ -140,17 +140,17 @@ class IngestUnit:
         self._commits: int | None = None  # when the lake was asked for last
         self._mine: list[int] = []  #: its partitions
         self._is_idle = False  # there are no partitions for it
+        self._held_until = 0.0  # monotonic seconds, after a failure
 
     @property
     def stage(self) -> Stage:
         return Stage.INGEST
 
     def wake(self) -> None:
-        """Poll as soon as it is worth its cost, unless it waits after a failure. Called by other threads."""
-        if not self._backoff.is_in_trouble:
-            loop = self._loop
-            rest_s = 0.0 if loop is None else loop.not_before - time.monotonic()
-            self._of.ask(self, in_s=max(0.0, rest_s))
+        """Poll as soon as it is worth its cost, after a failure when its pause is over. Called by other threads."""
+        loop = self._loop
+        at = max(self._held_until, self._backoff.held_until, 0.0 if loop is None else loop.not_before)
+        self._of.ask(self, in_s=max(0.0, at - time.monotonic()))
 
     def run(self) -> float:
         """One poll and what follows from it; what it does not handle holds ingest. Seconds until it is due again."""
@@ -185,7 +185,7 @@ class IngestUnit:
             of.full = error if isinstance(error, BufferFull) and Stage.TIER in of.stages else None
             if isinstance(error, SchemaMoved | SpecDisagrees):
                 self.close()  # the next loop decodes with the schema of now
-            return self._backoff.failed(error)
+            return self._hold(error)
         of.full = None
         if self._has_worked():
             self._backoff.reset()
@@ -244,5 +244,11 @@ class IngestUnit:
             evolve.follow(self._of.stores, table, due)
             self._of.reload()
         except HarnessError as error:
-            return self._backoff.failed(error)
+            return self._hold(error)
         return 0.0
+
+    def _hold(self, error: HarnessError) -> float:
+        """Show *error*; the seconds to wait before the next try, which nothing shortens."""
+        pause_s = self._backoff.failed(error)
+        self._held_until = time.monotonic() + pause_s
+        return pause_s

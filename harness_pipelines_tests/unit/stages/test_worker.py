@@ -8,12 +8,14 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ledgers.postgres.retention import SizeGuard
+from harness_pipelines.ports.errors import LedgerOlderThanLake
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
@@ -234,26 +236,34 @@ def test_what_is_done_under_a_claim_that_was_lost_is_given_up_until_the_claim_is
     assert not any(given_up)
 
 
-def test_a_loop_that_begins_again_goes_on_with_the_counts_of_its_unit(books: Books, monkeypatch: pytest.MonkeyPatch):
-    made: list[weakref.ref[Any]] = []
+class Loop:
+    """A loop of ingest that takes five rows and then raises what `raises` is, or has nothing fetched yet."""
 
-    class Loop:
-        not_before = 0.0
+    not_before = 0.0
+    made: ClassVar[list[weakref.ref[Any]]] = []
+    raises: ClassVar[type[HarnessError] | None] = None
 
-        def __init__(self, of: Any, *_: Any, **__: Any) -> None:
-            self.table, self.progress = of, ingest.IngestProgress()
-            made.append(weakref.ref(self))
+    def __init__(self, of: Any, *_: Any, **__: Any) -> None:
+        self.table, self.progress = of, ingest.IngestProgress()
+        self.made.append(weakref.ref(self))
 
-        def start(self, _partitions: Any) -> None:
-            pass
+    def start(self, _partitions: Any) -> None:
+        pass
 
-        def step(self) -> int:
-            self.progress.rows += 5
-            raise SchemaMoved("another schema")
+    def step(self) -> int:
+        if self.raises is None:
+            return 0
+        self.progress.rows += 5
+        raise self.raises("of a test")
 
-        def close(self) -> None:
-            pass
+    def close(self) -> None:
+        pass
 
+
+@pytest.fixture
+def reading(books: Books, monkeypatch: pytest.MonkeyPatch) -> TableUnits:
+    """A table whose ingest has `Loop`."""
+    monkeypatch.setattr(Loop, "made", [])
     monkeypatch.setattr(ingest, "IngestLoop", Loop)
     monkeypatch.setattr(TableUnits, "reload", lambda _: None)
     monkeypatch.setattr(TableUnits, "_check_spec", lambda _: None)
@@ -265,7 +275,14 @@ def test_a_loop_that_begins_again_goes_on_with_the_counts_of_its_unit(books: Boo
         settings=SimpleNamespace(warehouse=None),
         buffer_writer=lambda *_, **__: None,
     )
-    of = TableUnits(Worker(stores, [], WorkerOptions()), table(1, "a.b"))
+    return TableUnits(Worker(stores, [], WorkerOptions()), table(1, "a.b"))
+
+
+def test_a_loop_that_begins_again_goes_on_with_the_counts_of_its_unit(
+    reading: TableUnits, monkeypatch: pytest.MonkeyPatch
+):
+    of = reading
+    monkeypatch.setattr(Loop, "raises", SchemaMoved)
     assert of.reading is not None
     _, first, second = of.reading.units
     for unit in (first, first, second):
@@ -276,4 +293,26 @@ def test_a_loop_that_begins_again_goes_on_with_the_counts_of_its_unit(books: Boo
     assert [one.counts.rows for one in (first, second) if isinstance(one, IngestUnit)] == [10, 5]
     assert of.progress.rows == 15
     gc.collect()
-    assert [loop() for loop in made] == [None] * 3, "a loop that has ended is not kept"
+    assert [loop() for loop in Loop.made] == [None] * 3, "a loop that has ended is not kept"
+
+
+def test_records_wake_a_unit_that_met_an_error_once_its_pause_is_over(
+    reading: TableUnits, monkeypatch: pytest.MonkeyPatch
+):
+    """What it failed at is fetched again, which takes a moment: the step after a failure may find nothing."""
+    asked: list[float] = []
+    monkeypatch.setattr(reading, "ask", lambda _unit, *, in_s=0.0: asked.append(in_s))
+    monkeypatch.setattr(Loop, "raises", LedgerOlderThanLake)
+    assert reading.reading is not None
+    _, first, _ = reading.reading.units
+    assert first.run() > 0.0
+    first.wake()
+    assert 0.0 < asked[-1] <= trouble.BACKOFF_S_MAX, "it waits"
+    monkeypatch.setattr(Loop, "raises", None)
+    assert first.run() > 0.0
+    wait_until(lambda: asked_at_once(first, asked), "records wake it")
+
+
+def asked_at_once(unit: Any, asked: list[float]) -> bool:
+    unit.wake()
+    return asked[-1] == 0.0
