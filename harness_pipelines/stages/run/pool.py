@@ -52,9 +52,11 @@ class Pool:
 
     def ask(self, unit: Unit, *, in_s: float = 0.0) -> None:
         """*unit* is due *in_s* seconds from now on, at the latest."""
+        if in_s == inf:
+            return
         at = time.monotonic() + in_s
         with self._changed:
-            if self._stopped or at == inf:
+            if self._stopped:
                 return
             self._units[unit.turn] = unit
             self._schedule.ask(unit.turn, at)

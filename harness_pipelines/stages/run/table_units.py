@@ -74,6 +74,8 @@ class TableUnits:
         self._restart = Restart(self, self._backoffs)
         self.pulse: TablePulse | None = None  #: None: the ledger has not answered
         self._pulsed_at = -math.inf  #: monotonic seconds, before the pulse was asked for
+        self._asked_for: tuple[object, ...] | None = None  # what the units were asked for by, when that changed last
+        self._unasked: set[StageUnit] = set()
         self._clock_s = 0.0  #: the database's time less the monotonic one
         self._caught_up_at: float | None = None  #: monotonic seconds, since when all that is known is moved
         self._quiet: set[Stage] = set()  # had nothing to do when last asked, or another worker has them
@@ -247,8 +249,11 @@ class TableUnits:
 
     # -- what the ledger and the log say --------------------------------------------------------------------
 
-    def note(self, found: TablePulse | HarnessError | None, *, asked_at: float, now: float) -> None:
-        """The ledger's answer to what was asked *asked_at*, at its own time *now*; None: it did not answer."""
+    def note(self, found: TablePulse | HarnessError | None, *, asked_at: float, now: float) -> bool:
+        """The ledger's answer to what was asked *asked_at*, at its own time *now*; None: it did not answer.
+
+        Returns whether something of the table is not as it was before.
+        """
         with self.watching.holding():
             if isinstance(found, TablePulse):
                 self._take(found, asked_at, now)
@@ -261,11 +266,23 @@ class TableUnits:
                 self.pulse = None
                 if found is not None:
                     self.watching.failed(found)
-        for unit in self.units:
-            if not self.worker.pool.is_running(unit):
-                self.ask(unit, in_s=unit.due_in_s())
+        changed = self._ask_if_changed()
         if self.reading is not None and self.pulse is not None and self._reads_soon(self.pulse):
             self.reading.poll()
+        return changed
+
+    def _ask_if_changed(self) -> bool:
+        """Ask for the units, unless all that says when they are due is as it was: they know by themselves then.
+
+        One that runs has perhaps not seen what is new; it is asked for after the next look.
+        """
+        before, self._asked_for = self._asked_for, (self.pulse, self.progress.ends, self.table)
+        if changed := before != self._asked_for:
+            self._unasked = set(self.units)
+        for unit in [unit for unit in self._unasked if not self.worker.pool.is_running(unit)]:
+            self._unasked.discard(unit)
+            self.ask(unit, in_s=unit.due_in_s())
+        return changed
 
     def _reads_soon(self, pulse: TablePulse) -> bool:
         """Nobody has the claim of ingest, or the table is stopped and ingest may be past that."""

@@ -81,16 +81,14 @@ class Watcher:
         self._tables.look()
         tables, asked_at = list(self._tables.all), time.monotonic()
         self._pool.name_slow()
-        before = [one.pulse for one in tables]
         try:
             now, found = self._stores.watch.pulses([one.table.table_id for one in tables])
         except HarnessError:
             for one in tables:  # their stages say what is wrong
                 one.note(None, asked_at=asked_at, now=0.0)
             raise
-        for one in tables:
-            one.note(found.get(one.table.table_id), asked_at=asked_at, now=now)
-        return before != [one.pulse for one in tables]
+        changed = [one.note(found.get(one.table.table_id), asked_at=asked_at, now=now) for one in tables]
+        return any(changed)
 
     def look_at_logs(self) -> bool:
         """Ask for the ends of all logs once; whether one grew. Raises: what Kafka raises."""
