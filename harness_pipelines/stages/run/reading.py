@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 INGEST_UNITS_MAX = 2  #: of a table; each reads its share of the partitions
-IDLE_S = 30.0  #: how often the reader of a quiet log is polled; records wake it
+IDLE_S = 600.0  #: how often the reader of a quiet log is polled; records wake it, and so do ends of the log beyond it
 SILENT_S = 0.5  #: how often it is polled while the log does not answer, so that an outage gets its name
 FRESH_S = 10.0  #: a log whose ends are not known for so long does not answer
 
@@ -213,7 +213,9 @@ class IngestUnit:
             self._mine = [p for p in known if p % INGEST_UNITS_MAX == self._number]
             loop.start(self._mine)
             self._started, self._is_idle = generation, not self._mine
-        if not self._is_idle and loop.step():
+        if self._is_idle:
+            return inf  # partitions that join wake it
+        if loop.step():
             return max(0.0, loop.not_before - time.monotonic())
         return SILENT_S if self._of.is_log_silent(FRESH_S) else IDLE_S
 

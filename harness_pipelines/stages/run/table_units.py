@@ -243,8 +243,9 @@ class TableUnits:
         if self.reading is not None:
             self.reading.close()
             self.reading.count(self.progress)
-        with suppress(HarnessError):
-            self._restart.look(self.stores.ledger.stopped(self.table), time.monotonic())
+        if self.pulse is None or self.pulse.stopped is not None or self.fatal is not None:
+            with suppress(HarnessError):
+                self._restart.look(self.stores.ledger.stopped(self.table), time.monotonic())
         return [(self.table.table_id, stage) for stage, keeper in self._keepers.items() if keeper.leave()]
 
     # -- what the ledger and the log say --------------------------------------------------------------------
@@ -302,6 +303,8 @@ class TableUnits:
         """The log's answer to what was asked *asked_at*."""
         self.progress.starts = {p: m.low for p, m in marks.items()}
         self.progress.ends, self.progress.ends_at = {p: m.end for p, m in marks.items()}, asked_at
+        if any(p.bounds.buffer_hi < self.progress.ends.get(p.partition, 0) for p in self.progress.positions):
+            self.poll()  # its records have mostly woken it
 
     def note_topic(self, found: TopicIdentity | HarnessError) -> None:
         """What the log says of the table's topic."""

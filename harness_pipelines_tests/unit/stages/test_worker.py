@@ -107,6 +107,7 @@ def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[
         engine=SimpleNamespace(check=lambda *_, **__: None),
         ledger=books,
         watch=books,
+        news=SimpleNamespace(follow=lambda _: lambda: None),
         log=SimpleNamespace(watermarks_of=lambda _: {}, identities=lambda topics: dict.fromkeys(topics)),
     )
 

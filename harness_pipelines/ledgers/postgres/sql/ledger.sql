@@ -163,6 +163,10 @@ WITH next AS (
 )
 SELECT pg_notify('harness', table_id::text) FROM added
 
+-- name: announce
+-- Workers that are idle look at once.
+SELECT pg_notify('harness', %(payload)s)
+
 -- name: insert_move
 INSERT INTO harness.moves
     (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, parent_move, parts,
