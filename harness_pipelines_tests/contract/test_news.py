@@ -26,7 +26,7 @@ def heard(real: RealRig) -> Iterator[list[int | None]]:
 
 
 def listens(real: RealRig) -> bool:
-    return bool(real.ask("SELECT FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND state = 'idle'", []))
+    return bool(real.ask("SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND state = 'idle'", []))
 
 
 def test_commits_of_a_table_are_heard(real: RealRig, heard: list[int | None]):
