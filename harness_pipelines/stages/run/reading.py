@@ -140,27 +140,30 @@ class IngestUnit:
         self._commits: int | None = None  # when the lake was asked for last
         self._mine: list[int] = []  #: its partitions
         self._is_idle = False  # there are no partitions for it
-        self._held_until = 0.0  # monotonic seconds, after a failure
+        self._waits_until = 0.0  #: after a failure, on the monotonic clock
 
     @property
     def stage(self) -> Stage:
         return Stage.INGEST
 
     def wake(self) -> None:
-        """Poll as soon as it is worth its cost, after a failure when its pause is over. Called by other threads."""
+        """Poll as soon as it is worth its cost, and a pause after a failure is over. Called by other threads."""
         loop = self._loop
-        at = max(self._held_until, self._backoff.held_until, 0.0 if loop is None else loop.not_before)
-        self._of.ask(self, in_s=max(0.0, at - time.monotonic()))
+        not_before = max(self._waits_until, 0.0 if loop is None else loop.not_before)
+        self._of.ask(self, in_s=max(0.0, not_before - time.monotonic()))
 
     def run(self) -> float:
         """One poll and what follows from it; what it does not handle holds ingest. Seconds until it is due again."""
+        if (rest_s := self._waits_until - time.monotonic()) > 0:  # it was woken while it failed
+            return rest_s
         pause_s, is_over = 0.0, False
         with self._backoff.holding():
             pause_s = self._once()
             is_over = True
         if not is_over:
             self.close()
-        return max(pause_s, self._backoff.held_until - time.monotonic())
+            self._waits_until = self._backoff.held_until
+        return max(pause_s, self._waits_until - time.monotonic())
 
     def close(self) -> None:
         """Begin with another loop the next time."""
@@ -185,11 +188,17 @@ class IngestUnit:
             of.full = error if isinstance(error, BufferFull) and Stage.TIER in of.stages else None
             if isinstance(error, SchemaMoved | SpecDisagrees):
                 self.close()  # the next loop decodes with the schema of now
-            return self._hold(error)
+            return self._failed(error)
         of.full = None
         if self._has_worked():
             self._backoff.reset()
         return taken
+
+    def _failed(self, error: HarnessError) -> float:
+        """Show *error*; seconds until the next try, before which nothing wakes it."""
+        pause_s = self._backoff.failed(error)
+        self._waits_until = time.monotonic() + pause_s
+        return pause_s
 
     def _has_worked(self) -> bool:
         """Whether a step without an error shows that the unit works: it took something, or there is nothing to take.
@@ -246,11 +255,5 @@ class IngestUnit:
             evolve.follow(self._of.stores, table, due)
             self._of.reload()
         except HarnessError as error:
-            return self._hold(error)
+            return self._failed(error)
         return 0.0
-
-    def _hold(self, error: HarnessError) -> float:
-        """Show *error*; the seconds to wait before the next try, which nothing shortens."""
-        pause_s = self._backoff.failed(error)
-        self._held_until = time.monotonic() + pause_s
-        return pause_s

@@ -8,14 +8,13 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.drivers.postgres import PostgresUnreachable
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ledgers.postgres.retention import SizeGuard
-from harness_pipelines.ports.errors import LedgerOlderThanLake
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
@@ -238,33 +237,28 @@ def test_what_is_done_under_a_claim_that_was_lost_is_given_up_until_the_claim_is
 
 
 class Loop:
-    """A loop of ingest that takes five rows and then raises what `raises` is, or has nothing fetched yet."""
+    """An ingest loop whose steps are those of *steps*."""
 
     not_before = 0.0
-    made: ClassVar[list[weakref.ref[Any]]] = []
-    raises: ClassVar[type[HarnessError] | None] = None
+    steps: Callable[[], int]
 
     def __init__(self, of: Any, *_: Any, **__: Any) -> None:
         self.table, self.progress = of, ingest.IngestProgress()
-        self.made.append(weakref.ref(self))
 
     def start(self, _partitions: Any) -> None:
         pass
 
     def step(self) -> int:
-        if self.raises is None:
-            return 0
         self.progress.rows += 5
-        raise self.raises("of a test")
+        return type(self).steps()
 
     def close(self) -> None:
         pass
 
 
 @pytest.fixture
-def reading(books: Books, monkeypatch: pytest.MonkeyPatch) -> TableUnits:
-    """A table whose ingest has `Loop`."""
-    monkeypatch.setattr(Loop, "made", [])
+def ingesting(books: Books, monkeypatch: pytest.MonkeyPatch) -> TableUnits:
+    """A table whose units of ingest run `Loop`."""
     monkeypatch.setattr(ingest, "IngestLoop", Loop)
     monkeypatch.setattr(TableUnits, "reload", lambda _: None)
     monkeypatch.setattr(TableUnits, "_check_spec", lambda _: None)
@@ -279,41 +273,63 @@ def reading(books: Books, monkeypatch: pytest.MonkeyPatch) -> TableUnits:
     return TableUnits(Worker(stores, [], WorkerOptions()), table(1, "a.b"))
 
 
-def test_a_loop_that_begins_again_goes_on_with_the_counts_of_its_unit(
-    reading: TableUnits, monkeypatch: pytest.MonkeyPatch
-):
-    of = reading
-    monkeypatch.setattr(Loop, "raises", SchemaMoved)
+def units_of(of: TableUnits) -> list[IngestUnit]:
     assert of.reading is not None
-    _, first, second = of.reading.units
+    return [unit for unit in of.reading.units if isinstance(unit, IngestUnit)]
+
+
+def test_a_loop_that_begins_again_goes_on_with_the_counts_of_its_unit(
+    ingesting: TableUnits, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[weakref.ref[Any]] = []
+
+    def fails() -> int:
+        raise SchemaMoved("another schema")
+
+    class Seen(Loop):
+        steps = staticmethod(fails)
+
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(ingest, "IngestLoop", Seen)
+    first, second = units_of(ingesting)
     for unit in (first, first, second):
         unit.run()
         unit._backoff.reset()  # or the error would keep what it went through
-    of.reading.count(of.progress)
+    assert ingesting.reading is not None
+    ingesting.reading.count(ingesting.progress)
 
-    assert [one.counts.rows for one in (first, second) if isinstance(one, IngestUnit)] == [10, 5]
-    assert of.progress.rows == 15
+    assert [one.counts.rows for one in (first, second)] == [10, 5]
+    assert ingesting.progress.rows == 15
     gc.collect()
-    assert [loop() for loop in Loop.made] == [None] * 3, "a loop that has ended is not kept"
+    assert [loop() for loop in made] == [None] * 3, "a loop that has ended is not kept"
 
 
-def test_records_wake_a_unit_that_met_an_error_once_its_pause_is_over(
-    reading: TableUnits, monkeypatch: pytest.MonkeyPatch
+def test_records_wake_ingest_that_failed_before_once_its_pause_is_over(
+    ingesting: TableUnits, monkeypatch: pytest.MonkeyPatch
 ):
-    """What it failed at is fetched again, which takes a moment: the step after a failure may find nothing."""
+    """What it failed at was not fetched again yet: its trouble lasts, and the records that come must not wait."""
+    answers = ["away", ""]
     asked: list[float] = []
-    monkeypatch.setattr(reading, "ask", lambda _unit, *, in_s=0.0: asked.append(in_s))
-    monkeypatch.setattr(Loop, "raises", LedgerOlderThanLake)
-    assert reading.reading is not None
-    _, first, _ = reading.reading.units
-    assert first.run() > 0.0
-    first.wake()
-    assert 0.0 < asked[-1] <= trouble.BACKOFF_S_MAX, "it waits"
-    monkeypatch.setattr(Loop, "raises", None)
-    assert first.run() > 0.0
-    wait_until(lambda: asked_at_once(first, asked), "records wake it")
 
+    def step() -> int:
+        if why := answers.pop(0):
+            raise PostgresUnreachable(why)
+        return 0
 
-def asked_at_once(unit: Any, asked: list[float]) -> bool:
+    monkeypatch.setattr(Loop, "steps", staticmethod(step), raising=False)
+    monkeypatch.setattr(TableUnits, "ask", lambda _self, _unit, *, in_s=0.0: asked.append(in_s))
+    unit, _ = units_of(ingesting)
+    pause_s = unit.run()
     unit.wake()
-    return asked[-1] == 0.0
+    assert 0 < asked[-1] <= pause_s, "not before the pause is over"
+    assert 0 < unit.run() <= pause_s, "and it does nothing where it was woken meanwhile"
+    assert len(answers) == 1
+
+    unit._waits_until = 0.0  # the pause is over
+    assert unit.run() > pause_s
+    assert unit._backoff.is_in_trouble
+    unit.wake()
+    assert asked[-1] == 0.0
