@@ -48,6 +48,7 @@ def table_row(row: Row) -> TableRow:
         retained_from=row["retained_from"],
         stopped=row["stopped"],
         history=history,
+        spec_hash=row["spec_hash"],
     )
 
 

@@ -92,6 +92,7 @@ class TablePulse:
     buffered_bytes: int  #: of segments that are not retired; 0 where nothing is buffered
     removes: bool  #: files are condemned, or segments retired, and wait to be removed
     superseded_at: float | None  #: when the oldest retained version was; None: it is the head
+    spec_hash: int = 0  #: of the spec as the ledger stores it
 
 
 class LogNotes(Protocol):

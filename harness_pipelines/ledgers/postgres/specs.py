@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
+from harness_pipelines.ledgers.postgres.notify import announce
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.schema.schemas import SpecMoved, check_columns, check_spec
@@ -36,6 +37,7 @@ def write(
     version: int = now["schema_version"]
     check_columns(spec, fields=fields or now["fields"], schema_version=version if fields is None else version + 1)
     connection.execute(sql("ledger/update_spec"), {**key, "spec": Jsonb(dump_spec(spec))})
+    announce(connection)
 
 
 def check_unread(connection: Connection, table: TableRow) -> None:

@@ -16,6 +16,7 @@ from harness_pipelines.ports.source import Feed
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.ingest import ingest, new_partitions
 from harness_pipelines.stages.ingest.ingest import Steps
 from harness_pipelines.stages.ingest.new_partitions import Joiner
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 WITHOUT_REGISTRY = frozenset({"json", "raw", "debezium"})  #: formats that ask no other system how to decode
 INGEST_UNITS_MAX = 2  #: of a table; each reads its share of the partitions
-IDLE_S = 30.0  #: how often the reader of a quiet log is polled; records wake it
+IDLE_S = 600.0  #: how often the reader of a quiet log is polled; records wake it, and so do ends of the log beyond it
 SILENT_S = 0.5  #: how often it is polled while the log does not answer, so that an outage gets its name
 FRESH_S = 10.0  #: a log whose ends are not known for so long does not answer
 
@@ -74,6 +75,12 @@ class Reading:
         """The topic was described: *is_known*, it is the table's and has the partitions that the table has."""
         if not is_known:
             self._partitions.wake()
+
+    def go_by(self, spec: TableSpec) -> None:
+        """The table has another spec now: the next step of each unit decodes by it."""
+        for unit in self._ingest:
+            unit.turn.objective_s = objective_s(spec, Stage.INGEST)
+            unit.wake()
 
     def close(self) -> None:
         """Let go of what the units read by, after they have ended."""
@@ -253,8 +260,8 @@ class IngestUnit:
             loop.start(self._mine)
             self._started, self._is_idle = generation, not self._mine
         if self._is_idle:
-            taken = 0
-        elif joined:
+            return inf  # partitions that join wake it
+        if joined:
             taken = yield from loop.steps(records_max=RECORDS_MAX)
         else:
             taken = loop.step()

@@ -54,6 +54,10 @@ class Steps:
         self._files_looked_at = -math.inf  # monotonic seconds, when expire last listed the lake's files
         self._rest: dict[Stage, dict[int, int]] = {}  # what was there at first, and is not moved yet
 
+    def forget(self) -> None:
+        """What was found not to be due may be due by another spec."""
+        self.nothing_due = self.nothing_small = self.mirrored = None
+
     def of(self, stage: Stage) -> Callable[[], bool]:
         """The step of *stage*: whether it did something, and may find more at once."""
         steps: Mapping[Stage, Callable[[], bool]] = {

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 import pytest
+from structlog.testing import capture_logs
 
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.run import schedule
-from harness_pipelines.stages.run.pool import Pool, Unit
+from harness_pipelines.stages.run.pool import LINES_MAX, Pool, Unit
 from harness_pipelines.stages.run.schedule import PLACES, Room, Turn
 from harness_pipelines_tests.producer import wait_until
 
@@ -132,6 +133,26 @@ def test_a_unit_that_waits_for_too_long_is_late(pool: Pool):
     pool.name_slow()
     over.set()
     wait_until(lambda: waiting.ran == 1 and not pool.late(), "it has begun")
+    ended(pool)
+
+
+def test_of_a_thousand_units_that_are_late_the_log_has_the_slowest_and_how_many_there_are(pool: Pool):
+    over = threading.Event()
+    for _ in range(PLACES[Room.LAKE]):
+        pool.ask(Work(hangs(over)))
+    wait_until(lambda: len(pool.running_s()) == PLACES[Room.LAKE], "all places are taken")
+    waiting = [Work(lambda: inf, objective_s=0.01 if number else 0.005) for number in range(1000)]
+    for unit in waiting:
+        pool.ask(unit)
+    wait_until(lambda: len(pool.late()) == len(waiting), "all are late")
+    with capture_logs() as told:
+        pool.name_slow()
+        pool.name_slow()
+    assert [line["event"] for line in told] == ["unit.late"] * LINES_MAX
+    assert {line["others"] for line in told} == {len(waiting) - 1}
+    assert [line["late_s"] for line in told] == sorted((line["late_s"] for line in told), reverse=True)
+    over.set()
+    wait_until(lambda: all(unit.ran == 1 for unit in waiting), "each has its turn")
     ended(pool)
 
 

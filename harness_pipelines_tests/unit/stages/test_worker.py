@@ -87,7 +87,7 @@ def table(number: int, name: str) -> Any:
     intake = SimpleNamespace(buffered=True, reader=Stage.INGEST)
     freshness = SimpleNamespace(visible=5.0, lake=900.0)
     spec = SimpleNamespace(topic="t", catalogs=(), retention=SimpleNamespace(grace=600), freshness=freshness)
-    return SimpleNamespace(table_id=number, name=name, stopped=None, effects={}, spec=spec, intake=intake)
+    return SimpleNamespace(table_id=number, name=name, stopped=None, effects={}, spec=spec, spec_hash=0, intake=intake)
 
 
 @pytest.fixture
@@ -107,6 +107,7 @@ def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[
         engine=SimpleNamespace(check=lambda *_, **__: None),
         ledger=books,
         watch=books,
+        news=SimpleNamespace(follow=lambda _: lambda: None),
         log=SimpleNamespace(watermarks_of=lambda _: {}, identities=lambda topics: dict.fromkeys(topics)),
     )
 
