@@ -12,6 +12,7 @@ import numpy as np
 
 import harness_pipelines as hp
 from harness_pipelines.buffers.postgres.writer import SegmentWriter
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
 from harness_pipelines_tests.bench.steady import Produced, SteadyProducer
@@ -92,12 +93,12 @@ def measure_waiters(run: Run) -> Sequence[Figure]:
     committed: list[float] = []
     tell = SegmentWriter._tell
 
-    def told(writer: SegmentWriter, connection: Any) -> None:
+    def told(writer: SegmentWriter, connection: Any, tables: Sequence[TableRow]) -> None:
         committed.append(time.monotonic())
-        tell(writer, connection)
+        tell(writer, connection, tables)
 
     lags: list[float] = []
-    SegmentWriter._tell = told  # type: ignore[assignment,method-assign]
+    SegmentWriter._tell = told  # type: ignore[method-assign]
     try:
         with ThreadPoolExecutor(WAITERS) as threads:
             for number in range(rounds):
