@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.buffer import BufferReads, BufferWriter, Newest, OverlayTables, SizedSegments
     from harness_pipelines.ports.corrections import CorrectionBook, SchemaChanges
     from harness_pipelines.ports.engine import Engine
+    from harness_pipelines.ports.events import News
     from harness_pipelines.ports.files import FileStore
     from harness_pipelines.ports.lake import LakeReads, MirrorBook, MirrorOpener
     from harness_pipelines.ports.lake_writes import LakeWrites, RepairBuilds, SchemaBuilds
@@ -161,6 +162,13 @@ class HasLosses(Protocol):
     @property
     def losses(self) -> LossBook:
         """See `LossBook`."""
+        ...
+
+
+class HasNews(Protocol):
+    @property
+    def news(self) -> News:
+        """What other processes announce."""
         ...
 
 

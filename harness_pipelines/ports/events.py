@@ -44,3 +44,8 @@ class News(Protocol):
     def wait(self, table_id: int, heard: int, timeout_s: float) -> object:
         """Return when more than *heard* were heard of, or after *timeout_s*."""
         ...
+
+    def follow(self, hear: Callable[[int | None], None]) -> Callable[[], None]:
+        """Call *hear* with the table of each commit and request, with None where tables or specs have changed, until
+        what is returned is called."""
+        ...

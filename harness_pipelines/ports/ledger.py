@@ -101,6 +101,7 @@ class TableRow:
     retained_from: int
     stopped: str | None
     history: tuple[SchemaRow, ...]  #: its schemas from the first to the one that *spec* has
+    spec_hash: int = field(default=0, compare=False)  #: of the spec as the ledger stores it
 
     @property
     def name(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.views.status import Counts, RefusedShare, RowlessOffsets
     from harness_pipelines.ports.ledger import PartitionStatus
     from harness_pipelines.ports.requests import RecallRequest
-    from harness_pipelines.ports.source import Log, OpenTransaction
+    from harness_pipelines.ports.source import Log, OpenTransaction, Watermark
     from harness_pipelines.protocol.versions import Version
     from harness_pipelines.show.bars import Spans
     from harness_pipelines.spec.settings import Settings
@@ -235,7 +236,21 @@ class KafkaEnds:
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
         self._log: Log | None = None
+        self._marks: Mapping[str, Mapping[int, Watermark] | HarnessError] = {}
+        self._unstable: set[str] = set()  # topics with records behind open transactions, of those in `_marks`
         self.trouble: str | None = None
+
+    def ask(self, tables: Sequence[Table]) -> None:
+        """Ask for all *tables* at once; what is not answered is asked for table by table."""
+        _, pulses = self._harness.stores.watch.pulses([table.row.table_id for table in tables])
+        wanted: dict[str, set[int]] = {}
+        for table in tables:
+            if (pulse := pulses.get(table.row.table_id)) is not None and not isinstance(pulse, HarnessError):
+                wanted.setdefault(table.spec.topic, set()).update(p.partition for p in pulse.positions)
+        with suppress(HarnessError):
+            self._log = self._log or open_log(self._harness.settings)
+            marks = self._log.watermarks_of(wanted)
+            self._unstable, self._marks = self._log.unstable(wanted), marks
 
     def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[dict[int, int], str | None]:
         """Return the ends by partition; empty with the reason if unavailable."""
@@ -243,16 +258,23 @@ class KafkaEnds:
             return {}, self.trouble
         try:
             self._log = self._log or open_log(self._harness.settings)
-            marks = self._log.watermarks(table.spec.topic, [p.partition for p in positions])
+            marks = self._marks_of(table.spec.topic, {p.partition for p in positions})
         except HarnessError as error:
             if isinstance(error, KafkaUnreachable) or self._log is None:
                 self.trouble = str(error)
             return {}, str(error)
         return {partition: mark.end for partition, mark in marks.items()}, None
 
+    def _marks_of(self, topic: str, partitions: Set[int]) -> Mapping[int, Watermark]:
+        known = self._marks.get(topic)
+        if known is not None and not isinstance(known, HarnessError) and known.keys() >= partitions:
+            return {partition: known[partition] for partition in partitions}
+        assert self._log is not None, "it is opened before"
+        return self._log.watermarks(topic, partitions)
+
     def held(self, table: Table, positions: list[PartitionStatus]) -> dict[int, OpenTransaction]:
         """Return the records behind open transactions by partition; empty if unavailable."""
-        if self.trouble or self._log is None:
+        if self.trouble or self._log is None or (table.spec.topic in self._marks.keys() - self._unstable):
             return {}
         try:
             return self._log.held(table.spec.topic, [p.partition for p in positions])
@@ -275,12 +297,38 @@ def open_log(settings: Settings) -> Log:
     return JoinedLog(KafkaLog.from_settings(settings, timeouts=KafkaTimeouts(request_s=KAFKA_WAIT_S)))
 
 
-def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
-    """Query the ledger for the state of *table*, and *kafka* for the ends of its log."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What the ledger says of many tables in a statement each, in the order in which it says it."""
+
+    stalls: list[Stall]
+    pins: list[Pin]
+    growth: Mapping[str, BufferGrowth]
+    lags: list[Lag]
+    mirrors: list[MirrorLag]
+
+    @classmethod
+    def ask(cls, harness: Harness, names: Collection[str]) -> Beside:
+        """Of the tables called *names*."""
+        stores, wanted = harness.stores, list(names)
+        return cls(
+            stalls=stores.stalls.now(wanted),
+            pins=stores.stalls.pins(wanted),
+            growth=stores.stalls.growth(),
+            lags=stores.stalls.lags(wanted),
+            mirrors=stores.mirrors.lags(wanted),
+        )
+
+
+def look(harness: Harness, table: Table, kafka: Ends, *, beside: Beside | None = None) -> TableSeen:
+    """Query the ledger for the state of *table*, and *kafka* for the ends of its log.
+
+    *beside*: what was asked for this table and others together.
+    """
     from harness_pipelines.ledgers.postgres.requests.recall import Recalls
     from harness_pipelines.ledgers.postgres.views.status import Overview
 
-    books = Overview(harness.stores.readers)
+    books, beside = Overview(harness.stores.readers), beside or Beside.ask(harness, [table.name])
     positions = table.positions()
     ends, trouble = kafka.of(table, positions)
     return TableSeen(
@@ -301,10 +349,10 @@ def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
         asked=Recalls(harness.stores.readers).open(table.row),
         stopped=table.row.stopped,
         trouble=trouble,
-        stalls=harness.stores.stalls.now([table.name]),
-        pins=harness.stores.stalls.pins([table.name]),
-        growth=harness.stores.stalls.growth().get(table.name),
-        lags=harness.stores.stalls.lags([table.name]),
-        mirrors=harness.stores.mirrors.lags([table.name]),
+        stalls=[one for one in beside.stalls if one.table == table.name],
+        pins=[one for one in beside.pins if one.table == table.name],
+        growth=beside.growth.get(table.name),
+        lags=[one for one in beside.lags if one.table == table.name],
+        mirrors=[one for one in beside.mirrors if one.table == table.name],
         held={} if trouble else kafka.held(table, positions),
     )

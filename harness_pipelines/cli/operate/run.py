@@ -95,7 +95,8 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
     """Run all stages of tables until stopped.
 
     Without names it runs the tables with `mode: external_worker`, those that are applied later too, and shares them
-    with other workers that do; a named table runs whatever its mode. Ctrl-C or SIGTERM ends the worker after the
+    with other workers that do; a named table runs whatever its mode. A changed spec holds from the next step of each
+    stage. Ctrl-C or SIGTERM ends the worker after the
     current transaction and releases its claims. Several workers may run: one of them holds each stage of a table, and
     another takes over when its lease ends. A failing table is shown and retried, and
     does not delay the others; --json reports it as `trouble`.
@@ -124,7 +125,7 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
     live, log_file = _is_watched(), options["log_file"]
     level = logging.WARNING if live and log_file is None else logging.INFO
     with serving as metrics, opened(settings, log_level=level, log_file=log_file) as harness:
-        chosen = _chosen(harness, tables)
+        chosen = _chosen(harness, tables, waits=wanted.shares and not options["dry_run"])
         if options["dry_run"]:
             _dry_run(harness, chosen, target)
             return
@@ -136,14 +137,24 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
         raise KeyboardInterrupt
 
 
-def _chosen(harness: Harness, names: tuple[str, ...]) -> list[Table]:
-    """Return the named tables, or those with `mode: external_worker`. Raises: TableUnknown; UsageError if none."""
-    found = chosen_tables(harness, names)
-    chosen = found if names else [table for table in found if table.spec.mode == "external_worker"]
-    if not chosen:
-        raise UsageError(
-            f"no table has `mode: external_worker`; name tables of other modes: `harness run {found[0].name}`"
-        )
+def _chosen(harness: Harness, names: tuple[str, ...], *, waits: bool) -> list[Table]:
+    """Return the named tables, or those with `mode: external_worker`.
+
+    *waits*: tables may come later. Raises: TableUnknown; UsageError if there is none, and none is waited for.
+    """
+    try:
+        found = chosen_tables(harness, names)
+        chosen = found if names else [table for table in found if table.spec.mode == "external_worker"]
+        if not chosen:
+            raise UsageError(
+                f"no table has `mode: external_worker`; name tables of other modes: `harness run {found[0].name}`"
+            )
+    except UsageError as none_yet:
+        if not waits:
+            raise
+        note(f"harness: {none_yet.args[0]}")
+        note("harness: waiting for tables with `mode: external_worker`")
+        return []
     return chosen
 
 

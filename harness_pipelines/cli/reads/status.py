@@ -8,7 +8,7 @@ import click
 
 from harness_pipelines.cli.common import opened
 from harness_pipelines.show.output import emit, json_option, note
-from harness_pipelines.show.status import KafkaEnds, TableSeen, look
+from harness_pipelines.show.status import Beside, KafkaEnds, TableSeen, look
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.wording import quantity
 
@@ -39,9 +39,12 @@ def status(settings: Settings, tables: tuple[str, ...], *, json_target: str | No
         health, kafka = Health(harness.settings), KafkaEnds(harness)
         health.begin()
         sick = [one for one in harness.sick_tables() if not tables or one.name in tables]
-        names = tables or tuple(t.name for t in harness.tables())
-        left = dict.fromkeys(name for name in names if name not in {one.name for one in sick})
-        seen = [look(harness, harness.table(name), kafka) for name in left]
+        named = [name for name in dict.fromkeys(tables) if name not in {one.name for one in sick}]
+        left = [harness.table(name) for name in named] if tables else harness.tables()
+        beside = Beside.ask(harness, [table.name for table in left])
+        if len(left) > 1:
+            kafka.ask(left)
+        seen = [look(harness, table, kafka, beside=beside) for table in left]
         silent = {name: why for name, why in health.look().items() if why is not None}
     seen.sort(key=lambda one: one.state is None)  # what is wrong comes first
     told = [{"table": one.name, "why": one.why} for one in sick]

@@ -33,6 +33,7 @@ from harness_pipelines.ledgers.postgres.boundary import (
     gone,
     same_base,
 )
+from harness_pipelines.ledgers.postgres.notify import announce
 from harness_pipelines.ledgers.postgres.requests.recall import check_there, recall_done
 from harness_pipelines.ledgers.postgres.states import commit_within
 from harness_pipelines.ports import rows
@@ -105,6 +106,7 @@ class PostgresLedger:
             if made is None:  # it was there, or another `apply` was first
                 raise TableExists(f"table {spec.table} exists already; nothing was changed")
             table_id = made["table_id"]
+            announce(connection)
             said = {"fields": Jsonb(list(fields)), "spec": values["spec"], "starts": Jsonb({}), "move_id": None}
             _run(connection, "ledger/insert_schema", table_id=table_id, schema_version=1, **said)
             table = self._find(spec.table, connection)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 import psycopg
@@ -27,6 +28,13 @@ LOST_S_MAX = 5.0  #: between two tries to listen again
 TICK_S = 0.2  #: how long closing may take
 CLOSE_S = 2.0
 IDLE_S = 60.0  #: without a waiter the connection is closed
+TABLES = "tables"  #: what is announced where the tables or their specs have changed
+Hear = Callable[[int | None], None]  #: of the table that something happened to; None: see `TABLES`
+
+
+def announce(connection: Connection, table_id: int | None = None) -> None:
+    """Announce with the commit of *connection*'s transaction that something was asked of a table, or `TABLES`."""
+    connection.execute(sql("ledger/announce"), {"payload": TABLES if table_id is None else str(table_id)})
 
 
 class News:
@@ -38,6 +46,7 @@ class News:
         self._all = 0  #: anything may have happened so often
         self._of: Counter[int] = Counter()
         self._waited_at = 0.0
+        self._followers: list[Hear] = []
         self._thread: threading.Thread | None = None
         self._ends = False
 
@@ -52,6 +61,21 @@ class News:
         with self._changed:
             self._listen()
             self._changed.wait_for(lambda: self._ends or self._all + self._of[table_id] > heard, timeout_s)
+
+    def follow(self, hear: Hear) -> Callable[[], None]:
+        """Call *hear*, which must not wait, for all that is announced, until what is returned is called.
+
+        What is not heard of, as without a connection, has to be found by looking.
+        """
+        with self._changed:
+            self._followers.append(hear)
+            self._listen()
+
+        def end() -> None:
+            with self._changed, suppress(ValueError):
+                self._followers.remove(hear)
+
+        return end
 
     def close(self) -> None:
         """End the listener and every wait."""
@@ -91,6 +115,7 @@ class News:
                     self._tell(None)
                 for notice in connection.notifies(timeout=TICK_S):
                     self._tell(notice.payload)
+                    self._pass_on(notice.payload)
 
     def _tell(self, payload: str | None) -> None:
         with self._changed:
@@ -101,6 +126,16 @@ class News:
                     self._of[int(payload)] += 1
             self._changed.notify_all()
 
+    def _pass_on(self, payload: str) -> None:
+        with self._changed:
+            followers = list(self._followers)
+        for hear in followers:
+            if payload == TABLES:
+                hear(None)
+            elif payload.isdecimal():
+                hear(int(payload))
+
     def _is_over(self) -> bool:
         with self._changed:
-            return self._ends or time.monotonic() - self._waited_at > IDLE_S
+            is_idle = not self._followers and time.monotonic() - self._waited_at > IDLE_S
+            return self._ends or is_idle

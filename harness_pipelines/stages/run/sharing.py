@@ -32,6 +32,7 @@ class Tables:
     def __init__(self, worker: OfProcess, tables: list[TableRow], make: Callable[[TableRow], TableUnits]) -> None:
         self._worker, self._make = worker, make
         self.all: list[TableUnits] = [make(table) for table in tables]
+        self.numbers = frozenset(table.table_id for table in tables)
         self._shares = worker.options.shares
         self._workers: frozenset[str] = frozenset()
         self._looked_at = -inf  # monotonic seconds
@@ -82,6 +83,11 @@ class Tables:
         known = {one.table.table_id for one in self.all}
         came = [self._made(name) for number, name in wanted.items() if number not in known]
         self.all = [one for one in self.all if one not in gone] + [one for one in came if one is not None]
+        self.numbers = frozenset(one.table.table_id for one in self.all)
+
+    def have_changed(self) -> None:
+        """The next look asks the ledger which tables there are. Called by other threads."""
+        self._looked_at = -inf
 
     def _made(self, name: str) -> TableUnits | None:
         stores, stages = self._worker.stores, self._worker.options.stages

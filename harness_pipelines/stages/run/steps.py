@@ -54,6 +54,10 @@ class Steps:
         self._files_looked_at = -math.inf  # monotonic seconds, when expire last listed the lake's files
         self._rest: dict[Stage, dict[int, int]] = {}  # what was there at first, and is not moved yet
 
+    def forget(self) -> None:
+        """What was found not to be due may be due by another spec."""
+        self.nothing_due = self.nothing_small = self.mirrored = None
+
     def of(self, stage: Stage) -> Callable[[], bool]:
         """The step of *stage*: whether it did something, and may find more at once."""
         steps: Mapping[Stage, Callable[[], bool]] = {
@@ -80,6 +84,11 @@ class Steps:
         except HarnessError as error:
             if stage is not Stage.INGEST or isinstance(error, WarehouseTaken | LedgerOlderThanLake):
                 raise
+
+    def is_admitted(self) -> bool:
+        """`admit` asks nothing but the ledger before ingest."""
+        stores = self._of.stores
+        return stores.settings.warehouse is None or stores.guard.is_fresh(self._of.table)
 
     def _ingest_on_spark(self) -> bool:
         of = self._of
@@ -174,7 +183,7 @@ class Steps:
         of = self._of
         claim = of.claim(Stage.EXPIRE)
         look = time.monotonic() - self._files_looked_at >= expire.look_every_s(of.table)
-        expire.expire_once(of.stores, of.table, claim, remove_large=of.options.remove_large, look=look)
-        if look:
+        done = expire.expire_once(of.stores, of.table, claim, remove_large=of.options.remove_large, look=look)
+        if done.looked:
             self._files_looked_at = time.monotonic()
         return False

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports.ledger import PartitionStatus, TableRow
+from harness_pipelines.ports.ledger import PartitionStatus, TableDamaged, TableRow
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages.ingest.pacing import Pace
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.due import Known, rest_s, stages_of
 from harness_pipelines.stages.run.pool import Pool, Unit
@@ -51,6 +53,8 @@ class OfProcess(Protocol):
     @property
     def options(self) -> WorkerOptions: ...
     @property
+    def pace(self) -> Pace: ...
+    @property
     def renewals(self) -> Renewals: ...
     @property
     def pool(self) -> Pool: ...
@@ -73,6 +77,8 @@ class TableUnits:
         self._restart = Restart(self, self._backoffs)
         self.pulse: TablePulse | None = None  #: None: the ledger has not answered
         self._pulsed_at = -math.inf  #: monotonic seconds, before the pulse was asked for
+        self._asked_for: tuple[object, ...] | None = None  # what the units were asked for by, when that changed last
+        self._unasked: set[StageUnit] = set()
         self._clock_s = 0.0  #: the database's time less the monotonic one
         self._caught_up_at: float | None = None  #: monotonic seconds, since when all that is known is moved
         self._quiet: set[Stage] = set()  # had nothing to do when last asked, or another worker has them
@@ -81,6 +87,9 @@ class TableUnits:
         self._expired_for: tuple[int, tuple[PartitionStatus, ...]] | None = None  # and when a run began that has ended
         self.reading = Reading(self) if table.intake.reader in self.stages else None
         self.units = [self._unit(stage) for stage in _IN_POOL if self._is_in_pool(stage)]
+        self._ending: list[StageUnit] = []  # of stages that the table has no more
+        self._followed = table  # the units go by the spec of this one
+        self._damaged: int | None = None  # the hash of a spec that could not be read
 
     def _keeper(self, stage: Stage) -> ClaimKeeper:
         return ClaimKeeper(
@@ -157,6 +166,51 @@ class TableUnits:
             self.table = self.stores.ledger.table(self.table.name)
         log.info("worker.schema_changed", table=self.table.name, schema=self.table.schema_version)
 
+    def _follow_spec(self, stored: int) -> bool:
+        """Take over the table's spec, which has the hash *stored* now; whether it could be read.
+
+        Every step begins with the table as it is then, so a change holds for the next one of each stage.
+        Raises: TableDamaged, once for each change; what the ledger raises.
+        """
+        if stored not in (self.table.spec_hash, self._damaged):
+            try:
+                self.table = self.stores.ledger.table(self.table.name)
+            except TableDamaged:
+                self._damaged = stored
+                raise
+        if self.table is not self._followed:
+            before, self._followed = self._followed.spec, self.table
+            if changed := [word for word in type(before).model_fields if _differ(before, self.table.spec, word)]:
+                log.info("worker.spec_changed", table=self.table.name, words=changed)
+                self._go_by_spec()
+        self._let_end()
+        return stored == self.table.spec_hash
+
+    def _go_by_spec(self) -> None:
+        """What was judged by the spec of before is judged again; stages come and go."""
+        self.steps.forget()
+        self._expired_for = None
+        self.stages = self.options.stages & stages_of(self.table)
+        known = {unit.stage: unit for unit in (*self._ending, *self.units)}
+        wanted = [stage for stage in _IN_POOL if self._is_in_pool(stage)]
+        self.units = [known.pop(stage) if stage in known else self._unit(stage) for stage in wanted]
+        self._ending = list(known.values())
+        for unit in self.units:
+            unit.turn.objective_s = objective_s(self.table.spec, unit.stage)
+        if self.reading is not None:
+            self.reading.go_by(self.table.spec)
+
+    def _let_end(self) -> None:
+        """Give back the claims of stages that the table has no more, once nothing of them runs."""
+        for unit in list(self._ending):
+            self.worker.pool.drop(unit)
+            if self.worker.pool.is_running(unit):
+                continue
+            self._ending.remove(unit)
+            self._backoffs.remove(unit.backoff)
+            self.progress.trouble.pop(unit.stage, None)
+            self._keepers[unit.stage].release()
+
     def _check_spec(self) -> None:
         """Raises: SchemaMoved, where the spec was changed since it was read; it is read then.
 
@@ -177,7 +231,7 @@ class TableUnits:
     @property
     def is_alive(self) -> bool:
         """Something of it runs."""
-        return any(self.worker.pool.is_running(unit) for unit in self._all)
+        return any(self.worker.pool.is_running(unit) for unit in (*self._all, *self._ending))
 
     @property
     def _all(self) -> list[Unit]:
@@ -192,27 +246,47 @@ class TableUnits:
         if self.reading is not None:
             self.reading.close()
             self.reading.count(self.progress)
-        with suppress(HarnessError):
-            self._restart.look(self.stores.ledger.stopped(self.table), time.monotonic())
+        if self.pulse is None or self.pulse.stopped is not None or self.fatal is not None:
+            with suppress(HarnessError):
+                self._restart.look(self.stores.ledger.stopped(self.table), time.monotonic())
         return [(self.table.table_id, stage) for stage, keeper in self._keepers.items() if keeper.leave()]
 
     # -- what the ledger and the log say --------------------------------------------------------------------
 
-    def note(self, found: TablePulse | HarnessError | None, *, asked_at: float, now: float) -> None:
-        """The ledger's answer to what was asked *asked_at*, at its own time *now*; None: it did not answer."""
+    def note(self, found: TablePulse | HarnessError | None, *, asked_at: float, now: float) -> bool:
+        """The ledger's answer to what was asked *asked_at*, at its own time *now*; None: it did not answer.
+
+        Returns whether something of the table is not as it was before.
+        """
         with self.watching.holding():
             if isinstance(found, TablePulse):
                 self._take(found, asked_at, now)
-                self.watching.reset()
+                try:
+                    if self._follow_spec(found.spec_hash):
+                        self.watching.reset()
+                except HarnessError as error:
+                    self.watching.failed(error)
             else:
                 self.pulse = None
                 if found is not None:
                     self.watching.failed(found)
-        for unit in self.units:
-            if not self.worker.pool.is_running(unit):
-                self.ask(unit, in_s=unit.due_in_s())
+        changed = self._ask_if_changed()
         if self.reading is not None and self.pulse is not None and self._reads_soon(self.pulse):
             self.reading.poll()
+        return changed
+
+    def _ask_if_changed(self) -> bool:
+        """Ask for the units, unless all that says when they are due is as it was: they know by themselves then.
+
+        One that runs has perhaps not seen what is new; it is asked for after the next look.
+        """
+        before, self._asked_for = self._asked_for, (self.pulse, self.progress.ends, self.table)
+        if changed := before != self._asked_for:
+            self._unasked = set(self.units)
+        for unit in [unit for unit in self._unasked if not self.worker.pool.is_running(unit)]:
+            self._unasked.discard(unit)
+            self.ask(unit, in_s=unit.due_in_s())
+        return changed
 
     def _reads_soon(self, pulse: TablePulse) -> bool:
         """Nobody has the claim of ingest, or the table is stopped and ingest may be past that."""
@@ -232,6 +306,8 @@ class TableUnits:
         """The log's answer to what was asked *asked_at*."""
         self.progress.starts = {p: m.low for p, m in marks.items()}
         self.progress.ends, self.progress.ends_at = {p: m.end for p, m in marks.items()}, asked_at
+        if any(p.bounds.buffer_hi < self.progress.ends.get(p.partition, 0) for p in self.progress.positions):
+            self.poll()  # its records have mostly woken it
 
     def note_topic(self, found: TopicIdentity | HarnessError) -> None:
         """What the log says of the table's topic."""
@@ -260,6 +336,10 @@ class TableUnits:
         if stage is Stage.EXPIRE and self.pulse is not None:
             self._expires_for = self.pulse.version, self.pulse.positions
         self.steps.admit(stage, resting=resting)
+
+    def is_admitted(self) -> bool:
+        """`admit` lets ingest begin without asking the lake."""
+        return self.steps.is_admitted()
 
     def is_quiet(self, stage: Stage) -> bool:
         return stage in self._quiet
@@ -303,7 +383,7 @@ class TableUnits:
         """By stage, of all units of the process: the seconds that they are late, and that they have run for."""
         found = dict.fromkeys(self.stages, (0.0, 0.0))
         for unit in self._all:
-            late_s, running_s = found[unit.stage]
+            late_s, running_s = found.get(unit.stage, (0.0, 0.0))  # the spec may be changing
             found[unit.stage] = max(late_s, late.get(unit, 0.0)), max(running_s, running.get(unit, 0.0))
         return found
 
@@ -342,3 +422,7 @@ class TableUnits:
         batch = None if self.pulse is None else self.pulse.batch
         merged = all(p.bounds.batch_hi >= p.bounds.stream_hi for p in positions)
         return merged and batch is not None and batch == self.steps.nothing_due
+
+
+def _differ(one: TableSpec, other: TableSpec, word: str) -> bool:
+    return bool(getattr(one, word) != getattr(other, word))

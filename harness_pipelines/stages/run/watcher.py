@@ -13,7 +13,7 @@ import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.pauses import Pauses
-from harness_pipelines.ports.access import HasLog, HasWatch
+from harness_pipelines.ports.access import HasLog, HasNews, HasWatch
 from harness_pipelines.stages.ingest import new_partitions
 from harness_pipelines.stages.run.pool import Pool
 from harness_pipelines.stages.run.sharing import Tables
@@ -26,7 +26,7 @@ AWAY_S_MAX = 5.0
 END_S = 2.0  #: how long the end waits for a server that does not answer
 
 
-class Ports(HasLog, HasWatch, Protocol):
+class Ports(HasLog, HasNews, HasWatch, Protocol):
     """The ports that it uses."""
 
 
@@ -49,8 +49,11 @@ class Watcher:
         self._stores, self._pool, self._stop, self._tables, self._often = stores, pool, stop, tables, often
         self._threads: list[threading.Thread] = []
         self._described_at = -math.inf  # monotonic seconds, when topics were last described
+        self._announced = threading.Event()  # something that the ledger would say
+        self._unfollow: Callable[[], None] | None = None
 
     def start(self) -> None:
+        self._unfollow = self._stores.news.follow(self._hear)
         for name, look, idle_s in (("watch", self.look, IDLE_S), ("log-ends", self.look_at_logs, LOG_IDLE_S)):
             thread = threading.Thread(target=self._run, args=(name, look, idle_s), name=name, daemon=True)
             self._threads.append(thread)
@@ -58,13 +61,16 @@ class Watcher:
 
     def end(self) -> None:
         """Wait for looks that are under way, but not for a server that hangs."""
+        if self._unfollow is not None:
+            self._unfollow()
+        self._announced.set()
         for thread in self._threads:
             thread.join(END_S)
 
     def _run(self, name: str, look: Callable[[], bool], idle_s: float) -> None:
         pauses = Pauses(BUSY_S, AWAY_S_MAX)
         pause_s = 0.0
-        while not self._stop.wait(pause_s):
+        while not self._is_over_after(pause_s, announced=self._announced if look == self.look else None):
             try:
                 changed = look()
                 pauses.worked()
@@ -76,21 +82,35 @@ class Watcher:
                 log.exception("watch.broken", of=name)
                 pause_s = pauses.next_s()
 
+    def _hear(self, table_id: int | None) -> None:
+        """Let the next look at the ledger come at once, if it concerns a table of this worker."""
+        if table_id is None:
+            self._tables.have_changed()
+        if table_id is None or table_id in self._tables.numbers:
+            self._announced.set()
+
+    def _is_over_after(self, pause_s: float, *, announced: threading.Event | None) -> bool:
+        """Rest for *pause_s*, or until something is *announced*, but not for less than a busy worker; is it to end?"""
+        if announced is None or pause_s <= BUSY_S:
+            return self._stop.wait(pause_s)
+        if not self._stop.wait(BUSY_S):
+            announced.wait(pause_s - BUSY_S)
+        announced.clear()
+        return self._stop.is_set()
+
     def look(self) -> bool:
         """Ask the ledger once and let what is due begin; whether a table changed. Raises: what the ledger raises."""
         self._tables.look()
         tables, asked_at = list(self._tables.all), time.monotonic()
         self._pool.name_slow()
-        before = [one.pulse for one in tables]
         try:
             now, found = self._stores.watch.pulses([one.table.table_id for one in tables])
         except HarnessError:
             for one in tables:  # their stages say what is wrong
                 one.note(None, asked_at=asked_at, now=0.0)
             raise
-        for one in tables:
-            one.note(found.get(one.table.table_id), asked_at=asked_at, now=now)
-        return before != [one.pulse for one in tables]
+        changed = [one.note(found.get(one.table.table_id), asked_at=asked_at, now=now) for one in tables]
+        return any(changed)
 
     def look_at_logs(self) -> bool:
         """Ask for the ends of all logs once; whether one grew. Raises: what Kafka raises."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 import pytest
+from structlog.testing import capture_logs
 
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.run import schedule
-from harness_pipelines.stages.run.pool import Pool
+from harness_pipelines.stages.run.pool import LINES_MAX, Pool, Unit
 from harness_pipelines.stages.run.schedule import PLACES, Room, Turn
 from harness_pipelines_tests.producer import wait_until
 
@@ -71,6 +72,38 @@ def test_a_unit_runs_again_when_it_is_due_or_asked_for(pool: Pool):
     assert once.ran == 3
 
 
+class Joining(Work):
+    """Work that is done with others of its kind."""
+
+    def __init__(self, groups: list[list[Joining]]) -> None:
+        super().__init__(lambda: inf, room=Room.LOG)
+        self.turn.joins, self._groups = True, groups
+
+    def run_with(self, others: Sequence[Unit]) -> list[float]:
+        group = [self, *(one for one in others if isinstance(one, Joining))]
+        self._groups.append(group)
+        for one in group:
+            one.ran += 1
+            one.turn.joins = False
+        return [0.0 if number == 1 else inf for number in range(len(group))]
+
+
+def test_units_that_are_due_together_run_together_and_each_is_due_again_by_itself(pool: Pool):
+    over = threading.Event()
+    hanging = [Work(hangs(over), room=Room.LOG) for _ in range(PLACES[Room.LOG])]
+    for unit in hanging:
+        pool.ask(unit)
+    wait_until(lambda: len(pool.running_s()) == len(hanging), "all places are taken")
+    groups: list[list[Joining]] = []
+    units = [Joining(groups) for _ in range(3)]
+    for one in units:
+        pool.ask(one)
+    over.set()
+    wait_until(lambda: sum(one.ran for one in units) == 4, "one of them is due again at once")
+    ended(pool)
+    assert [set(group) for group in groups] == [set(units)]
+
+
 def test_units_that_hang_hold_up_no_other_one_and_are_known(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(schedule, "LONG_S", 0.2)
     over = threading.Event()
@@ -100,6 +133,26 @@ def test_a_unit_that_waits_for_too_long_is_late(pool: Pool):
     pool.name_slow()
     over.set()
     wait_until(lambda: waiting.ran == 1 and not pool.late(), "it has begun")
+    ended(pool)
+
+
+def test_of_a_thousand_units_that_are_late_the_log_has_the_slowest_and_how_many_there_are(pool: Pool):
+    over = threading.Event()
+    for _ in range(PLACES[Room.LAKE]):
+        pool.ask(Work(hangs(over)))
+    wait_until(lambda: len(pool.running_s()) == PLACES[Room.LAKE], "all places are taken")
+    waiting = [Work(lambda: inf, objective_s=0.01 if number else 0.005) for number in range(1000)]
+    for unit in waiting:
+        pool.ask(unit)
+    wait_until(lambda: len(pool.late()) == len(waiting), "all are late")
+    with capture_logs() as told:
+        pool.name_slow()
+        pool.name_slow()
+    assert [line["event"] for line in told] == ["unit.late"] * LINES_MAX
+    assert {line["others"] for line in told} == {len(waiting) - 1}
+    assert [line["late_s"] for line in told] == sorted((line["late_s"] for line in told), reverse=True)
+    over.set()
+    wait_until(lambda: all(unit.ran == 1 for unit in waiting), "each has its turn")
     ended(pool)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.ledgers.postgres.notify import announce
 from harness_pipelines.ports.ledger import Boundary, TableRow
 from harness_pipelines.ports.requests import RecallRequest, RequestLost
 from harness_pipelines.protocol.lake.overlays import Overlay, OverlayChange, OverlayMissing, OverlayRequest
@@ -43,6 +44,7 @@ class Recalls:
             wanted = {**key, "act": act, "wanted": where, "asked_by": by}
             made = connection.execute(sql("recalls/ask"), wanted).fetchone()
             assert made is not None
+            announce(connection, table.table_id)
             return _request(made)
 
     def cancel(self, table: TableRow) -> list[int]:

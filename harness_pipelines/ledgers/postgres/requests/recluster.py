@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.layout.requested import Request
+from harness_pipelines.ledgers.postgres.notify import announce
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.requests import LeftOut, RequestCancelled, RequestLost
 
@@ -45,6 +46,7 @@ class Reclusters:
             made = connection.execute(sql("recluster/ask"), wanted).fetchone()
             assert made is not None
             connection.execute(sql("recluster/forget_left_out"), key)  # a person has looked
+            announce(connection, table.table_id)
             return _request(made)
 
     def end(self, table: TableRow, request: Request) -> None:

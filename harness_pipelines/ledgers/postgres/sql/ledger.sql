@@ -22,7 +22,7 @@ VALUES (%(table_id)s, %(schema_version)s, %(fields)s, %(spec)s, %(starts)s, %(mo
 
 -- name: tables
 SELECT t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
-       s.history
+       jsonb_hash_extended(t.spec, 0) AS spec_hash, s.history
 FROM harness.tables t
 LEFT JOIN LATERAL ( -- NULL: its schemas are gone
     SELECT jsonb_agg(jsonb_build_object(
@@ -162,6 +162,10 @@ WITH next AS (
     SELECT %(table_id)s, outbox_seq, %(event)s, %(payload)s FROM next RETURNING table_id
 )
 SELECT pg_notify('harness', table_id::text) FROM added
+
+-- name: announce
+-- Workers that are idle look at once.
+SELECT pg_notify('harness', %(payload)s)
 
 -- name: insert_move
 INSERT INTO harness.moves

@@ -56,7 +56,7 @@ ORDER BY coalesce(p.unread, 0) + p.buffered DESC, t.table_id
 
 -- name: pulses
 -- What tells which stages of tables have work, for all at one instant; each part is one look at an index.
-SELECT t.table_id, t.stopped, t.stopped_stage, p.positions, v.version, v.stream_metadata, v.batch_metadata,
+SELECT t.table_id, jsonb_hash_extended(t.spec, 0) AS spec_hash, t.stopped, t.stopped_stage, p.positions, v.version, v.stream_metadata, v.batch_metadata,
        coalesce(c.claims, '{}') AS claims, coalesce(m.open, '{}') AS open,
        EXISTS (SELECT FROM harness.recalls r WHERE r.table_id = t.table_id AND r.state = 'asked')
        OR EXISTS (SELECT FROM harness.reclusters r WHERE r.table_id = t.table_id AND r.ended_at IS NULL) AS asked,

@@ -140,6 +140,7 @@ def _read_pulse(row: Mapping[str, Any]) -> TablePulse:
         buffered_bytes=row["buffered_bytes"],
         removes=row["removes"],
         superseded_at=row["superseded_at"],
+        spec_hash=row["spec_hash"],
     )
 
 
