@@ -10,6 +10,7 @@ what NumPy and Arrow would start on import is kept from starting. Where that is 
 them. If the template dies, the next run starts a fork server in a new Python.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -93,13 +94,15 @@ def _fork_template() -> None:
 def _serve(listener: int, alive: int) -> None:
     """Fork runs until the code server is gone. Never returns: what is above it on the stack is the code server's."""
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a new Python, which runs began with
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         _call_this_process(TEMPLATE_NAME)
         os.register_at_fork(after_in_child=partial(_call_this_process, RUN_NAME))
         _import_what_steps_need()
         sys.modules.pop(DEFINITIONS)  # each run loads them as they are then
         if _threads() != 1:
             raise RuntimeError(f"{_threads()} threads: runs start in a new Python, and later than they could")
+        gc.freeze()  # a collection in a run would copy the pages that it shares with the others
         forkserver.main(listener, alive, [])
     except Exception:  # no caller of this process would show it
         traceback.print_exc()
