@@ -147,32 +147,40 @@ _EXPIRE = (
         "a retired segment is dropped, the COMMIT was not sent",
         "drops it again: Postgres has rolled the drop back",
     ),
-    ("during_trim", "a condemned file is deleted, it is still listed as condemned", "deletes the rest of the list"),
-    ("before_trim", "the files that earlier runs condemned are deleted, nothing new is decided", "decides again"),
+    ("before_trim", "segments that were retired are dropped, nothing new is decided", "decides again"),
     (
         "in_transaction",
         "the trim floor, retired segments and the fence are written, the COMMIT was not sent",
         "decides again: Postgres has rolled the decision back",
     ),
-    ("after_commit", "segments are retired, dead branches are still there", "removes the branches, condemns the files"),
+    (
+        "after_commit",
+        "segments are retired, dead branches are still there",
+        "removes the branches, deletes and condemns files",
+    ),
     (
         "in_fold",
         "old history is in a checkpoint and removed, the COMMIT was not sent",
         "folds it again: Postgres has rolled the fold back",
     ),
     (
-        "quarantine_in_transaction",
-        "bytes of quarantined records are in files, pointer and records are written, the COMMIT was not sent",
-        "moves them again: Postgres has rolled back and has the bytes; the files are orphans",
+        "before_condemn",
+        "dead branches are gone, no file is deleted or condemned",
+        "deletes what was condemned, condemns files that nothing reaches",
     ),
-    ("quarantine_moved", "the bytes are only in the lake, the worker does not know", "finds them moved"),
     (
         "in_reach",
         "what new versions reach was read and is written, the COMMIT was not sent",
         "reads these versions again: Postgres has rolled it back",
     ),
     ("after_reach", "what new versions reach is kept, no file was listed", "continues with the next versions"),
-    ("before_condemn", "dead branches are gone, their files are not condemned", "condemns files that nothing reaches"),
+    ("during_trim", "a condemned file is deleted, it is still listed as condemned", "deletes the rest of the list"),
+    (
+        "quarantine_in_transaction",
+        "bytes of quarantined records are in files, pointer and records are written, the COMMIT was not sent",
+        "moves them again: Postgres has rolled back and has the bytes; the files are orphans",
+    ),
+    ("quarantine_moved", "the bytes are only in the lake, the worker does not know", "finds them moved"),
     BEFORE_RELEASE,
 )
 _MIRROR = (

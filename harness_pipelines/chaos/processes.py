@@ -256,6 +256,14 @@ def processes_with(variable: str) -> dict[int, str]:
     return found
 
 
+def name_of(pid: int) -> str:
+    """What ``ps -o comm`` shows of a process; "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def send(pid: int, number: signal.Signals) -> bool:
     """Send a signal. False when the process is gone."""
     try:

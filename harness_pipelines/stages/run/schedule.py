@@ -17,6 +17,7 @@ from math import inf
 
 LATE_TIMES = 2.0  #: a unit that starts later than this many objectives after it was due is named
 LONG_S = 30.0  #: a unit that runs for longer gives its place up
+JOINED_MAX = 31  #: units that run together with one
 LONG_MAX = 16  #: this many of them at a time; what runs beyond keeps its place
 
 
@@ -43,6 +44,8 @@ class Turn:
     due_at: float = inf
     started_at: float | None = None
     again_at: float = inf  #: when it is due again, as it was asked for while it runs
+    joins: bool = False  #: it may run in one thread with others of its room
+    is_guest: bool = False  #: it runs in the place of another one
 
     def late_s(self, now: float) -> float:
         """How long it has waited beyond what it may."""
@@ -87,11 +90,23 @@ class Schedule:
             self._running[found] = None
         return found
 
+    def join(self, turn: Turn, now: float) -> list[Turn]:
+        """What runs with *turn*, which was taken, in its place: the others that are due and furthest behind."""
+        if not turn.joins:
+            return []
+        due = [one for one in self._due if one.joins and one.room is turn.room]
+        due.sort(key=lambda one: (now - one.due_at) / one.objective_s, reverse=True)
+        for one in due[:JOINED_MAX]:
+            del self._due[one]
+            one.started_at, one.again_at, one.is_guest = now, inf, True
+            self._running[one] = None
+        return due[:JOINED_MAX]
+
     def done(self, turn: Turn, next_at: float) -> None:
         """*turn* has ended, and is due again at *next_at* or when it was asked for meanwhile."""
         del self._running[turn]
         at = min(next_at, turn.again_at)
-        turn.started_at, turn.due_at, turn.again_at = None, inf, inf
+        turn.started_at, turn.due_at, turn.again_at, turn.is_guest = None, inf, inf, False
         if at < inf:
             self.ask(turn, at)
 
@@ -134,6 +149,8 @@ class Schedule:
         """Places that are free, by room."""
         free, long_left = dict(self.places), LONG_MAX
         for turn in self._running:  # the oldest first
+            if turn.is_guest:
+                continue
             if turn.started_at is not None and now - turn.started_at >= LONG_S and long_left > 0:
                 long_left -= 1
             else:
