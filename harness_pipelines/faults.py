@@ -27,14 +27,21 @@ class Point:
     where: str  #: what was done and what was not
     recovery: str  #: what the next holder of the claim does about it
     buffered: bool = False  #: reached only by tables with a buffer in Postgres
+    engine: str = ""  #: reached only where this engine moves the rows
 
 
 def _declared(stage: str, points: Iterable[tuple[str, str, str]], *, unbuffered: Iterable[str]) -> dict[str, Point]:
     """Return *points* as (name, where, recovery) with full names; *unbuffered* are also reached with ``buffer:
     none``."""
-    without = set(unbuffered)
+    without, of_arrow = set(unbuffered), {name for name, _, _ in OF_ARROW}
     return {
-        f"{stage}.{name}": Point(stage=stage, where=where, recovery=recovery, buffered=name not in without)
+        f"{stage}.{name}": Point(
+            stage=stage,
+            where=where,
+            recovery=recovery,
+            buffered=name not in without,
+            engine="arrow" if name in of_arrow else "",
+        )
         for name, where, recovery in points
     }
 
@@ -45,6 +52,19 @@ BEFORE_RELEASE = (
     "before_release",
     "the work is done, the claim is not released",
     "takes the claim when its lease has ended; does not repeat the work",
+)
+#: Of a move whose files the worker itself writes; Spark does both in one step, on its server.
+OF_ARROW = (
+    (
+        "during_writing",
+        "Arrow has written a file, no snapshot names it",
+        "takes the next attempt on its own branch; the file is an orphan",
+    ),
+    (
+        "before_naming",
+        "Arrow has written all files and the metadata that names them, the catalog names the metadata before",
+        "takes the next attempt on its own branch; files and metadata are orphans",
+    ),
 )
 _INGEST = (
     BEFORE_CLAIM,
@@ -67,7 +87,8 @@ _TIER = (
     BEFORE_CLAIM,
     AFTER_CLAIM,
     ("after_plan", "the move is recorded, nothing is staged", "takes the move's next attempt: same range, same base"),
-    ("during_files", "the attempt's branch is made, Spark has not written", "takes the next attempt on its own branch"),
+    ("during_files", "the attempt's branch is made, nothing is written", "takes the next attempt on its own branch"),
+    *OF_ARROW,
     ("after_files", "the files are on the branch", "takes the next attempt; nobody reads the old branch"),
     ("before_lock", "the new metadata is written, no lock is held", "takes the next attempt; the file is an orphan"),
     (
@@ -82,7 +103,8 @@ _OTREE = (
     BEFORE_CLAIM,
     AFTER_CLAIM,
     ("after_plan", "the move is recorded, nothing is staged", "takes the move's next attempt: same range, same base"),
-    ("during_files", "the attempt's branch is made, Spark has not written", "takes the next attempt on its own branch"),
+    ("during_files", "the attempt's branch is made, nothing is written", "takes the next attempt on its own branch"),
+    *OF_ARROW,
     ("after_files", "the files are on the branch", "takes the next attempt; nobody reads the old branch"),
     ("before_lock", "the new metadata is written, no lock is held", "takes the next attempt; the file is an orphan"),
     (
@@ -101,7 +123,8 @@ _COMPACT = (
     BEFORE_CLAIM,
     AFTER_CLAIM,
     ("after_plan", "the move is recorded, nothing is staged", "takes the move's next attempt: same base, same files"),
-    ("during_files", "the attempt's branch is made, Spark has not written", "takes the next attempt on its own branch"),
+    ("during_files", "the attempt's branch is made, nothing is written", "takes the next attempt on its own branch"),
+    *OF_ARROW,
     ("after_files", "the files are on the branch", "takes the next attempt; nobody reads the old branch"),
     ("before_lock", "the new metadata is written, no lock is held", "takes the next attempt; the file is an orphan"),
     (
@@ -124,32 +147,40 @@ _EXPIRE = (
         "a retired segment is dropped, the COMMIT was not sent",
         "drops it again: Postgres has rolled the drop back",
     ),
-    ("during_trim", "a condemned file is deleted, it is still listed as condemned", "deletes the rest of the list"),
-    ("before_trim", "the files that earlier runs condemned are deleted, nothing new is decided", "decides again"),
+    ("before_trim", "segments that were retired are dropped, nothing new is decided", "decides again"),
     (
         "in_transaction",
         "the trim floor, retired segments and the fence are written, the COMMIT was not sent",
         "decides again: Postgres has rolled the decision back",
     ),
-    ("after_commit", "segments are retired, dead branches are still there", "removes the branches, condemns the files"),
+    (
+        "after_commit",
+        "segments are retired, dead branches are still there",
+        "removes the branches, deletes and condemns files",
+    ),
     (
         "in_fold",
         "old history is in a checkpoint and removed, the COMMIT was not sent",
         "folds it again: Postgres has rolled the fold back",
     ),
     (
-        "quarantine_in_transaction",
-        "bytes of quarantined records are in files, pointer and records are written, the COMMIT was not sent",
-        "moves them again: Postgres has rolled back and has the bytes; the files are orphans",
+        "before_condemn",
+        "dead branches are gone, no file is deleted or condemned",
+        "deletes what was condemned, condemns files that nothing reaches",
     ),
-    ("quarantine_moved", "the bytes are only in the lake, the worker does not know", "finds them moved"),
     (
         "in_reach",
         "what new versions reach was read and is written, the COMMIT was not sent",
         "reads these versions again: Postgres has rolled it back",
     ),
     ("after_reach", "what new versions reach is kept, no file was listed", "continues with the next versions"),
-    ("before_condemn", "dead branches are gone, their files are not condemned", "condemns files that nothing reaches"),
+    ("during_trim", "a condemned file is deleted, it is still listed as condemned", "deletes the rest of the list"),
+    (
+        "quarantine_in_transaction",
+        "bytes of quarantined records are in files, pointer and records are written, the COMMIT was not sent",
+        "moves them again: Postgres has rolled back and has the bytes; the files are orphans",
+    ),
+    ("quarantine_moved", "the bytes are only in the lake, the worker does not know", "finds them moved"),
     BEFORE_RELEASE,
 )
 _MIRROR = (

@@ -16,7 +16,7 @@ WITH base AS (
     SELECT i, clock_timestamp() - (%(steps)s - i) * %(gap)s::interval AS at, base.*,
            (SELECT jsonb_object_agg(p, (i - 1) * %(rows)s) FROM generate_series(0, %(partitions)s - 1) p) AS lo,
            (SELECT jsonb_object_agg(p, i * %(rows)s) FROM generate_series(0, %(partitions)s - 1) p) AS hi
-    FROM generate_series(1, %(steps)s) i, base
+    FROM generate_series(%(folded)s + 1, %(steps)s) i, base
 ), ingest AS (
     INSERT INTO harness.moves (move_id, table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, rows,
                                digest, planned_at, committed_at)
@@ -49,9 +49,37 @@ UPDATE harness.tables SET outbox_seq = outbox_seq + %(steps)s,
     retained_from = greatest((SELECT max(version) - 50 FROM base) + %(steps)s, 1)
 WHERE table_id = %(t)s
 """
+#: What expire leaves of the steps before them: a checkpoint of each stage, and how far history is folded.
+_FOLDED = (
+    """
+WITH base AS (SELECT max(move_id) - 2 * %(steps)s - 1 AS move FROM harness.moves), parts AS (
+    SELECT jsonb_object_agg(p, 0) AS lo, jsonb_object_agg(p, %(folded)s::bigint * %(rows)s) AS hi, jsonb_object_agg(p, (
+               %(folded)s::numeric * (%(folded)s + 1) / 2 * 1234567890123456789 + %(folded)s::numeric * p
+           )::numeric(60) %% 18446744073709551616) AS digest
+    FROM generate_series(0, %(partitions)s - 1) p
+)
+INSERT INTO harness.checkpoints
+    (table_id, stage, kind, schema_version, lo, hi, rows, digest, moves, first_move, last_move)
+SELECT %(t)s, stage, 'in effect', 1, lo, hi, %(folded)s::bigint * %(rows)s * %(partitions)s,
+       CASE stage WHEN 'ingest' THEN digest END, %(folded)s, move + 2 + beside, move + 2 * %(folded)s + beside
+FROM base, parts, (VALUES ('ingest', 0), ('tier', 1)) AS s (stage, beside)""",
+    """
+INSERT INTO harness.folds (table_id, version, versions, event, events, stream_hi)
+SELECT %(t)s, v.first + %(folded)s, %(folded)s, t.outbox_seq - %(steps)s + %(folded)s,
+       t.outbox_seq - %(steps)s + %(folded)s, (
+           SELECT jsonb_object_agg(p, %(folded)s::bigint * %(rows)s) FROM generate_series(0, %(partitions)s - 1) p)
+FROM harness.tables t, (SELECT min(version) AS first FROM harness.versions WHERE table_id = %(t)s) v
+WHERE t.table_id = %(t)s""",
+    """
+DELETE FROM harness.outbox o USING harness.folds f
+WHERE o.table_id = %(t)s AND f.table_id = %(t)s AND o.seq <= f.event""",
+)
 #: Without triggers, which would change one row of a counter again and again in one transaction.
 _BEFORE = ("SET LOCAL session_replication_role = replica", "SET LOCAL statement_timeout = 0")
 _AFTER = (
+    """
+UPDATE harness.versions SET committed_at = clock_timestamp() - %(steps)s * %(gap)s::interval
+WHERE table_id = %(t)s AND move_id IS NULL""",
     "INSERT INTO harness.rows_brought VALUES (%(t)s, 'tier', %(steps)s::bigint * %(rows)s * %(partitions)s)",
     "INSERT INTO harness.view_folders VALUES (%(t)s, 'file:///planted/t') ON CONFLICT DO NOTHING",
     "SET LOCAL session_replication_role = origin",
@@ -63,9 +91,19 @@ _AFTER = (
 
 
 def plant(
-    connection: Connection, table_id: int, *, steps: int, gap: timedelta, rows: int = 10, partitions: int = 2
+    connection: Connection,
+    table_id: int,
+    *,
+    steps: int,
+    gap: timedelta,
+    rows: int = 10,
+    partitions: int = 2,
+    folded: int = 0,
 ) -> None:
-    """Give a table without rows *steps* moves of ingest and of tier, one each *gap*, up to now. As the owner."""
-    given = {"t": table_id, "steps": steps, "gap": gap, "rows": rows, "partitions": partitions}
-    for statement in (*_BEFORE, _STEPS, *_AFTER):
+    """Give a table without rows *steps* moves of ingest and of tier, one each *gap*, up to now. As the owner.
+
+    The first *folded* of them are checkpoints, as expire leaves them: years are planted in no time.
+    """
+    given = {"t": table_id, "steps": steps, "gap": gap, "rows": rows, "partitions": partitions, "folded": folded}
+    for statement in (*_BEFORE, _STEPS, *_AFTER, *(_FOLDED if folded else ())):
         connection.execute(statement, given)

@@ -526,9 +526,13 @@ class Stores:
     @once
     def engine(self) -> Engine:
         """What does the bulk work of stages: per table, and with `engine: auto` per move."""
-        from harness_pipelines.engines.chosen import ChosenEngine
+        from harness_pipelines.engines.chosen import MOVES_ASKED, ChosenEngine
+        from harness_pipelines.protocol.claims import Stage
 
-        return ChosenEngine(self.settings.engine, spark=self._spark_engine, arrow=self._arrow_engine)
+        def moves(table: TableRow) -> Sequence[Mapping[str, Any]]:
+            return self.tables.moves(table, stage=Stage.TIER, limit=MOVES_ASKED)
+
+        return ChosenEngine(self.settings.engine, spark=self._spark_engine, arrow=self._arrow_engine, moves=moves)
 
     def _spark_engine(self) -> Engine:
         from harness_pipelines.engines.spark.engine import LogAccess, SparkEngine

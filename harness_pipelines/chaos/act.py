@@ -19,6 +19,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.show.logs import configure_logging
 from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.settings import ENGINES
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages.table.revert import revert_table
 
@@ -78,6 +79,13 @@ def apply(table: hp.Table) -> str:
     return f"applied {words}"
 
 
+def switch(table: hp.Table) -> str:
+    """The spec as it is now with another engine, while moves of the one before may be under way."""
+    word = random.choice([word for word in ENGINES if word != table.spec.engine])
+    table.harness.apply(table.spec.model_copy(update={"engine": word}))
+    return f"{word} moves it now, after {table.spec.engine}"
+
+
 def reconcile(table: hp.Table) -> str:
     """What an operator does about a claim of the future while the workers run, and about lost history after they
     stopped."""
@@ -93,6 +101,7 @@ ACTS: Mapping[Kind, Callable[[hp.Table], str]] = {
     Kind.RECALL: recall,
     Kind.SNAPSHOT: snapshot,
     Kind.APPLY: apply,
+    Kind.SWITCH: switch,
     Kind.CLAIM_AHEAD: reconcile,
     Kind.PROMOTE: reconcile,
 }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from harness_pipelines.spec.settings import EngineWord
 
 Ints = NDArray[np.int64]
 Number = TypeVar("Number", int, Ints)
@@ -112,6 +115,7 @@ SUBJECTS = (
     ),
 )
 MAIN, KEYED, DIRECT, GROWING = SUBJECTS
+BOTH = "both"  #: Spark moves half of the tables, Arrow the other half
 CROWD_SHARE = 0.2  #: of the records of a run, beside those of `SUBJECTS`
 BY_SUFFIX: Mapping[str, Subject] = {subject.suffix: subject for subject in SUBJECTS}
 
@@ -123,6 +127,16 @@ def subjects_of(crowd: int) -> Sequence[Subject]:
         for n in range(crowd)
     )
     return (*SUBJECTS, *more)
+
+
+def engines_of(subjects: Sequence[Subject], asked: str, *, seed: int) -> Mapping[str, EngineWord]:
+    """What moves each table, by the table's suffix. Of ``both`` each engine has half of them; the seed says which."""
+    if asked != BOTH:
+        return {subject.suffix: cast("EngineWord", asked) for subject in subjects}
+    aims: list[EngineWord] = ["spark", "arrow"] * (len(SUBJECTS) // 2)
+    random.Random(seed).shuffle(aims)
+    crowd: list[EngineWord] = ["arrow", "spark"] * (len(subjects) // 2)
+    return {subject.suffix: word for subject, word in zip(subjects, [*aims, *crowd], strict=False)}
 
 
 def key_of(number: Number) -> Number:

@@ -7,13 +7,14 @@ import signal
 import time
 from collections.abc import Mapping
 
-from harness_pipelines.chaos.processes import RESTART_S, processes_with, send
+from harness_pipelines.chaos.processes import RESTART_S, name_of, processes_with, send
 from harness_pipelines.services.control_room import ControlRoom
 from harness_pipelines.spec.settings import Settings
 
 LOOK_S = 0.1
 CODE_SERVER = "api grpc"  #: in the command of a code server
-_RUN = "spawn_main"  #: in the command of a run, which a code server starts
+_RUN = "spawn_main"  #: in the command of a run that a code server started in a new Python
+TEMPLATE_NAME, RUN_NAME = "harness-forks", "harness-run"  #: what code servers fork runs from, and runs (defs/warm.py)
 
 
 class Orchestrator:
@@ -42,11 +43,11 @@ class Orchestrator:
 
     def kill_code_servers(self) -> bool:
         """SIGKILL of what runs sensors and starts runs. False when there is none."""
-        return any([send(pid, signal.SIGKILL) for pid in self._processes(CODE_SERVER)])
+        return any([send(pid, signal.SIGKILL) for pid in self._processes(CODE_SERVER) if is_code_server(pid)])
 
     def send_to_a_run(self, number: signal.Signals, *, which: float) -> int | None:
         """*number* to the run at *which* (0 to 1) among those at work; returns its pid. None when there is none."""
-        runs = self._processes(_RUN)
+        runs = [*self._processes(_RUN), *(pid for pid in self._processes("") if name_of(pid) == RUN_NAME)]
         chosen = runs[int(which * len(runs))] if runs else None
         return chosen if chosen is not None and send(chosen, number) else None
 
@@ -82,3 +83,8 @@ class Orchestrator:
         """Those of this Dagster with *word* in their command, but for this process."""
         found = processes_with(f"DAGSTER_HOME={self._room.home}")
         return [pid for pid, command in sorted(found.items()) if word in command and pid != os.getpid()]
+
+
+def is_code_server(pid: int) -> bool:
+    """Of a process with `CODE_SERVER` in its command: return whether it is neither a run nor their template."""
+    return name_of(pid) not in {TEMPLATE_NAME, RUN_NAME}

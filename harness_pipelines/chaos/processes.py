@@ -108,7 +108,9 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._start_at: float | None = time.monotonic()
         self._killed = False
+        self._dies_at, self._is_armed = "", False
         self.stopped = False
+        self.deaths = 0  #: at a crash point that `kill` armed
         self._rests = False
         self.starts = 0
         self.defects: list[str] = []  #: unexpected ends
@@ -129,6 +131,9 @@ class Worker:
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
             self._process, self.stopped = None, False
+            if self._is_armed and not self._killed and code == -signal.SIGKILL:
+                self._killed, self._start_at = True, time.monotonic() + RESTART_S
+                self.deaths += 1
             if not self._killed and code != TRY_AGAIN:
                 self.defects.append(f"{self._log.stem} ended by itself with code {code}:\n{tail(self._log)}")
             if not self._killed:
@@ -136,11 +141,15 @@ class Worker:
         if self._process is None and self._start_at is not None and time.monotonic() >= self._start_at:
             self._start()
 
-    def kill(self, *, back_after_s: float) -> bool:
-        """SIGKILL; another one is started after *back_after_s*. False when it does not run."""
+    def kill(self, *, back_after_s: float, dies_at: str = "") -> bool:
+        """SIGKILL; another one, which *dies_at* a crash point, is started after *back_after_s*.
+
+        False when it does not run.
+        """
         if self._rests or self._process is None or self._process.poll() is not None:
             return False
         self._killed, self._start_at = True, time.monotonic() + back_after_s
+        self._dies_at = dies_at
         self._process.kill()
         return True
 
@@ -200,11 +209,13 @@ class Worker:
             self._process.kill()
 
     def _start(self) -> None:
+        env = {**self._env, **({"HARNESS_FAULT": f"{self._dies_at}=kill"} if self._dies_at else {})}
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
-                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                self._command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
         self._start_at, self._killed = None, False
+        self._dies_at, self._is_armed = "", bool(self._dies_at)
         self.starts += 1
 
     def _send(self, number: signal.Signals) -> bool:
@@ -243,6 +254,14 @@ def processes_with(variable: str) -> dict[int, str]:
             if variable.encode() in (one / "environ").read_bytes().split(b"\0"):
                 found[int(one.name)] = (one / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return found
+
+
+def name_of(pid: int) -> str:
+    """What ``ps -o comm`` shows of a process; "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def send(pid: int, number: signal.Signals) -> bool:

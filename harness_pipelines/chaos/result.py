@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness_pipelines.chaos.content import Subject
-from harness_pipelines.chaos.schedule import Fault, Kind
+from harness_pipelines.chaos.content import BOTH, Subject
+from harness_pipelines.chaos.schedule import Fault, Kind, schedule
 
 FINDINGS_SHOWN = 20
 POSTGRES = frozenset(
@@ -48,11 +48,33 @@ class Options:
     crowd: int = 0  #: small tables beside the four
     rate: float = 200.0  #: records per second over all partitions of all tables
     thaw_s: float = 60.0  #: after the last fault, for a new record of every partition to be readable and in the lake
+    engine: str = BOTH  #: what moves the tables
     jars: Path | None = None
     s3: bool = False  #: the lake is on the embedded object store, not in a folder
     dagster: bool = False  #: Dagster's runs do the work of one table, not the workers
     keep: bool = False  #: keep the home, with the logs of all processes
     alerts: Path | None = None  #: a folder with Prometheus's files, whose alerts are judged too
+
+    @property
+    def switches(self) -> bool:
+        """Whether tables change their engine. A drill that stops Spark must find tables that wait for it."""
+        return self.engine == BOTH and self.alerts is None
+
+    @property
+    def has_spark(self) -> bool:
+        """Whether Spark runs, as a mover and as a reader."""
+        return self.engine != "arrow"
+
+    @property
+    def planned(self) -> tuple[Fault, ...]:
+        return schedule(
+            self.seed,
+            self.seconds,
+            s3=self.s3,
+            dagster=self.dagster,
+            switches=self.switches,
+            spark=self.has_spark,
+        )
 
 
 Highs = Mapping[int, int]  #: per partition the offset after the last one
@@ -98,9 +120,10 @@ class Outage:
     def excuses(self, engine: str, subject: Subject) -> bool:
         """Return whether it may make a read of *subject* by *engine* fail by name."""
         kind = self.fault.kind
-        holds_locks = self.fault.point.endswith("in_transaction")  # until the session's timeouts end it
+        # The locks of what sleeps stay until the session's timeouts; those of what dies go with it.
+        is_asleep = self.fault.point.endswith("in_transaction") and kind is not Kind.MOVE_KILL
         by_kafka = kind in KAFKA and not subject.buffered
-        return kind in MAY_FAIL_BY[engine] or holds_locks or by_kafka or self.damages(subject)
+        return kind in MAY_FAIL_BY[engine] or is_asleep or by_kafka or self.damages(subject)
 
     def damages(self, subject: Subject) -> bool:
         """Return whether it breaks files of *subject*: a retry does not help while it lasts."""
@@ -155,6 +178,7 @@ class Result:
     quarantined: int = 0
     repeated: int = 0  #: records that Kafka has twice, as a broker that was killed did not know what it had written
     moves: int = 0
+    files: Counter[str] = field(default_factory=Counter)  #: of the newest versions, by the engine that wrote them
     history_lost: int = 0  #: events of tables whose last commits a promotion lost
     worker_starts: int = 0
     seconds: float = 0.0
@@ -179,6 +203,7 @@ class Result:
         return {
             "seed": self.options.seed,
             "seconds": self.options.seconds,
+            "engine": self.options.engine,
             "faults": len(self.outages),
             "reads": self.reads,
             "lost": self.lost,
@@ -199,6 +224,7 @@ class Result:
             },
             **({"alerts": self.alerts, "wrong_alerts": self.wrong_alerts} if self.options.alerts else {}),
             "moves": self.moves,
+            "files_by_engine": dict(sorted(self.files.items())),
             "history_lost": self.history_lost,
             "worker_starts": self.worker_starts,
             "all_seconds": round(self.seconds, 1),

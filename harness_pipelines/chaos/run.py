@@ -17,7 +17,7 @@ from harness_pipelines.chaos.content import SUBJECTS, subjects_of
 from harness_pipelines.chaos.processes import Child
 from harness_pipelines.chaos.producer import journal_of
 from harness_pipelines.chaos.result import Options, Outage, Result
-from harness_pipelines.chaos.schedule import Fault, schedule
+from harness_pipelines.chaos.schedule import Fault
 from harness_pipelines.chaos.truth import Truth
 from harness_pipelines.chaos.verdict import judge
 from harness_pipelines.chaos.world import World
@@ -52,9 +52,7 @@ def run_chaos(
     Raises: ServicesError when its services do not start or do not come back, CannotGoOn; with alerts UsageError,
     PrometheusFailed.
     """
-    result = Result(
-        options=options, planned=schedule(options.seed, options.seconds, s3=options.s3, dagster=options.dagster)
-    )
+    result = Result(options=options, planned=options.planned)
     began = time.monotonic()
     if options.alerts is not None:
         needed(options.alerts)
@@ -69,7 +67,7 @@ def run_chaos(
         try:
             storm.blow()
             storm.settle()
-            say("comparing with the producer's log, by Arrow and by Spark; auditing")
+            say(f"comparing with the producer's log, by Arrow{' and by Spark' * options.has_spark}; auditing")
             judge(world, storm.truths, result, storm.find)
             storm.judge_alerts()
         except BaseException as error:
@@ -113,7 +111,8 @@ class Storm:
         }
         for number, (engine, (module, *words)) in enumerate(readers.items()):
             name = f"reader-{number}-{engine}"
-            self._readers[name] = (engine, world.child(name, module, *words))
+            if engine != "spark" or result.options.has_spark:
+                self._readers[name] = (engine, world.child(name, module, *words))
         self._say_at = time.monotonic() + PROGRESS_S
         self._blows_from = inf
         # When the last right read of each was seen.

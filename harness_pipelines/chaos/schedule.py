@@ -36,6 +36,7 @@ class Kind(StrEnum):
     """What the fault does; in brackets, what ends it after ``lasts_s``."""
 
     WORKER_KILL = "worker_kill"  #: SIGKILL (a new worker)
+    MOVE_KILL = "move_kill"  #: SIGKILL; the worker that follows dies at a crash point of a move (a new worker)
     WORKER_STOP = "worker_stop"  #: SIGSTOP (SIGCONT)
     SERVER_KILL = "server_kill"  #: SIGKILL of `harness serve` (a new server)
     SERVER_STOP = "server_stop"  #: SIGSTOP of it (SIGCONT)
@@ -64,6 +65,7 @@ class Kind(StrEnum):
     RECALL = "recall"  #: rows of the keyed table come to Postgres, or go back
     SNAPSHOT = "snapshot"  #: one of all tables is made, or dropped
     APPLY = "apply"  #: the spec with another setting
+    SWITCH = "switch"  #: the spec with another engine; only where both engines have tables
     JOIN = "join"  #: the topic gets a partition more
     CLAIM_AHEAD = "claim_ahead"  #: a dead holder's claim ends tomorrow: the clock was put right (`reconcile`)
     PROMOTE = "promote"  #: a stand-by that lagged takes the primary's place (`reconcile`, as the runbook has it)
@@ -77,6 +79,7 @@ ACTS: Mapping[Kind, tuple[Subject, ...]] = {
     Kind.RECALL: (KEYED,),
     Kind.SNAPSHOT: (MAIN,),
     Kind.APPLY: SUBJECTS,
+    Kind.SWITCH: SUBJECTS,
     Kind.CLAIM_AHEAD: SUBJECTS,
 }
 #: The crash points of an act's process; an act without one is stopped by the clock alone.
@@ -87,6 +90,12 @@ _STAGE_OF = {
     Kind.RECALL: "otree",
     Kind.SNAPSHOT: "snapshot",
 }
+#: Between the plan of a move and its end.
+_OF_MOVES = tuple(
+    name
+    for name, point in faults.POINTS.items()
+    if point.stage in {"tier", "otree", "compact"} and not name.endswith(("_claim", "_release"))
+)
 _CLAIMED = ("ingest", "tier", "otree", "compact", "expire")
 _STOPPED_SHARE = 0.6  #: of the acts that have crash points
 
@@ -94,6 +103,7 @@ _STOPPED_SHARE = 0.6  #: of the acts that have crash points
 #: leaves a lull between two of them.
 LIGHT = (
     *(Kind.WORKER_KILL,) * 3,
+    *(Kind.MOVE_KILL,) * 2,
     *(Kind.WORKER_STOP,) * 2,
     *(Kind.SERVER_KILL,) * 2,
     *(Kind.SERVER_STOP,) * 1,
@@ -124,11 +134,14 @@ HEAVY = (
 )
 OF_A_STORE = (Kind.STORE_KILL, Kind.STORE_STOP)
 OF_DAGSTER = (Kind.DAEMON_KILL, Kind.CODE_KILL, *(Kind.RUN_KILL,) * 2, *(Kind.RUN_STOP,) * 2)
+OF_SPARK = (Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP)  #: only where Spark runs
+OF_BOTH_ENGINES = (*(Kind.SWITCH,) * 3,)
 ROUNDS_WITH_PROMOTION = (1, 5)  #: counted from 0
 _REST_S = {True: (4.0, 10.0), False: (0.5, 5.0)}  #: after a heavy fault, after a light one
 LULL_S = 45.0  #: between two rounds: time to publish, merge and compact, so that later faults meet these too
 _LASTS_S = {
     Kind.WORKER_KILL: (0.2, 5.0),
+    Kind.MOVE_KILL: (0.2, 5.0),
     Kind.WORKER_STOP: (0.5, 10.0),  # shorter and longer than the workers' lease
     Kind.SERVER_KILL: (0.2, 5.0),
     Kind.SERVER_STOP: (0.5, 10.0),
@@ -156,7 +169,7 @@ class Fault:
     worker: int | None = None
     cuts: tuple[int, ...] = ()  #: bytes after which each connection is cut
     subject: str | None = None  #: the suffix of the table that it is done to
-    point: str = ""  #: the crash point at which an act is stopped
+    point: str = ""  #: the crash point at which an act is stopped, or a worker dies
     stage: str = ""  #: whose claim it is
     part: str = ""  #: which files are damaged
     how: str = ""
@@ -170,16 +183,25 @@ class Fault:
         extra += f" of {self.subject.strip('_') or 'the first table'}" if self.subject is not None else ""
         extra += f", {self.stage}" if self.stage else ""
         extra += f", {self.how} of {self.part}" if self.part else ""
-        extra += f" stopped at {self.point}" if self.point else ""
+        extra += f" {'dies' if self.kind is Kind.MOVE_KILL else 'stopped'} at {self.point}" if self.point else ""
         extra += f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
         extra += f" at bytes {', '.join(map(str, self.cuts))}" if self.cuts else ""
         return f"{self.kind}{extra}"
 
 
-def schedule(seed: int, seconds: float, *, s3: bool = False, dagster: bool = False) -> tuple[Fault, ...]:
+def schedule(
+    seed: int,
+    seconds: float,
+    *,
+    s3: bool = False,
+    dagster: bool = False,
+    switches: bool = False,
+    spark: bool = True,
+) -> tuple[Fault, ...]:
     """The faults of a run of *seconds*, in order.
 
     With *s3* the lake is on an object store, which breaks too. With *dagster* a table is Dagster's, which breaks too.
+    With *switches* tables change their engine. Without *spark* none runs.
 
     A longer run of the same seed has all faults of the shorter one, and between them those that last too long for it.
     """
@@ -191,10 +213,11 @@ def schedule(seed: int, seconds: float, *, s3: bool = False, dagster: bool = Fal
     while at_s <= seconds - QUIET_S:
         if not round_:
             store = OF_A_STORE if s3 else ()
-            more = (*store, *(OF_DAGSTER if dagster else ()))
+            more = (*store, *(OF_DAGSTER if dagster else ()), *(OF_BOTH_ENGINES if switches else ()))
             round_ = [*LIGHT, *HEAVY, *more, *[Kind.PROMOTE] * (rounds in ROUNDS_WITH_PROMOTION)]
             at_s += LULL_S if rounds else 0.0
             rounds += 1
+            round_ = [kind for kind in round_ if spark or kind not in OF_SPARK]
             dice.shuffle(round_)
         fault = _fault(dice, round(at_s, 2), round_.pop())
         if at_s + fault.lasts_s <= seconds - QUIET_S:
@@ -205,7 +228,7 @@ def schedule(seed: int, seconds: float, *, s3: bool = False, dagster: bool = Fal
 
 def _fault(dice: random.Random, at_s: float, kind: Kind) -> Fault:
     lasts_s = round(dice.uniform(*_LASTS_S[kind]), 2) if kind in _LASTS_S else 0.0
-    worker = dice.randrange(WORKERS) if kind in {Kind.WORKER_KILL, Kind.WORKER_STOP} else None
+    worker = dice.randrange(WORKERS) if kind in {Kind.WORKER_KILL, Kind.MOVE_KILL, Kind.WORKER_STOP} else None
     cuts: tuple[int, ...] = ()
     if kind in {Kind.CUT_POSTGRES, Kind.CUT_SPARK}:
         cuts = tuple(round(math.exp(dice.uniform(0, math.log(CUT_BYTES_MAX)))) for _ in range(dice.randint(1, 6)))
@@ -214,6 +237,8 @@ def _fault(dice: random.Random, at_s: float, kind: Kind) -> Fault:
     if kind in _STAGE_OF and dice.random() < _STOPPED_SHARE:
         point = dice.choice([name for name, one in faults.POINTS.items() if one.stage == _STAGE_OF[kind]])
         lasts_s = round(dice.uniform(*_ACT_STOPPED_S), 2)
+    if kind is Kind.MOVE_KILL:
+        point = dice.choice(_OF_MOVES)
     stage = dice.choice(_CLAIMED) if kind is Kind.CLAIM_AHEAD else ""
     part = how = ""
     places: tuple[float, ...] = ()

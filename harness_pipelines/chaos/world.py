@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import orjson
 
 import harness_pipelines as hp
-from harness_pipelines.chaos.content import GROWING, Subject, subjects_of
+from harness_pipelines.chaos.content import GROWING, Subject, engines_of, subjects_of
 from harness_pipelines.chaos.damage import digest_of, files_of
 from harness_pipelines.chaos.orchestrator import Orchestrator
 from harness_pipelines.chaos.processes import Child, Worker, environment, family_of, send
@@ -47,6 +47,7 @@ CUT_PATIENCE_S = 5.0  #: for a byte to come by; an idle connection is not waited
 STEP_S = 0.02
 FAULTS_AT_ONCE_MAX = 32
 ACTS_AT_ONCE_MAX = 3  #: of those that are processes: the machine is small
+MOVE_S = 45.0  #: for a worker to come to the crash point of a move
 ACT_S = 300.0  #: for an act that was woken, or never slept
 PARTITIONS_MAX = 5
 SERVICE_WAIT_S = 120.0  #: for another service to come back; on a busy machine Spark can take a minute
@@ -77,11 +78,14 @@ class World:
         self.workers: list[Worker] = []
         self.movers: list[Worker | Orchestrator] = []  #: the workers, and Dagster
         self.servers: list[Worker] = []  #: `harness serve`
+        self.tables: dict[str, hp.Table] = {}
         self.of_dagster = {GROWING.name(options.table)} if options.dagster else set()  #: the tables that no worker has
         self._children: list[Child] = []  #: that may still run
         self.told: queue.SimpleQueue[tuple[Fault, Mapping[str, Any]]] = queue.SimpleQueue()  #: by what has words
         self._say = say
         self._name, self._subjects = options.table, subjects_of(options.crowd)
+        self._engines = engines_of(self._subjects, options.engine, seed=options.seed)
+        self._has_spark = options.has_spark
         self._services, self._s3 = Services(self.home, jars=options.jars), options.s3
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=FAULTS_AT_ONCE_MAX, thread_name_prefix="chaos")
@@ -106,31 +110,41 @@ class World:
     def _build(self) -> None:
         self._say(f"starting separate services in {self.home}")
         self._stack.callback(self._services.down)
-        self._endpoints = self._services.up(s3=self._s3)
+        self._endpoints = self._services.up(
+            only=None if self._has_spark else self._services.without_spark(), s3=self._s3
+        )
         self.metrics_ports = free_ports(WORKERS, home=self.home, name="metrics", taken=frozenset())
         [self._port] = free_ports(1, home=self.home, name="serve", taken=frozenset(self.metrics_ports))
         own = self._endpoints.fill(Settings(home=self.home))
-        assert own.dsn and own.kafka and own.spark
+        assert own.dsn and own.kafka
         self.postgres_proxy = PostgresProxy(own.dsn)
         self._stack.callback(self.postgres_proxy.close)
-        port = urlsplit(own.spark).port or 0
-        self.spark_proxy = TcpProxy("127.0.0.1", port)
-        self._stack.callback(self.spark_proxy.close)
-        through = own.spark.replace(f":{port}/", f":{self.spark_proxy.port}/")
+        through = self._through_a_proxy(own.spark) if own.spark else ""
         self.env: Mapping[str, str] = environment(replace(own, dsn=self.postgres_proxy.dsn, spark=through))
         self.harness = self._stack.enter_context(hp.connect(own))
         self.harness.init()
-        self.tables = {subject.name(self._name): self._apply(subject) for subject in self._subjects}
+        for subject in self._subjects:
+            made = self._until_answered(partial(self._apply, subject))  # a busy machine answers late
+            assert made is not None, "the run has not begun"
+            self.tables[subject.name(self._name)] = made
         self.workers = [self._worker(number) for number in range(WORKERS)]
         self.movers = [*self.workers, *self._dagster(own, through)]
         self.token = self.harness.stores.tokens.create("chaos", ["*"], lasts=None).secret
         self.servers = [self._server(own)]
 
+    def _through_a_proxy(self, spark: str) -> str:
+        """The address of Spark behind a proxy that can be cut."""
+        port = urlsplit(spark).port or 0
+        self.spark_proxy = TcpProxy("127.0.0.1", port)
+        self._stack.callback(self.spark_proxy.close)
+        return spark.replace(f":{port}/", f":{self.spark_proxy.port}/")
+
     def _apply(self, subject: Subject) -> hp.Table:
         recreate_topic(self.harness.settings, subject.topic, partitions=subject.partitions)
         name = subject.name(self._name)
         rules = RULES | {"mode": "external_worker"} | (RULES_OF_RUNS if name in self.of_dagster else {})
-        spec = {"table": name, "topic": subject.topic, **rules, **subject.settings}
+        words = {"table": name, "topic": subject.topic, "engine": self._engines[subject.suffix]}
+        spec = {**words, **rules, **subject.settings}
         return self.harness.apply(hp.TableSpec.model_validate(spec))
 
     def _worker(self, number: int) -> Worker:
@@ -234,6 +248,17 @@ class World:
     def _kill(self, one: Worker, fault: Fault, began: Began) -> bool:
         began()
         return one.kill(back_after_s=fault.lasts_s)
+
+    def _kill_in_move(self, one: Worker, fault: Fault, began: Began) -> bool:
+        """Its successor dies in a move, if one of its tables has a move of that stage in time."""
+        began()
+        before = one.deaths
+        if not one.kill(back_after_s=fault.lasts_s, dies_at=fault.point):
+            return False
+        until = time.monotonic() + fault.lasts_s + MOVE_S
+        while one.deaths == before and time.monotonic() < until and not self._over.wait(STEP_S):
+            pass
+        return True
 
     def _stop(self, one: Worker, fault: Fault, began: Began) -> bool:
         began()
@@ -503,6 +528,7 @@ class World:
 
 _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
     Kind.WORKER_KILL: lambda world, fault, began: world._kill(world.workers[fault.worker or 0], fault, began),
+    Kind.MOVE_KILL: lambda world, fault, began: world._kill_in_move(world.workers[fault.worker or 0], fault, began),
     Kind.WORKER_STOP: lambda world, fault, began: world._stop(world.workers[fault.worker or 0], fault, began),
     Kind.SERVER_KILL: lambda world, fault, began: world._kill(world.servers[0], fault, began),
     Kind.SERVER_STOP: lambda world, fault, began: world._stop(world.servers[0], fault, began),

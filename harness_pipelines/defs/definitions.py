@@ -10,6 +10,7 @@ from dagster import Definitions
 
 from harness_pipelines.app.client import connect
 from harness_pipelines.defs.build import broken_asset, build
+from harness_pipelines.defs.warm import warm_runs
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines.spec.wording import SpecError
 
@@ -50,3 +51,4 @@ def _of_folder(folder: Path) -> Definitions:
 
 
 defs = load()
+warm_runs()

@@ -15,6 +15,7 @@ from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.runs.base import RunStorage
 from dagster._core.storage.runs.schema import BackfillTagsTable, BulkActionsTable, RunsTable, SnapshotsTable
 from dagster._core.storage.runs.sql_run_storage import SnapshotType, SqlRunStorage
+from dagster._grpc.server import DagsterApiServer
 from dagster_shared.check import CheckError
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "BulkActionsFilter",
     "BulkActionsTable",
     "CheckError",
+    "DagsterApiServer",
     "EventLogStorage",
     "RunStorage",
     "RunsTable",

@@ -17,7 +17,7 @@ from harness_pipelines.defs.tables import stage_assets
 from harness_pipelines.ports.upkeep import TableWork
 from harness_pipelines.protocol.claims import Stage
 
-OBSERVE_S = 120.0  #: how far a table is behind is shown so often, if it changed
+OBSERVE_S = 300.0  #: how far a table is behind is shown so often, if it changed
 RUNLESS_S = 15.0  #: a stage that no run of Dagster works on is shown so often
 REPORTS_MAX = 25  #: of one tick
 _LAG = "lag"

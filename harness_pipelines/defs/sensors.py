@@ -49,7 +49,9 @@ from harness_pipelines.stages.run.due import Due, due_moves, due_upkeep, is_held
 WAKE_S, LAG_S, UPKEEP_S, RECONCILE_S = 5, 5, 30, 5
 REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance checks
-CHECK_S = 1800.0  #: half of what a run of tier leaves behind is its checks; one that failed is asked again by each run
+CHECK_S = (
+    3600.0  #: two thirds of what a run of tier leaves behind is its checks; one that failed is asked again by each run
+)
 STARTED_S = 120.0  #: a process that did not come to its work in so long will not
 WATCHED = frozenset({*(stage.value for stage in CONTINUOUS_STAGES), AUDIT})
 FAILURES_SEEN = 8

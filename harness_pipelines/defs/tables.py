@@ -42,6 +42,7 @@ from harness_pipelines.defs.work import (
     TABLE_TAG,
     Shown,
     StageConfig,
+    costs_today,
     last_committed,
     pinned,
     table_asset,
@@ -188,7 +189,7 @@ def _tier(spec: TableSpec, shown: Shown) -> AssetsDefinition:
             yield MaterializeResult(asset_key=tiered, metadata=progress | last | about)
             yield MaterializeResult(
                 asset_key=logical,
-                metadata=_lags(opened.stores, table) | about | last,
+                metadata=_lags(opened.stores, table) | about | last | costs_today(opened.stores, table),
                 data_version=DataVersion(str(head.version)),
             )
 

@@ -23,12 +23,13 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.read.report.costs import Prices, table_costs
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 
 TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
 WHY_TAG = "harness/why"  #: of a run that a sensor started
-RUN_S = 600.0
+RUN_S = 1800.0  #: each run of ingest leaves as many events, however long it lasts
 HANDOVER_S = 60.0  #: so long before its end the successor of a run is asked for; a busy machine starts it slowly
 RETRY_S, RETRY_S_MAX = 10.0, 600.0  #: before work that failed is tried again: doubles with each failure in a row
 _CODE_VERSION = version("harness-pipelines")  # each call reads a file
@@ -112,6 +113,22 @@ def work(context: AssetExecutionContext, stores: Stores, table: TableRow, stage:
 def pinned(head: Version, view: View) -> dict[str, Any]:
     """The version that a run leaves, and the state of *view* that it pins."""
     return {"version": head.version, "snapshot": str(view.snapshot), "metadata": view.metadata}
+
+
+def costs_today(stores: Stores, table: TableRow) -> dict[str, Any]:
+    """What `harness cost` shows of today (UTC), as far as it was counted: sensors and workers do every five minutes."""
+    found = table_costs([table.name], stores.costs.days([table.name], days=1), lake={}, buffers={}, prices=Prices())
+    return {
+        name: value
+        for one in found
+        for day in one.days
+        for name, value in {
+            "records_today": day.records,
+            "bytes_written_today": day.written,
+            "bytes_written_again_today": day.written_again,
+            "worker_cpu_s_today": round(day.cpu_s, 3),
+        }.items()
+    }
 
 
 def last_committed(stores: Stores, table: TableRow, stage: Stage) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The keyed demo's last check: the whole state, in Arrow and in Spark, column by column against the replayed log."""
+"""The keyed demo's last check: the whole state column by column against the replayed log, in Arrow and in Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.demo.truth import whole_numbers
-from harness_pipelines.demo.verify import COORDINATES, Verdict, sums_of, unequal_sums
+from harness_pipelines.demo.verify import COORDINATES, Verdict, has_spark, sums_of, unequal_sums
 
 if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
@@ -71,14 +71,15 @@ def differences(expected: pa.Table, found: pa.Table, *, key: str) -> Differences
 
 
 def verify_state(table: Table, expected: pa.Table, *, key: str, numeric: Sequence[str], judge: str) -> Verdict:
-    """Compare what Arrow and Spark read of *table* with *expected*: all columns, and the coordinates."""
+    """Compare *table* with *expected*, as Arrow reads it and, where it is there, Spark: all columns and coordinates."""
     names = expected.column_names
-    read = {"Arrow": table.read(columns=names), "Spark": _spark(table, names)}
+    read = {"Arrow": table.read(columns=names)}
+    if has_spark(table):
+        read["Spark"] = _spark(table, names)
     found = {reader: differences(expected, rows, key=key) for reader, rows in read.items()}
     return Verdict(
         expected=expected.num_rows,
-        read_arrow=read["Arrow"].num_rows,
-        read_spark=read["Spark"].num_rows,
+        read={reader: rows.num_rows for reader, rows in read.items()},
         missing=max(len(one.missing) for one in found.values()),
         duplicated=max(len(one.doubled) for one in found.values()),
         unequal=unequal_sums(

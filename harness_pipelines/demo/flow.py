@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
     from harness_pipelines.app.table import Table
     from harness_pipelines.audit.proof.report import BatchAudit
+    from harness_pipelines.spec.settings import EngineWord
 
 STEP_S = 0.05
 SETTLE_S = 300.0  #: for the rest to reach both views of the lake after the last record
@@ -50,6 +51,7 @@ class DemoOptions:
     rate: float
     keep: bool
     s3: bool = False  #: the lake is on the embedded object store
+    no_spark: bool = False  #: Arrow moves the rows, as it does where there is no Java
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +89,13 @@ class DemoResult:
         return not self.faults
 
     def to_json(self) -> dict[str, Any]:
-        """The fixed form of ``harness demo --json``."""
+        """The fixed form of ``harness demo --json``; ``read_spark`` is NULL where Spark is not there."""
         p50, p99 = self.freshness_ms or (None, None)
         state = self.verdict.state
         return {
             "produced": self.produced,
-            "read_arrow": self.verdict.read_arrow,
-            "read_spark": self.verdict.read_spark,
+            "read_arrow": self.verdict.read["Arrow"],
+            "read_spark": self.verdict.read.get("Spark"),
             "missing": self.verdict.missing,
             "duplicated": self.verdict.duplicated,
             "quarantined": self.quarantined,
@@ -118,7 +120,7 @@ def run_demo(settings: Settings, scenario: Scenario, options: DemoOptions, show:
     from harness_pipelines.app.client import connect
 
     began = time.monotonic()
-    _services_up(settings, show, s3=options.s3)
+    scenario.engine = _services_up(settings, options, show)
     with connect(settings) as harness, _folder(harness.settings, scenario, keep=options.keep) as folder:
         harness.init()
         show.step(f"making {options.rows:,} {scenario.source}")
@@ -141,15 +143,21 @@ def run_demo(settings: Settings, scenario: Scenario, options: DemoOptions, show:
         return _judge(table, (producer, cuts, newest), began=began, kept=log.file if options.keep else None)
 
 
-def _services_up(settings: Settings, show: Show, *, s3: bool) -> None:
+def _services_up(settings: Settings, options: DemoOptions, show: Show) -> EngineWord | None:
+    """Start what is not there; returns the engine that the table must have. Raises: ServicesError."""
     from harness_pipelines.services import Services
 
-    services = Services.from_settings(settings)
+    services, s3 = Services.from_settings(settings), options.s3
+    no_spark = options.no_spark or not services.has_java_for("spark")
+    if no_spark and not options.no_spark:
+        show.step("there is no Java for Spark: Arrow moves the rows, and alone reads them at the end")
+    services.check_java_for("kafka")
     found = services.current()
-    if not (found.postgres and found.kafka and found.spark) or (s3 and found.s3 is None):
+    if not (found.postgres and found.kafka and (found.spark or no_spark)) or (s3 and found.s3 is None):
         show.step("starting the embedded services; the first start takes about 15 s")
     # Those that run, too: a start that was cut off may have left a Kafka that knows no login.
-    services.up(s3=s3, progress=show.step)
+    services.up(only=services.without_spark() if no_spark else None, s3=s3, progress=show.step)
+    return "arrow" if no_spark else None
 
 
 @contextmanager
@@ -176,7 +184,7 @@ def _fresh_table(harness: Harness, scenario: Scenario, show: Show) -> Table:
         for location in gone:
             purge(location)
     recreate_topic(harness.settings, scenario.spec.topic, partitions=PARTITIONS)
-    return harness.apply(scenario.spec)
+    return harness.apply(scenario.spec.model_copy(update={"engine": scenario.engine}))
 
 
 def _drop(harness: Harness, table: Table, show: Show) -> list[str]:
@@ -321,7 +329,7 @@ def _judge(
         unit = "records" if what == "quarantined" else scenario.unit
         faults += [f"{count:,} {unit} are {what}"] * bool(count)
     wanted = "were produced" if verdict.state is None else "must be there"
-    for reader, count in (("Arrow", verdict.read_arrow), ("Spark", verdict.read_spark)):
+    for reader, count in verdict.read.items():
         faults += [f"{reader} read {count:,} rows, {verdict.expected:,} {wanted}"] * (count != verdict.expected)
     faults += [f"only {len(ages):,} records were seen by the reader of the newest rows"] * (len(ages) != produced)
     return DemoResult(

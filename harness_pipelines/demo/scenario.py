@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from harness_pipelines.spec.settings import EngineWord
 from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Scenario(ABC):
     """One kind of demo, with its description for people."""
 
     spec: TableSpec
+    engine: EngineWord | None = None  #: of the table; None: what the settings say
     source: str  #: what the records are made of, as in "10 rows of TPC-H lineitem"
     judge: str  #: what the final state is compared with
     unit: str  #: what must be there at the end, as in "0 records are missing"

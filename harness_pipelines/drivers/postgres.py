@@ -5,6 +5,7 @@ Every connection of the harness carries the timeouts of the design, so that a st
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
@@ -17,9 +18,11 @@ from importlib.resources import files
 from math import inf, isinf
 from typing import Any, LiteralString, cast
 
+import msgspec
 import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from harness_pipelines.drivers.certificates import CertificateRefused, TlsPlace, why_refused
@@ -27,6 +30,14 @@ from harness_pipelines.drivers.postgres_address import in_force
 from harness_pipelines.drivers.postgres_session import deadline_s, pulse_s, session_dsn
 from harness_pipelines.errors import DatabaseAway, HarnessError, OutcomeUnknown, TryAgain, UsageError
 from harness_pipelines.secret import redact
+
+
+def _json(text: str | bytes) -> Any:
+    """A value of JSON: rows of the ledger have vectors, which take most of the time that reading many rows takes."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:  # a number that is larger than any float
+        return json.loads(text)
 
 
 class Connection(psycopg.Connection[DictRow]):
@@ -42,11 +53,13 @@ class Connection(psycopg.Connection[DictRow]):
     ) -> Connection:
         """*refused* receives the reason of a failure, which a pool only logs."""
         try:
-            return super().connect(conninfo, **settings)
+            connection = super().connect(conninfo, **settings)
         except psycopg.Error as error:
             if refused is not None:
                 refused(error)
             raise
+        set_json_loads(_json, connection)
+        return connection
 
     @classmethod
     def of(cls, dsn: str, *, autocommit: bool = False) -> Connection:

@@ -24,25 +24,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU seconds of all processes that a move takes."""
+    """CPU seconds of all processes that a move takes; bytes are those of its files."""
 
     fixed_s: float
     row_s: float
+    byte_s: float
 
-    def of(self, rows: int) -> float:
-        return self.fixed_s + rows * self.row_s
+    def of(self, rows: int, size: float) -> float:
+        return self.fixed_s + rows * self.row_s + size * self.byte_s
 
 
 #: As `harness bench moves` measures them, on two cores with an embedded Spark that has moved rows before.
-SPARK, ARROW = Cost(0.85, 5.5e-6), Cost(0.07, 2.6e-6)
-ARROW_ROWS_MAX = 1_000_000  #: bulk is Spark's, which has several cores or machines for it
+SPARK, ARROW = Cost(0.9, 5.2e-6, 3.5e-8), Cost(0.08, 2.3e-6, 2.0e-8)
+#: Bulk is Spark's, which has several cores or machines for it. Each of these takes a worker's thread three CPU seconds.
+ARROW_ROWS_MAX, ARROW_BYTES_MAX = 1_000_000, 128 * 1024 * 1024
+MOVES_ASKED = 4  #: the newest ones, of which one tells how large a row is
 
 
 class ChosenEngine:
     """`harness_pipelines.ports.engine.Engine` over both; *word* is for tables whose spec names none."""
 
-    def __init__(self, word: EngineWord, *, spark: Callable[[], Engine], arrow: Callable[[], Engine]) -> None:
-        self._word, self._make = word, {"spark": spark, "arrow": arrow}
+    def __init__(
+        self,
+        word: EngineWord,
+        *,
+        spark: Callable[[], Engine],
+        arrow: Callable[[], Engine],
+        moves: Callable[[TableRow], Sequence[Mapping[str, Any]]],
+    ) -> None:
+        """*moves*: those of tier, the newest first, `MOVES_ASKED` of them; by their rows and bytes."""
+        self._word, self._make, self._moves = word, {"spark": spark, "arrow": arrow}, moves
         self._opened: dict[str, Engine] = {}
         self._lock = threading.Lock()
 
@@ -54,7 +65,12 @@ class ChosenEngine:
 
     def _of(self, table: TableRow, rows: int) -> Engine:
         word = table.spec.engine or self._word
-        return self._engine(cheaper(rows) if word == "auto" else word)
+        return self._engine(cheaper(rows, rows * self._row_bytes(table)) if word == "auto" else word)
+
+    def _row_bytes(self, table: TableRow) -> float:
+        """What a row takes in a file; 0 before the first move, which goes by its rows alone."""
+        known = (move["bytes"] / move["rows"] for move in self._moves(table) if move["rows"] and move["bytes"])
+        return float(next(known, 0.0))
 
     def check(self, tables: Sequence[TableRow], *, tasks: bool) -> None:
         """With `auto` both are needed, and Arrow always is there."""
@@ -99,6 +115,7 @@ class ChosenEngine:
             engine.give_up(table, stage)
 
 
-def cheaper(rows: int) -> str:
-    """The engine that moves *rows* for less."""
-    return "arrow" if rows <= ARROW_ROWS_MAX and ARROW.of(rows) <= SPARK.of(rows) else "spark"
+def cheaper(rows: int, size: float) -> str:
+    """The engine that moves *rows*, which are about *size* bytes in files, for less."""
+    is_bulk = rows > ARROW_ROWS_MAX or size > ARROW_BYTES_MAX
+    return "arrow" if not is_bulk and ARROW.of(rows, size) <= SPARK.of(rows, size) else "spark"

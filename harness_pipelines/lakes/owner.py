@@ -87,6 +87,10 @@ class Ownership:
                     raise
                 self._read_at = time.monotonic()
 
+    def is_fresh(self) -> bool:
+        """`check` believes the mark that was read last, even for a caller that writes."""
+        return time.monotonic() < self._read_at + TRUSTED_S
+
     def confirm(self) -> None:
         """The warehouse is this ledger's, by what its mark says now; one that has no mark yet becomes it.
 

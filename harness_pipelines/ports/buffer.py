@@ -44,6 +44,15 @@ class BufferSegments(Protocol):
     def beginning(self, table: TableRow, *, limit: int) -> Beginning: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WriterUnit:
+    """What one writer is to commit: *ranges* of its table, to *segment*."""
+
+    writer: BufferWriter
+    segment: Segment
+    ranges: Sequence[DecodedRange]
+
+
 class SizedSegments(BufferSegments, Protocol):
     """Segments that take space."""
 
@@ -54,6 +63,14 @@ class BufferWriter(Protocol):
     """The ingest commit."""
 
     def commit(self, segment: Segment, ranges: Sequence[DecodedRange], *, confirm: Callable[[], None]) -> int: ...
+    def commit_all(self, units: Sequence[WriterUnit], *, confirm: Callable[[], None]) -> list[int]:
+        """Commit *units* of writers of this kind, this one among them, in one transaction, all or none.
+
+        Returns the rows of each. A lock that is not granted soon ends a transaction of several units: LedgerBusy.
+        Raises: as `commit`.
+        """
+        ...
+
     def trouble(self, segment: Segment, rows_: pa.Table) -> RowsUnfit | None: ...
     def close(self) -> None: ...
 

@@ -95,6 +95,7 @@ class MetadataSeen:
     properties: Mapping[str, str]
     offset_id: int | None  #: field id of `_kafka_offset`; None: the view has no such column
     operation_id: int | None = None  #: of `_op`
+    fields: Sequence[Mapping[str, Any]] = ()  #: of the current schema, in Iceberg's JSON form
 
     @property
     def head(self) -> SnapshotSeen | None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from harness_pipelines.layout.files import Positions
     from harness_pipelines.ports.files import Progress, Survey
     from harness_pipelines.protocol.lake.lineage import FileAsked
+    from harness_pipelines.protocol.moves import Move
     from harness_pipelines.protocol.reading.narrowing import Ranges
     from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
     from harness_pipelines.spec.predicate import Predicate
@@ -314,7 +315,16 @@ class CatalogPointers(Protocol):
     """Which metadata file the catalog names for each view, for the lake, which writes them."""
 
     def current(self, table: TableRow, view: ViewName) -> str: ...
-    def move(self, table: TableRow, view: ViewName, *, old: str, new: str, claim: Claim | None = None) -> bool: ...
+    def move(
+        self,
+        table: TableRow,
+        view: ViewName,
+        *,
+        old: str,
+        new: str,
+        claim: Claim | None = None,
+        attempt: Move | None = None,
+    ) -> bool: ...
     def nonce_of(self, move_id: int) -> str: ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -150,7 +150,7 @@ def segment(row: Row) -> Segment:
 
 
 def state_of(
-    row: Mapping[str, Any], *, later: Sequence[Version] | None = None, named: Mapping[int, Bounds] | None = None
+    row: Mapping[str, Any], *, later: Iterable[Version] | None = None, named: Mapping[int, Bounds] | None = None
 ) -> ReadState:
     """What a *row* of a look tells: of this instant, or of the version that was asked for with those that came *later*.
 

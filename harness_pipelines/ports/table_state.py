@@ -60,6 +60,7 @@ class VersionRow:
     batch: View | None = None  #: None in a table without a batch view
     layout: int | None = None  #: the version that last changed how the batch view is clustered
     overlays: tuple[Overlay, ...] = ()  #: tables of recalled rows
+    narrowed: int = 0  #: how many of the table's schemas so far dropped a column
 
     @property
     def views(self) -> dict[ViewName, View]:
@@ -91,8 +92,7 @@ class MoveRow:
     @property
     def ranges(self) -> dict[int, tuple[int, int]]:
         """Return the non-empty ranges ``[low, high)`` by partition of the log."""
-        found = {p: (self.lo[p], self.hi.get(p, -1)) for p in sorted(self.lo) if p >= 0}
-        return {p: (low, high) for p, (low, high) in found.items() if low != high}
+        return {p: (low, high) for p, low in sorted(self.lo.items()) if p >= 0 and (high := self.hi.get(p, -1)) != low}
 
     @property
     def title(self) -> str:
@@ -313,6 +313,7 @@ def protocol_versions(found: Sequence[VersionRow]) -> list[Version]:
             move_id=row.move_id,
             committed_at=row.committed_at,
             revert_of=row.revert_of,
+            narrowed=row.narrowed,
         )
         for row in found
         if all(cut.in_order for cut in row.bounds.values())

@@ -32,6 +32,14 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What one listing of the files of a table led to, or with a dry run would."""
+
+    deleted: tuple[str, ...] = ()  #: that an earlier run condemned
+    condemned: tuple[StoredFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BytesMoved:
     """Records whose bytes went to the lake, or with a dry run would."""
 
@@ -53,11 +61,8 @@ class Trimmer(Protocol):
 class Expiry(Trimmer, Protocol):
     """What expire removes."""
 
-    def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]: ...
     def has_ripe(self, table: TableRow) -> bool: ...
-    def delete_ripe(
-        self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
-    ) -> list[str]: ...
+    def sweep(self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False) -> Swept: ...
     def abort_uploads(self, table: TableRow) -> int: ...
     def dead_branches(self, table: TableRow, *, view: ViewName = "stream") -> list[str]: ...
 

@@ -12,6 +12,7 @@ seams come out as if every move were still there, by three rules:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -26,6 +27,7 @@ FOLDED_STAGES = frozenset(
 #: Of moves of these stages that stand for an act of a person all the same.
 PEOPLE = frozenset({"accept-loss", "accept-foreign", "reconcile"})
 VERSIONS_AT_ONCE = 50  #: folded in one transaction, which holds the trim lock
+NEAR = 4  #: checkpoints of its kind on each side of a move that are looked at
 FOLD_AT_LEAST = 100  #: old versions, or moves of ingest: fewer are not worth a transaction
 
 
@@ -45,11 +47,14 @@ class Span:
     moves: int = 1
     checkpoint: int | None = None  #: its number; None: a move
 
+    @property
+    def alike(self) -> tuple[str, str, int, bool]:
+        """What all moves of a checkpoint have in common."""
+        return self.stage, self.kind, self.schema_version, self.kind == "in effect" and self.digests is None
+
     def goes_on_from(self, before: Span) -> bool:
         """Whether *before* ends where this begins, in every partition that both have."""
-        same = (self.stage, self.kind, self.schema_version) == (before.stage, before.kind, before.schema_version)
-        alike = self.kind != "in effect" or (self.digests is None) == (before.digests is None)
-        return same and alike and all(before.hi.get(p, low) == low for p, low in self.lo.items())
+        return self.alike == before.alike and all(before.hi.get(p, low) == low for p, low in self.lo.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +109,26 @@ def grouped(spans: Iterable[Span], barriers: Collection[int] = ()) -> list[list[
         else:
             groups.append((span, [span]))
     return [members for _, members in groups if len(members) > 1 or members[0].checkpoint is None]
+
+
+def near(known: Iterable[Span], moves: Sequence[Span]) -> list[Span]:
+    """Of the checkpoints *known* those that one of *moves* may join: of its kind, `NEAR` before it and behind it.
+
+    The others lie beside what stands there already, or would have been joined before. Where many things stay among old
+    moves there are many checkpoints, and to compare all of them takes long.
+    """
+    alike: dict[object, list[Span]] = {}
+    for one in known:
+        alike.setdefault(one.alike, []).append(one)
+    found: dict[int, Span] = {}
+    for kind, checkpoints in alike.items():
+        checkpoints.sort(key=lambda one: one.first_move)
+        firsts = [one.first_move for one in checkpoints]
+        places = {bisect_left(firsts, move.first_move) for move in moves if move.alike == kind}
+        for place in places:
+            around = checkpoints[max(place - NEAR, 0) : place + NEAR]
+            found |= {one.first_move: one for one in around}
+    return list(found.values())
 
 
 def foldable(stage: str, state: str, trigger: str) -> bool:

@@ -165,15 +165,15 @@ def advance(
 def answering_version(old: Version, later: Iterable[Version]) -> Version | None:
     """``w(v)``: the first version after *old* whose stream view holds all that *old* had buffered, in every column.
 
-    ``None`` means that the buffer still answers for ``[stream_hi(old), buffer_hi(old))``.
+    ``None`` means that the buffer still answers for ``[stream_hi(old), buffer_hi(old))``. *later* is oldest first, and
+    read no further than needed.
     """
     wanted = old.buffer_hi
     if covers(old.stream_hi, wanted):
         return old
     # Files written after a drop lack a column that *old* has: then the buffer answers as long as needed.
     fitting = (v for v in later if v.version > old.version and v.narrowed == old.narrowed)
-    candidates = sorted(fitting, key=lambda v: v.version)
-    return next((v for v in candidates if covers(v.stream_hi, wanted)), None)
+    return next((v for v in fitting if covers(v.stream_hi, wanted)), None)
 
 
 def unanswered(asked: Iterable[Version], among: Iterable[Version]) -> list[Version]:

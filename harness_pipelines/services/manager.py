@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from harness_pipelines.services.base import Place, Progress, Service, ServiceDied, ServicesError, ToolMissing
 from harness_pipelines.services.java import java_home
@@ -127,14 +128,30 @@ class Services:
     def without_spark(self, progress: Progress = _silent) -> tuple[ServiceName, ...]:
         """All services of this home but Spark; on a machine without Java it says why Kafka is not among them."""
         names = tuple(name for name in self._names(None) if name != "spark")
-        if "kafka" in self.external:
-            return names
+        try:
+            self.check_java_for("kafka")
+        except ToolMissing as missing:
+            progress(f"kafka: not started: {missing}")
+            return tuple(name for name in names if name != "kafka")
+        return names
+
+    def has_java_for(self, name: Literal["kafka", "spark"]) -> bool:
+        """Whether this service can run: elsewhere, or here on Java."""
+        try:
+            self.check_java_for(name)
+        except ToolMissing:
+            return False
+        return True
+
+    def check_java_for(self, name: Literal["kafka", "spark"]) -> None:
+        """Raises: ToolMissing if this service neither runs elsewhere nor can run here, with the ways on."""
+        if name in self.external:
+            return
         try:
             java_home()
         except ToolMissing as missing:
-            progress(f"kafka: not started, it runs on Java: {missing}; or let HARNESS_KAFKA name a Kafka that runs")
-            return tuple(name for name in names if name != "kafka")
-        return names
+            there = f"let HARNESS_{name.upper()} name a {name.capitalize()} that runs"
+            raise ToolMissing(f"the embedded {name.capitalize()} runs on Java, and {missing}; or {there}") from missing
 
     def give_logins(self) -> None:
         """Give the embedded database, if it runs, the logins of workers and Spark: an older harness made none."""

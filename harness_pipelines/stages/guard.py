@@ -23,6 +23,7 @@ from harness_pipelines.ports.repair import ByFile, Histories, NamedByFiles, Ware
 from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove, lost_of
 
 log = structlog.get_logger(__name__)
+ASKED_S = 0.1  #: so long an answer of the server is one for all tables
 COMPARED_S = 20.0  #: so long a comparison is believed while the connections last; less than the lease of a claim
 #: Times as long it is believed by a caller that writes nothing before another look: 12 minutes, so that expire, which
 #: looks every 10, looks for the others too.
@@ -46,6 +47,14 @@ class WarehouseGuard:
         """*named* reads the newest metadata files of a view."""
         self._ownership, self._histories, self._named_by_files = ownership, histories, named
         self._compared: dict[int, _Compared] = {}
+        self._asked_at = -inf  # monotonic seconds
+
+    def is_fresh(self, table: TableRow) -> bool:
+        """`check` asks nothing but the ledger, if that is the server of before."""
+        known = self._compared.get(table.table_id)
+        if known is None or known.connections != self._histories.connections:
+            return False
+        return time.monotonic() < known.at + COMPARED_S and self._ownership.is_fresh()
 
     def check(self, table: TableRow, ledger: Ledger, *, resting: bool = False) -> None:
         """The warehouse is this ledger's, and the ledger knows all that was published to it.
@@ -57,7 +66,9 @@ class WarehouseGuard:
         """
         known = self._compared.setdefault(table.table_id, _Compared())
         # Whether the server is still the one of before shows only when it is asked something.
-        self._histories.ask(table)
+        if time.monotonic() >= self._asked_at + ASKED_S:
+            self._histories.ask(table)
+            self._asked_at = time.monotonic()
         connections, now = self._histories.connections, time.monotonic()
         is_same = known.connections == connections
         times = RESTING if resting and is_same else 1

@@ -102,6 +102,10 @@ class Run:
         """A new topic, deleted at the end."""
         return self.kafka.create(partitions, topic=f"bench_{uuid.uuid4().hex[:10]}")
 
+    def topic_of_table(self, namespace: str) -> str:
+        """A new topic with one partition that is named as a table, deleted at the end."""
+        return self.kafka.create(1, topic=f"{namespace}.t_{uuid.uuid4().hex[:10]}")
+
     def table(self, topic: str, **spec: Any) -> hp.Table:
         """A new table over *topic*, dropped at the end."""
         name = f"{NAMESPACE}.t_{uuid.uuid4().hex[:10]}"
@@ -197,6 +201,23 @@ def cpu_seconds(harness: hp.Harness) -> dict[str, float]:
     for service in Services(harness.settings.home).status():
         if service.pid is not None:
             found[service.name] = _of_tree(service.pid, children, seconds)
+    return found
+
+
+def tree_cpu_s(pid: int) -> float:
+    """CPU seconds so far of a process and its descendants."""
+    return _of_tree(pid, *_processes())
+
+
+def tree_rss_bytes(pid: int) -> int:
+    """Resident memory of a process and its descendants; what they share counts for each."""
+    children, _ = _processes()
+    found, left = 0, [pid]
+    while left:
+        one = left.pop()
+        left += children.get(one, ())
+        with suppress(OSError):
+            found += int(Path(f"/proc/{one}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return found
 
 

@@ -1,8 +1,8 @@
 """The peer Kafka Connect: Iceberg's own sink in a standalone worker, as its manual says it is done.
 
 One worker with one task, so that a commit writes one data file whatever the number of partitions: what asks the store
-least. Its offsets and its control topic lie in Kafka and cost the store nothing. Only `deploy/run bench stores` fetches
-the jars; Hadoop's classes, which Parquet's writer names, come with PySpark.
+least. Its offsets and its control topic lie in Kafka and cost the store nothing. Only `deploy/run bench stores` and
+`deploy/run bench scale` fetch the jars; Hadoop's classes, which Parquet's writer names, come with PySpark.
 """
 
 from __future__ import annotations
@@ -30,17 +30,21 @@ from harness_pipelines_tests.bench.peer import CATALOG, NAMESPACE, PeerTable
 
 MAIN = "org.apache.kafka.connect.cli.ConnectStandalone"
 COORDINATES = {"partition": "kafka_partition", "offset": "kafka_offset", "timestamp": "kafka_timestamp"}
+TOPIC_FIELD = "kafka_topic"  #: of records, which no table has as a column
 STOP_S = 30.0
 
 
 class ConnectSink(PeerTable):
-    """A worker of Kafka Connect with the sink as its one connector; ended with the block."""
+    """A worker of Kafka Connect with the sink as its one connector; ended with the block.
 
-    def __init__(self, run: Run, topic: str, *, commit_s: int) -> None:
-        super().__init__(run.harness, topic)
+    Of several topics, which are named as their tables are, the sink finds the table of a record by its topic.
+    """
+
+    def __init__(self, run: Run, *topics: str, commit_s: int) -> None:
+        super().__init__(run.harness, *topics)
         self._commit_s = commit_s
         self._control = run.kafka.create(1)
-        self._folder = run.harness.settings.home / "bench" / self._name
+        self._folder = run.harness.settings.home / "bench" / self.name
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
 
@@ -55,10 +59,9 @@ class ConnectSink(PeerTable):
         (self._folder / "logging.properties").write_text(LOGGING)
         worker = in_properties_file(worker_properties(settings, self._folder, self._port))
         (self._folder / "worker.properties").write_text(worker)
-        sink = sink_properties(
-            settings, self._name, self.catalog, topic=self._topic, control=self._control, commit_s=self._commit_s
-        )
-        (self._folder / "sink.json").write_text(json.dumps({"name": self._name, "config": sink}))
+        sink = sink_properties(settings, self.catalog, control=self._control, commit_s=self._commit_s)
+        sink |= route_properties(dict(zip(self.topics, self._names, strict=True)))
+        (self._folder / "sink.json").write_text(json.dumps({"name": self.name, "config": sink}))
         command = [str(java_home() / "bin" / "java"), "-Xmx768m", "-XX:+UseG1GC"]
         command += [f"-Dlog4j2.configurationFile={self._folder}/logging.properties", "-cp", class_path(settings)]
         with self._log.open("wb") as out:
@@ -70,6 +73,11 @@ class ConnectSink(PeerTable):
                 stderr=subprocess.STDOUT,
             )
         return began
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def _looks(self) -> bool:
         return self._states() == ["RUNNING", "RUNNING"]
@@ -102,7 +110,7 @@ class ConnectSink(PeerTable):
 
     @property
     def _address(self) -> str:
-        return f"http://{LOOPBACK}:{self._port}/connectors/{self._name}/status"
+        return f"http://{LOOPBACK}:{self._port}/connectors/{self.name}/status"
 
     def _states(self) -> list[str]:
         """Of the connector and of its task, once it has one."""
@@ -143,19 +151,28 @@ def worker_properties(settings: Settings, folder: Path, port: int) -> dict[str, 
     }
 
 
-def sink_properties(
-    settings: Settings, table: str, catalog: Mapping[str, str], *, topic: str, control: str, commit_s: int
-) -> dict[str, str]:
-    """Of the connector: all of *topic* into *table*, committed every *commit_s* seconds."""
+def route_properties(tables: Mapping[str, str]) -> dict[str, str]:
+    """What is read and where it goes: all to the one table, or each record to the table that is named as its topic."""
+    topics = {"topics": ",".join(tables)}
+    if len(tables) == 1:
+        return {**topics, "iceberg.tables": f"{NAMESPACE}.{next(iter(tables.values()))}"}
+    return {
+        **topics,
+        "transforms.coordinates.topic.field": TOPIC_FIELD,
+        "iceberg.tables.dynamic-enabled": "true",
+        "iceberg.tables.route-field": TOPIC_FIELD,
+    }
+
+
+def sink_properties(settings: Settings, catalog: Mapping[str, str], *, control: str, commit_s: int) -> dict[str, str]:
+    """Of the connector, but for `route_properties`: records are committed every *commit_s* seconds."""
     coordinates = {f"transforms.coordinates.{what}.field": column for what, column in COORDINATES.items()}
     return {
         "connector.class": "org.apache.iceberg.connect.IcebergSinkConnector",
         "tasks.max": "1",
-        "topics": topic,
         "transforms": "coordinates",
         "transforms.coordinates.type": "org.apache.kafka.connect.transforms.InsertField$Value",
         **coordinates,
-        "iceberg.tables": f"{NAMESPACE}.{table}",
         "iceberg.control.topic": control,
         "iceberg.control.commit.interval-ms": str(commit_s * 1000),
         "iceberg.catalog": CATALOG,

@@ -24,7 +24,7 @@ import harness_pipelines as hp
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name, stage_assets, stage_checks
-from harness_pipelines.defs.work import STAGE_TAG
+from harness_pipelines.defs.work import HANDOVER_S, RUN_S, STAGE_TAG
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines_tests.bench.base import Figure, Group, Run, timed
 from harness_pipelines_tests.bench.freshness import newest_of, watch
@@ -145,17 +145,17 @@ def measure_runs(run: Run) -> Sequence[Figure]:
         moved = _run_s(dagster, table, Stage.TIER)
     return [
         Figure(figure="run.nothing_to_do", value=idle, unit="s", goal=4.0, sense="<="),
-        Figure(figure="run.tier_100k_rows", value=moved, unit="s", goal=8.0, sense="<="),
+        Figure(figure="run.tier_100k_rows", value=moved, unit="s", goal=6.0, sense="<="),
     ]
 
 
 def measure_handover(run: Run) -> Sequence[Figure]:
     """Freshness at a steady rate while sensors start runs and one run of ingest takes over from another."""
-    seconds, warm_s = run.size(660, 30), 60.0
+    seconds, warm_s = run.size(int(RUN_S + HANDOVER_S), 30), 60.0
     topic = run.topic()
     table = run.table(topic, mode="runs")
     with _control_room(run, table) as dagster:
-        run.say(f"hand-over: {RATE} records/s for {seconds} s; runs of ingest stay 600 s")
+        run.say(f"hand-over: {RATE} records/s for {seconds} s; runs of ingest stay {RUN_S:g} s")
         before = _written(dagster)
         began = time.monotonic()
         with SteadyProducer(run.harness.settings, topic, rate=RATE, seconds=seconds + warm_s) as producer:

@@ -13,6 +13,7 @@ from uuid import uuid4
 import numpy as np
 
 import harness_pipelines as hp
+from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.versions import Version
@@ -37,7 +38,7 @@ def measure(run: Run) -> Sequence[Figure]:
     The relayout comes first: it has to be planned before tier publishes more, or otree would merge that instead.
     """
     table = both_views(run)
-    with _claimed(table, Stage.TIER) as tier, _claimed(table, Stage.OTREE) as otree:
+    with claimed(table, Stage.TIER) as tier, claimed(table, Stage.OTREE) as otree:
         publishes = Publishes(table, tier)
         run.say("publish: while the whole batch view is written anew")
         with Relayout(table, otree) as relayout:
@@ -101,12 +102,10 @@ class Publishes:
 
     table: hp.Table
     claim: Claim
-    _head: Version = field(init=False)
     _files: Files = field(init=False)
 
     def __post_init__(self) -> None:
-        self._head = self.table.harness.stores.ledger.head(self.table.row)
-        self._files = Files.of(self.table, self._head, rows=ROWS)
+        self._files = Files.of(self.table, self._head_now(), rows=ROWS)
 
     def warm_up(self) -> None:
         self.times(WARM_MOVES)
@@ -114,6 +113,15 @@ class Publishes:
     def times(self, count: int) -> list[float]:
         """Seconds of *count* publishes."""
         return [self._once() for _ in range(count)]
+
+    def of_files(self, each: int) -> Staged:
+        """Publish one move with *each* files of each partition; what it published."""
+        stores, row, head = self.table.harness.stores, self.table.row, self._head_now()
+        move = stores.ledger.plan_move(self.claim, self._draft(head, rows=ROWS * each))
+        stores.lake.make_branch(row, move, head.stream)
+        staged = self._files.of_move(move, each=each)
+        publish(stores, row, self.claim, move, Attempt(staged=staged))
+        return staged
 
     def until(self, done: Callable[[], bool]) -> list[float]:
         """Seconds of as many publishes as there are until *done*, those that ended before it."""
@@ -125,21 +133,24 @@ class Publishes:
     def _once(self) -> float:
         """Plan a move and make its branch; what is timed is the publish of one file per partition."""
         stores, row = self.table.harness.stores, self.table.row
-        head = stores.ledger.head(row)  # otree publishes too
-        move = stores.ledger.plan_move(self.claim, self._draft(head))
+        head = self._head_now()
+        move = stores.ledger.plan_move(self.claim, self._draft(head, rows=ROWS))
         stores.lake.make_branch(row, move, head.stream)
         attempt = Attempt(staged=self._files.of_move(move))
         began = time.monotonic()
         publish(stores, row, self.claim, move, attempt)
         return time.monotonic() - began
 
-    def _draft(self, head: Version) -> MoveDraft:
+    def _head_now(self) -> Version:
+        return self.table.harness.stores.ledger.head(self.table.row)  # otree publishes too
+
+    def _draft(self, head: Version, *, rows: int) -> MoveDraft:
         lo = {partition: bounds.stream_hi for partition, bounds in head.bounds.items()}
         return MoveDraft(
             stage=Stage.TIER,
             shard=0,
             lo=lo,
-            hi={partition: low + ROWS for partition, low in lo.items()},
+            hi={partition: low + rows for partition, low in lo.items()},
             base_version=head.version,
             schema_version=self.table.row.schema_version,
             trigger="rows",
@@ -147,7 +158,8 @@ class Publishes:
 
 
 @contextmanager
-def _claimed(table: hp.Table, stage: Stage) -> Iterator[Claim]:
+def claimed(table: hp.Table, stage: Stage) -> Iterator[Claim]:
+    """What a worker has while it does *stage* of *table*."""
     ledger = table.harness.stores.ledger
     claim = ledger.claim(table.row, stage, shard=0, holder=str(uuid4()), lease=LEASE)
     assert claim is not None, f"{stage} of {table.name} is held by another"

@@ -12,7 +12,7 @@ import shutil
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +25,7 @@ from harness_pipelines.engines.spark.kafka import java_properties
 from harness_pipelines.engines.spark.session import catalog_options
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.read.manifests import metadata_of
+from harness_pipelines.ledgers.postgres.acts.drop import purge
 from harness_pipelines_tests.bench.records import PARTITIONS, SPARK_COLUMNS
 from harness_pipelines_tests.producer import wait_until
 
@@ -34,22 +35,37 @@ if TYPE_CHECKING:
 CATALOG, NAMESPACE = "bench_peer", "bench"
 DEADLINE_S = 300.0
 POLL_S = 0.02
-_POINTER = (
-    "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s"
+_POINTERS = (
+    "SELECT metadata_location FROM iceberg_tables "
+    "WHERE catalog_name = %s AND table_namespace = %s AND table_name = ANY(%s)"
+)
+_DROP = (
+    "DELETE FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = ANY(%s) "
+    "RETURNING metadata_location"
 )
 
 
 class PeerTable(ABC):
-    """A table of a peer, dropped with the block; made before anything is written to it."""
+    """A table of a peer for each topic, dropped with the block; made before anything is written to it.
 
-    def __init__(self, harness: hp.Harness, topic: str) -> None:
-        self._harness, self._topic = harness, topic
-        self._name = f"t_{uuid.uuid4().hex[:10]}"
+    The table of a topic whose name begins with the namespace has this name, so that records name their table.
+    """
+
+    def __init__(self, harness: hp.Harness, *topics: str) -> None:
+        self._harness, self.topics = harness, topics
+        self._names = [_name_of(topic) for topic in topics]
         self._connection = psycopg.connect(harness.stores.dsn, autocommit=True)
+        self._known: dict[str, int] = {}  # rows by the metadata that each table has now
+
+    @property
+    def name(self) -> str:
+        """Of the first table, and of what the peer has."""
+        return self._names[0]
 
     @property
     def table(self) -> str:
-        return f"{CATALOG}.{NAMESPACE}.{self._name}"
+        """The first one."""
+        return f"{CATALOG}.{NAMESPACE}.{self.name}"
 
     @property
     def catalog(self) -> dict[str, str]:
@@ -63,18 +79,21 @@ class PeerTable(ABC):
         for name, given in self.catalog.items():
             spark.conf.set(f"spark.sql.catalog.{CATALOG}.{name}" if name else f"spark.sql.catalog.{CATALOG}", given)
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{NAMESPACE}")
-        spark.sql(
-            f"CREATE TABLE {self.table} (kafka_partition INT, kafka_offset BIGINT, kafka_timestamp TIMESTAMP, "
-            f"{SPARK_COLUMNS}) USING iceberg TBLPROPERTIES ('write.distribution-mode'='none', "
-            "'write.parquet.compression-codec'='zstd')"
-        )
+        for name in self._names:
+            spark.sql(
+                f"CREATE TABLE {CATALOG}.{NAMESPACE}.{name} (kafka_partition INT, kafka_offset BIGINT, "
+                f"kafka_timestamp TIMESTAMP, {SPARK_COLUMNS}) USING iceberg TBLPROPERTIES "
+                "('write.distribution-mode'='none', 'write.parquet.compression-codec'='zstd')"
+            )
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._harness.stores.spark().sql(f"DROP TABLE IF EXISTS {self.table} PURGE")
+        dropped = self._connection.execute(_DROP, [CATALOG, NAMESPACE, self._names]).fetchall()
         self._connection.close()
+        for (metadata,) in dropped:
+            purge(metadata.rpartition("/metadata/")[0])
 
     @abstractmethod
     def begin(self) -> float:
@@ -89,15 +108,19 @@ class PeerTable(ABC):
         self._await(lambda: self._rows() > 0, "the peer's table holds rows")
 
     def await_rows(self, count: int) -> None:
-        """Until the table that its readers see holds *count* rows."""
-        self._await(lambda: self._rows() >= count, f"the peer's table holds {count} rows")
-        assert self._rows() == count, f"the peer's table holds {self._rows()} rows of {count}"
+        """Until the tables that its readers see hold *count* rows."""
+        self._await(lambda: self._rows() >= count, f"the peer's tables hold {count} rows")
+        assert self._rows() == count, f"the peer's tables hold {self._rows()} rows of {count}"
 
     def pointer(self) -> str:
-        """The metadata file that the catalog names now: what a reader of the table asks first."""
-        row = self._connection.execute(_POINTER, [CATALOG, NAMESPACE, self._name]).fetchone()
-        assert row is not None
-        return str(row[0])
+        """The metadata file that the catalog names now: what a reader of the first table asks first."""
+        [found] = self._pointers(self._names[:1])
+        return found
+
+    def _pointers(self, names: Sequence[str]) -> list[str]:
+        found = self._connection.execute(_POINTERS, [CATALOG, NAMESPACE, list(names)]).fetchall()
+        assert len(found) == len(names), f"{len(found)} of {len(names)} tables are there"
+        return [str(row[0]) for row in found]
 
     def newest(self, metadata: str, above: Mapping[int, int]) -> pa.Table:
         """Coordinates and id of the rows from the offsets *above* on, read as a user of PyIceberg reads them."""
@@ -106,10 +129,9 @@ class PeerTable(ABC):
         return StaticTable.from_metadata(metadata).scan(row_filter=where, selected_fields=columns).to_arrow()
 
     def _rows(self) -> int:
-        snapshot = metadata_of(self.pointer(), opened_io()).current_snapshot()
-        if snapshot is None or snapshot.summary is None:
-            return 0
-        return int(snapshot.summary["total-records"] or 0)
+        pointers = self._pointers(self._names)
+        self._known = {one: self._known[one] if one in self._known else _rows_at(one) for one in pointers}
+        return sum(self._known.values())
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
         def holds() -> bool:
@@ -118,7 +140,7 @@ class PeerTable(ABC):
                 self._check()
             return found
 
-        wait_until(holds, what, deadline_s=DEADLINE_S, every_s=POLL_S)
+        wait_until(holds, what, deadline_s=DEADLINE_S, every_s=POLL_S * len(self._names))
 
     @abstractmethod
     def _looks(self) -> bool:
@@ -129,43 +151,64 @@ class PeerTable(ABC):
         """Fail with the peer's own words if it has failed."""
 
 
+def _name_of(topic: str) -> str:
+    namespace, _, name = topic.rpartition(".")
+    return name if namespace == NAMESPACE else f"t_{uuid.uuid4().hex[:10]}"
+
+
+def _rows_at(metadata: str) -> int:
+    snapshot = metadata_of(metadata, opened_io()).current_snapshot()
+    if snapshot is None or snapshot.summary is None:
+        return 0
+    return int(snapshot.summary["total-records"] or 0)
+
+
 class Peer(PeerTable):
     """A streaming query of Spark; stopped with the block."""
 
-    def __init__(self, harness: hp.Harness, topic: str, *, trigger_s: int, start: Mapping[int, int] | None) -> None:
-        super().__init__(harness, topic)
+    def __init__(self, harness: hp.Harness, *topics: str, trigger_s: int, start: Mapping[int, int] | None) -> None:
+        super().__init__(harness, *topics)
         self._trigger_s = trigger_s
         self._start = start
-        self._checkpoint = harness.settings.home / "bench" / self._name
+        self._checkpoint = harness.settings.home / "bench" / self.name
         self._query: Any = None
 
     def begin(self) -> float:
         from pyspark.sql import functions as f
 
+        parsed = f.from_json(f.col("value").cast("string"), SPARK_COLUMNS).alias("record")
+        rows = self._records().select("topic", "partition", "offset", "timestamp", parsed)
+        rows = rows.selectExpr(
+            "topic",
+            "partition AS kafka_partition",
+            "offset AS kafka_offset",
+            "timestamp AS kafka_timestamp",
+            "record.*",
+        )
+        began = time.monotonic()
+        self._query = self._start_to_tables(rows)
+        return began
+
+    def _records(self) -> Any:
+        """The records of all topics as Spark's source has them."""
         settings, spark = self._harness.settings, self._harness.stores.spark()
         starting = (
             "earliest"
             if self._start is None
-            else json.dumps({self._topic: {str(p): o for p, o in self._start.items()}})
+            else json.dumps({topic: {str(p): o for p, o in self._start.items()} for topic in self.topics})
         )
-        source = spark.readStream.format("kafka").option("subscribe", self._topic).option("startingOffsets", starting)
-        source = source.option("kafka.bootstrap.servers", settings.kafka)
-        for name, given in java_properties(settings.kafka_properties).items():
-            source = source.option(f"kafka.{name}", given)
-        parsed = f.from_json(f.col("value").cast("string"), SPARK_COLUMNS).alias("record")
-        rows = source.load().select("partition", "offset", "timestamp", parsed)
-        rows = rows.selectExpr(
-            "partition AS kafka_partition", "offset AS kafka_offset", "timestamp AS kafka_timestamp", "record.*"
-        )
-        began = time.monotonic()
-        self._query = (
-            rows.writeStream.format("iceberg")
-            .outputMode("append")
-            .trigger(processingTime=f"{self._trigger_s} seconds")
-            .option("checkpointLocation", self._checkpoint.as_uri())
-            .toTable(self.table)
-        )
-        return began
+        source = spark.readStream.format("kafka").option("subscribe", ",".join(self.topics))
+        source = source.option("startingOffsets", starting).option("kafka.bootstrap.servers", settings.kafka)
+        login = {f"kafka.{name}": given for name, given in java_properties(settings.kafka_properties).items()}
+        return source.options(**login).load()
+
+    def _start_to_tables(self, rows: Any) -> Any:
+        """The query, which writes *rows* to the one table."""
+        return self._writer(rows.drop("topic")).format("iceberg").toTable(self.table)
+
+    def _writer(self, rows: Any) -> Any:
+        writer = rows.writeStream.outputMode("append").trigger(processingTime=f"{self._trigger_s} seconds")
+        return writer.option("checkpointLocation", self._checkpoint.as_uri())
 
     def _looks(self) -> bool:
         said = str(self._query.status["message"])

@@ -104,19 +104,22 @@ class Files:
         """Paths of the real files, in the order of `of_move`."""
         return [self.templates[partition].file_path for partition in sorted(self.templates)]
 
-    def of_move(self, move: Move) -> Staged:
-        files = tuple(self._file(move, partition) for partition in sorted(self.templates))
+    def of_move(self, move: Move, *, each: int = 1) -> Staged:
+        """*each* files of each partition, which share the move's offsets."""
+        files = tuple(self._file(move, p, number, each) for p in sorted(self.templates) for number in range(each))
         size = sum(file.file_size_in_bytes for file in files)
         found = tuple(staged_file(file, low=0, high=2**63 - 1) for file in files)
         return Staged(files=found, rows=sum(file.stored for file in found), bytes=size, written=files)
 
-    def _file(self, move: Move, partition: int) -> DataFile:
+    def _file(self, move: Move, partition: int, number: int, of: int) -> DataFile:
         file = copy(self.templates[partition])
         file._data = list(file._data)
         folder = file.file_path.rpartition("/")[0]
-        file[1] = f"{folder}/{move.move_id:08}-{partition}.parquet"
-        file[10] = {**file.lower_bounds, self.offset_id: to_bytes(LongType(), move.lo[partition])}
-        file[11] = {**file.upper_bounds, self.offset_id: to_bytes(LongType(), move.hi[partition] - 1)}
+        low, span = move.lo[partition], move.hi[partition] - move.lo[partition]
+        first, end = low + span * number // of, low + span * (number + 1) // of
+        file[1] = f"{folder}/{move.move_id:08}-{partition}-{number}.parquet"
+        file[10] = {**file.lower_bounds, self.offset_id: to_bytes(LongType(), first)}
+        file[11] = {**file.upper_bounds, self.offset_id: to_bytes(LongType(), end - 1)}
         return file
 
 

@@ -28,7 +28,7 @@ def measure(run: Run) -> Sequence[Figure]:
     buffered = run.table(topic)
     with run.cpu("throughput.ingest", rows):
         ingest = rows / run.work(buffered, INGEST)
-    peer = max(_peers(run, topic, rows, trigger_s=t) for t in ((1,) if run.quick else (1, 10)))
+    peer = best_of_peer(run, topic, rows, "throughput")
     run.say(f"throughput: {rows:,} records through the buffer to Iceberg")
     through = published(run, rows, run.table(topic), "throughput.through_buffer")
     run.say(f"throughput: {rows:,} records straight to Iceberg (`buffer: none`)")
@@ -78,16 +78,21 @@ def published(run: Run, rows: int, table: hp.Table, name: str) -> float:
     return rate
 
 
-def _peers(run: Run, topic: str, rows: int, *, trigger_s: int) -> float:
-    run.say(f"throughput: the peer, trigger {trigger_s} s")
+def best_of_peer(run: Run, topic: str, rows: int, name: str) -> float:
+    """Rows per second of Spark Structured Streaming by its quickest trigger; all of them are noted under *name*."""
+    return max(_peers(run, topic, rows, name, trigger_s=t) for t in ((1,) if run.quick else (1, 10)))
+
+
+def _peers(run: Run, topic: str, rows: int, name: str, *, trigger_s: int) -> float:
+    run.say(f"{name}: the peer, trigger {trigger_s} s")
     with (
         Peer(run.harness, topic, trigger_s=trigger_s, start=None) as peer,
-        run.cpu(f"throughput.peer_{trigger_s}s", rows),
+        run.cpu(f"{name}.peer_{trigger_s}s", rows),
     ):
         began = peer.begin()
         peer.await_rows(rows)
         rate = rows / (time.monotonic() - began)
-    run.note(f"throughput.peer_{trigger_s}s", rate, "rows/s")
+    run.note(f"{name}.peer_{trigger_s}s", rate, "rows/s")
     return rate
 
 
@@ -97,11 +102,22 @@ def warm_up(run: Run) -> None:
         return
     run.shared[WARM] = True
     run.say("warming up both sides")
-    topic = run.topic()
-    produce_backlog(run.harness.settings, topic, count=WARM_ROWS)
-    choices: tuple[dict[str, Any], ...] = ({}, {"buffer": "none"})
-    for spec in choices:
-        run.work(run.table(topic, **spec), ALL)
+    topic = warm_topic(run)
+    warm_up_ours(run, topic)
     with Peer(run.harness, topic, trigger_s=1, start=None) as peer:
         peer.begin()
         peer.await_rows(WARM_ROWS)
+
+
+def warm_topic(run: Run) -> str:
+    """A small topic."""
+    topic = run.topic()
+    produce_backlog(run.harness.settings, topic, count=WARM_ROWS)
+    return topic
+
+
+def warm_up_ours(run: Run, topic: str) -> None:
+    """Every path of the harness on *topic*."""
+    choices: tuple[dict[str, Any], ...] = ({}, {"buffer": "none"})
+    for spec in choices:
+        run.work(run.table(topic, **spec), ALL)

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 from harness_pipelines import faults
-from harness_pipelines.chaos.content import BY_SUFFIX
-from harness_pipelines.chaos.schedule import ACTS, LULL_S, OF_A_STORE, OF_DAGSTER, QUIET_S, WORKERS, Kind, schedule
+from harness_pipelines.chaos.content import BY_SUFFIX, SUBJECTS, engines_of, subjects_of
+from harness_pipelines.chaos.result import Options
+from harness_pipelines.chaos.schedule import (
+    ACTS,
+    LULL_S,
+    OF_A_STORE,
+    OF_BOTH_ENGINES,
+    OF_DAGSTER,
+    OF_SPARK,
+    QUIET_S,
+    WORKERS,
+    Kind,
+    schedule,
+)
 
 TWO_GRACES_S = 10.0
 
@@ -29,13 +43,49 @@ def test_thirty_minutes_break_every_kind_of_thing_and_a_hundred_and_fifty_in_all
     for seed in range(20):
         found = schedule(seed, 1800)
         assert len(found) >= 150
-        assert {fault.kind for fault in found} == set(Kind) - set(OF_A_STORE) - set(OF_DAGSTER)
+        wanted = set(Kind) - set(OF_A_STORE) - set(OF_DAGSTER) - set(OF_BOTH_ENGINES)
+        assert {fault.kind for fault in found} == wanted
 
 
 def test_a_store_and_dagster_break_too_where_they_are_part_of_a_run():
     for seed in range(20):
-        assert {fault.kind for fault in schedule(seed, 1800, s3=True)} == set(Kind) - set(OF_DAGSTER)
-        assert {fault.kind for fault in schedule(seed, 1800, dagster=True)} == set(Kind) - set(OF_A_STORE)
+        found = schedule(seed, 1800, s3=True, switches=True)
+        assert {fault.kind for fault in found} == set(Kind) - set(OF_DAGSTER)
+        found = schedule(seed, 1800, dagster=True, switches=True)
+        assert {fault.kind for fault in found} == set(Kind) - set(OF_A_STORE)
+
+
+def test_of_both_engines_each_has_half_of_the_tables_and_any_table_of_four_has_either():
+    found = [engines_of(subjects_of(46), "both", seed=seed) for seed in range(40)]
+    for words in found:
+        assert len(words) == 50
+        for half in (list(words.values())[:4], list(words.values())[4:]):
+            assert half.count("arrow") == half.count("spark") == len(half) / 2
+    for subject in SUBJECTS:
+        assert {words[subject.suffix] for words in found} == {"spark", "arrow"}
+    assert set(engines_of(subjects_of(3), "auto", seed=1).values()) == {"auto"}
+    assert [len(engines_of(subjects_of(crowd), "both", seed=1)) for crowd in range(4)] == [4, 5, 6, 7]
+
+
+def test_tables_change_their_engine_only_where_both_have_some_and_no_alert_waits_for_spark(tmp_path: Path):
+    def switched(**words: Any) -> bool:
+        planned = Options(seed=7, seconds=1800, **words).planned
+        return any(fault.kind is Kind.SWITCH for fault in planned)
+
+    assert switched()
+    assert not any(switched(engine=word) for word in ("spark", "arrow", "auto"))
+    assert not switched(alerts=tmp_path)
+
+
+def test_where_arrow_moves_all_tables_no_spark_runs_and_none_breaks():
+    kinds = {fault.kind for fault in Options(seed=7, seconds=1800, engine="arrow").planned}
+    assert kinds == set(Kind) - set(OF_A_STORE) - set(OF_DAGSTER) - set(OF_BOTH_ENGINES) - set(OF_SPARK)
+
+
+def test_a_worker_dies_at_every_point_between_the_plan_of_a_move_and_its_end():
+    died = [fault.point for seed in range(60) for fault in schedule(seed, 1800) if fault.kind is Kind.MOVE_KILL]
+    moves = {name for name, one in faults.POINTS.items() if one.stage in {"tier", "otree", "compact"}}
+    assert set(died) == {name for name in moves if not name.endswith(("_claim", "_release"))}
 
 
 def test_a_stand_by_is_promoted_twice_at_most_and_not_in_a_short_run():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -126,6 +127,34 @@ def test_with_nothing_to_delete_the_lake_is_not_walked(real: RealRig):
     assert real.upkeep.delete_ripe(table, real.claim(table, Stage.EXPIRE)) == []  # type: ignore[attr-defined]
 
 
+def test_a_run_that_deletes_files_lists_them_once_and_one_with_nothing_to_delete_never(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    moved(real, table, real.claim(table), 0, 15)
+    orphan = orphan_of(real, table, "orphan.avro")
+    looks = Counter[str]()
+    listed = retention.Upkeep._look
+
+    def counted(upkeep: retention.Upkeep, of: TableRow) -> Any:
+        looks[of.name] += 1
+        return listed(upkeep, of)
+
+    monkeypatch.setattr(retention.Upkeep, "_look", counted)
+    assert orphan.as_uri() in expire(real, table).condemned
+    assert looks.total() == 1
+
+    assert not expire(real, table, look=False).looked
+    assert looks.total() == 1, "its grace is not over"
+
+    real.ask("UPDATE harness.condemned_files SET since = since - interval '1 day'")
+    found = orphan_of(real, table, "found-by-the-way.avro")
+    done = expire(real, table, look=False)
+    assert (done.looked, done.deleted, orphan.exists()) == (True, [orphan.as_uri()], False)
+    assert found.as_uri() in done.condemned
+    assert orphan.as_uri() not in done.condemned
+    assert looks.total() == 2
+
+
 # -- files of open moves, holders that sleep ----------------------------------------------------------------
 
 
@@ -152,6 +181,31 @@ def test_what_was_condemned_after_an_open_move_was_planned_is_left_to_it(real: R
 
     real.ledger.close_move(mover, move, state=MoveState.ABANDONED, error="test")
     assert retention.delete_ripe(table, claim) == [file.as_uri()]
+
+
+def test_what_a_move_publishes_between_the_listing_and_the_deletion_is_left_to_it(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    """What goes is chosen before the lake is looked at: the move is either open then, or the look has its files."""
+    mover = real.claim(table)
+    move = real.plan(table, mover, {0: 0}, {0: 10})
+    file = orphan_of(real, table, "of-the-move.avro")
+    real.pass_time(timedelta(minutes=30))
+    retention: Any = real.upkeep
+    retention.condemn(table)
+    real.ask("UPDATE harness.condemned_files SET since = since - interval '15 minutes'")
+    look = retention._look
+
+    def published_then(of: TableRow) -> Any:
+        seen = look(of)
+        real.ledger.close_move(mover, move, state=MoveState.ABANDONED, error="as if it were published")
+        return seen
+
+    monkeypatch.setattr(retention, "_look", published_then)
+    swept = retention.sweep(table, real.claim(table, Stage.EXPIRE))
+
+    assert swept.deleted == ()
+    assert file.exists()
 
 
 def test_only_what_is_removed_now_is_noted_as_such(real: RealRig, table: TableRow):

@@ -132,6 +132,27 @@ def test_fsck_names_a_checkpoint_that_was_changed_by_hand(real: RealRig, stateme
     assert any(one.startswith(found) for one in objections(real, table) if one not in before)
 
 
+def test_a_history_that_is_planted_as_folded_is_what_expire_leaves(real: RealRig):
+    whole = planted(real)
+    done = fold(real, whole)
+    as_folded = planted(real, folded=done.versions)
+
+    def left(table: TableRow) -> list[Any]:
+        numbers = "c.first_move - min(m.move_id) AS first, c.last_move - min(m.move_id) AS last"
+        asked = (
+            f"SELECT c.stage, c.kind, c.lo, c.hi, c.rows, c.digest, c.moves, {numbers} FROM harness.checkpoints c "
+            "JOIN harness.moves m USING (table_id) WHERE c.table_id = %(t)s GROUP BY c.checkpoint ORDER BY c.stage",
+            "SELECT version, versions, event, events, stream_hi FROM harness.folds WHERE table_id = %(t)s",
+            "SELECT count(*) AS n, min(version), max(version) FROM harness.versions WHERE table_id = %(t)s",
+            "SELECT count(*) AS n, min(seq), max(seq) FROM harness.outbox WHERE table_id = %(t)s",
+            "SELECT stage, count(*) AS n FROM harness.moves WHERE table_id = %(t)s GROUP BY 1 ORDER BY 1",
+        )
+        return [real.ask(one, {"t": table.table_id}) for one in asked]
+
+    assert left(as_folded) == left(whole)
+    assert objections(real, as_folded) == objections(real, whole)
+
+
 # -- what is kept -------------------------------------------------------------------------------------------
 
 

@@ -421,7 +421,7 @@ ACTS: Mapping[Callable[[RealRig, TableRow], OverlayRequest], tuple[str, ...]] = 
     adopt: ("table", "moment", "pointer", "positions", "trim"),
     reserve_foreign: ("table",),
     accept_foreign: ("table", "moment", "pointer", "trim"),
-    make_branch: ("trim",),
+    make_branch: ("move", "trim"),
     drop_branches: ("trim", "claims"),
     restore_columns: ("table",),
     begin_history: ("table", "moment"),

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from harness_pipelines import faults
+from harness_pipelines.audit.fsck.columns import columns_of_views
 from harness_pipelines.audit.fsck.lake import named_locations
 from harness_pipelines.audit.fsck.reach import kept_reach_has_no_more, kept_reach_is_whole
 from harness_pipelines.audit.fsck.rule import Look
@@ -246,3 +247,24 @@ def fsck(real: RealRig, table: TableRow) -> list[str]:
     seen = survey(named_locations(books, "stream"), newest=books.pointers["stream"], linear=True, data=False)
     look = Look(books=books, surveys={"stream": seen}, log=None)
     return [one.detail for check in (kept_reach_is_whole, kept_reach_has_no_more) for one in check(look)]
+
+
+def test_columns_of_both_views_have_the_ids_of_the_ledger_and_fsck_names_those_that_do_not(real: RealRig):
+    nested = {"tags": "list<string>", "at": "struct<x: double, seen: map<string, long>>"}
+    plain = {"id": "long", "n": "decimal(12, 2)", "t": "time"}
+    table = real.table(partitions=1, files=True, views="both", columns={**plain, **nested})
+
+    def found() -> list[str]:
+        books = TableStates(real.database, CATALOG).books(table.name)
+        seen = {
+            view: survey(named_locations(books, view), newest=books.pointers[view], linear=True, data=False)
+            for view in books.views
+        }
+        return [one.detail for one in columns_of_views(Look(books=books, surveys=seen, log=None))]
+
+    assert found() == []
+    other = "UPDATE harness.schemas SET fields = replace(fields::text, %s, %s)::jsonb WHERE table_id = %s"
+    real.ask(other, ['"element-id": ', '"element-id": 9', table.table_id])
+    assert [one.partition(" is ")[0] for one in found()] == [
+        f"column tags.element of {table.spec.namespace}.{name}" for name in table.views.values()
+    ]

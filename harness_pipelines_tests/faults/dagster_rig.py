@@ -19,7 +19,7 @@ from dagster._core.scheduler.instigation import InstigatorTick, TickStatus
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from harness_pipelines.chaos.orchestrator import CODE_SERVER
+from harness_pipelines.chaos.orchestrator import CODE_SERVER, is_code_server
 from harness_pipelines.chaos.processes import processes_with, send
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import Stage
@@ -80,7 +80,8 @@ class DagsterRig:
         """*number* to the processes that the daemons get definitions and runs from; returns their pids."""
         daemons = [process.pid for name, process in self.room.processes.items() if name.startswith("daemon")]
         ours = processes_with(f"DAGSTER_HOME={self.room.home}")
-        servers = [pid for daemon in daemons for pid in descendants(daemon) if CODE_SERVER in ours.get(pid, "")]
+        below = [pid for daemon in daemons for pid in descendants(daemon)]
+        servers = [pid for pid in below if CODE_SERVER in ours.get(pid, "") and is_code_server(pid)]
         assert servers
         for pid in servers:
             send(pid, number)

@@ -41,13 +41,16 @@ from harness_pipelines_tests.rig import TableRig, WorkerProcess, settings_for, w
 Act = Literal["kill", "stop", "sleep"]
 Kind = Literal["append", "keyed", "recalled", "one view"]
 Buffer = Literal["postgres", "none"]
+Engine = Literal["spark", "arrow"]
 ACTS: tuple[Act, ...] = ("kill", "stop", "sleep")
+ENGINES: tuple[Engine, ...] = ("spark", "arrow")
+MOVING = ("tier", "otree", "compact")  #: the stages whose rows an engine moves
 LEASE_S = 2.0
 RECOVERY_S_MAX = 5.0  #: the goal beyond the lease
 #: What a stopped worker's open transaction may hold others up for, instead of the 30 s of real sessions.
 TIMEOUTS = {"idle_in_transaction_session_timeout": "2s", "lock_timeout": "1s"}
 DEADLINE_S = 180.0  #: for all tables of a batch together, on a busy machine
-TOGETHER = 9  #: cells whose workers die at the same time
+TOGETHER = 11  #: cells whose workers die at the same time
 BY_THE_CLOCK_S = 20.0  #: on a busy machine, where all of a batch begin together
 GRACE_S = 1.0  #: of the tables whose acts sleep
 MORE_THAN_A_GRACE_S = 1.2 * GRACE_S
@@ -63,6 +66,7 @@ class Cell:
     at: int = 1
     buffer: Buffer = "postgres"
     kind: Kind = "append"  #: of table; an append table has the views that the drill of the stage wants
+    engine: Engine = "spark"  #: that moves the rows of the table
 
     @property
     def stage(self) -> str:
@@ -70,7 +74,7 @@ class Cell:
 
     @property
     def batch(self) -> tuple[str, str, str, str]:
-        """Cells that have this in common can be drilled together."""
+        """Cells that have this in common can be drilled together: one worker moves tables of both engines."""
         return self.stage, self.act, self.buffer, self.kind
 
     @property
@@ -80,7 +84,8 @@ class Cell:
 
     def __str__(self) -> str:
         kind = "" if self.kind == "append" else f" {self.kind}"
-        return f"{self.point}={self.act}@{self.at}{kind}" + ("" if self.buffer == "postgres" else " without a buffer")
+        buffer = "" if self.buffer == "postgres" else " without a buffer"
+        return f"{self.point}={self.act}@{self.at}{kind}{buffer} by {self.engine}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,9 +153,12 @@ def all_cells(
     buffers: Iterable[Buffer] = ("postgres",),
     kinds: Iterable[Kind] = ("append",),
 ) -> list[Cell]:
-    """Every cell of the declared points, stage by stage; points that a table never reaches are left out."""
+    """Every cell of the declared points, stage by stage; points that a table never reaches are left out.
+
+    The engines alternate, from one point to the next and from one act to the next; `by_the_other` has the rest.
+    """
     return [
-        Cell(point=name, act=act, at=at, buffer=buffer, kind=kind)
+        Cell(point=name, act=act, at=at, buffer=buffer, kind=kind, engine=_engine(name, act, kind))
         for kind in kinds
         for buffer in buffers
         for at in ats
@@ -159,6 +167,23 @@ def all_cells(
         if kind == "append" or point.stage == "otree" or (point.stage == "tier" and kind != "recalled")
         for act in acts
         if act != "sleep" or DRILLS[point.stage].by_hand is not None
+    ]
+
+
+def _engine(name: str, act: Act, kind: Kind) -> Engine:
+    point = faults.POINTS[name]
+    if point.engine:
+        return "arrow"
+    shared = [other for other, one in faults.POINTS.items() if one.stage == point.stage and not one.engine]
+    return ENGINES[(shared.index(name) + ACTS.index(act) + (kind != "append")) % 2]
+
+
+def by_the_other(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells of points that both engines reach in a move, each with the other engine."""
+    return [
+        replace(cell, engine="spark" if cell.engine == "arrow" else "arrow")
+        for cell in cells
+        if cell.stage in MOVING and not faults.POINTS[cell.point].engine
     ]
 
 
@@ -199,7 +224,7 @@ def _drill(ground: Ground, drill: Drill, batch: Sequence[Cell]) -> list[Outcome]
 
 
 def _table(ground: Ground, drill: Drill, cell: Cell) -> TableRig:
-    words = {"buffer": cell.buffer, **drill.spec}
+    words = {"buffer": cell.buffer, "engine": cell.engine, **drill.spec}
     if cell.act == "sleep":
         words["retention"] = {"grace": f"{GRACE_S:g}s"}
     match cell.kind:
@@ -406,6 +431,7 @@ def main(*, full: bool, stages: tuple[str, ...], times: int, home: Path | None, 
         wanted = all_cells(ats=(1, 3), buffers=("postgres", "none")) + all_cells(
             kinds=("keyed", "recalled", "one view")
         )
+        wanted += by_the_other(wanted)
     wanted = [cell for cell in wanted if not stages or cell.stage in stages]
     points = [name for name, point in faults.POINTS.items() if point.stage in (stages or DRILLS)]
     outcomes = []
@@ -438,6 +464,7 @@ def _to_json(
                 "at": o.cell.at,
                 "buffer": o.cell.buffer,
                 "kind": o.cell.kind,
+                "engine": o.cell.engine,
                 "trouble": o.trouble,
             }
             for o in outcomes

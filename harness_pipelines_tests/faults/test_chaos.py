@@ -111,12 +111,17 @@ def test_chaos_is_asked_for_by_yes_and_shown_by_a_dry_run():
     assert run("--yes", "--for", "5s").exit_code == 2
     shown = json.loads(run("--for", "60s", "--seed", "7", "--dry-run", "--json").output)
     assert (shown["seed"], shown["seconds"]) == (7, 60)
-    assert shown["schedule"] == json.loads(json.dumps([fault.to_json() for fault in schedule(7, 60)]))
+    assert shown["schedule"] == json.loads(json.dumps([fault.to_json() for fault in schedule(7, 60, switches=True)]))
     assert shown == json.loads(run("--for", "1m", "--seed", "7", "--dry-run", "--json").output)
 
 
 def test_only_a_run_with_dagster_breaks_dagster():
     assert not {fault.kind for fault in schedule(7, 900)} & {*OF_DAGSTER}
     shown = json.loads(run("--for", "60s", "--seed", "7", "--dagster", "--dry-run", "--json").output)
-    wanted = [fault.to_json() for fault in schedule(7, 60, dagster=True)]
+    wanted = [fault.to_json() for fault in schedule(7, 60, dagster=True, switches=True)]
     assert shown["schedule"] == json.loads(json.dumps(wanted))
+
+
+def test_alerts_are_refused_where_no_table_waits_for_spark(tmp_path: Path):
+    result = run("--yes", "--engine", "arrow", "--alerts", str(tmp_path))
+    assert (result.exit_code, "--engine" in result.output) == (2, True)

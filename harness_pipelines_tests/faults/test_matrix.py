@@ -25,18 +25,22 @@ EARLIER = [
 ]
 OTHERS = [
     Cell(point="tier.in_transaction", act="kill", buffer="none"),
+    Cell(point="tier.before_naming", act="kill", buffer="none", engine="arrow"),
     Cell(point="revert.before_lock", act="kill", buffer="none"),
-    Cell(point="otree.in_transaction", act="kill", kind="keyed"),
+    Cell(point="otree.in_transaction", act="kill", kind="keyed", engine="arrow"),
     Cell(point="otree.after_commit", act="kill", kind="keyed"),
     Cell(point="otree.during_files", act="stop", kind="recalled"),
     Cell(point="otree.in_transaction", act="kill", kind="recalled"),
-    Cell(point="otree.after_commit", act="kill", kind="recalled"),
+    Cell(point="otree.after_commit", act="kill", kind="recalled", engine="arrow"),
     Cell(point="otree.in_transaction", act="kill", kind="one view"),
-    Cell(point="otree.after_commit", act="kill", kind="one view"),
+    Cell(point="otree.after_commit", act="kill", kind="one view", engine="arrow"),
 ]
 #: Acts whose files expire might take, of tables whose only other copy is the log.
 ASLEEP = matrix.all_cells(acts=("sleep",), buffers=("none",))
-CELLS = {str(cell): cell for cell in (*matrix.all_cells(), *OTHERS, *EARLIER, *ASLEEP)}
+USUAL = [*matrix.all_cells(), *OTHERS, *EARLIER, *ASLEEP]
+#: Of long runs only: the other engine leaves at the same point what this one leaves there.
+AGAIN = matrix.by_the_other(USUAL)
+CELLS = {str(cell): cell for cell in (*USUAL, *AGAIN)}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ def drilled(ground: Ground, request: pytest.FixtureRequest) -> Drilled:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if cell.act == "kill" and cell not in EARLIER else [pytest.mark.long])
+        pytest.param(name, marks=[] if cell.act == "kill" and cell not in (*EARLIER, *AGAIN) else [pytest.mark.long])
         for name, cell in CELLS.items()
     ],
 )
@@ -84,10 +88,12 @@ def test_a_worker_that_dies_or_sleeps_at_any_point_is_followed_without_loss_doub
     assert outcome.recovered_s is not None
 
 
-@pytest.mark.parametrize("stage", DRILLS)
-def test_a_stage_that_has_work_reaches_every_point_that_is_declared_for_it(ground: Ground, stage: str):
+@pytest.mark.parametrize(
+    ("stage", "engine"), [*((stage, "spark") for stage in DRILLS), *((stage, "arrow") for stage in matrix.MOVING)]
+)
+def test_a_stage_that_has_work_reaches_every_point_that_is_declared_for_it(ground: Ground, stage: str, engine: str):
     drill = DRILLS[stage]
-    rig = TableRig(ground.harness, ground.kafka, **drill.spec)
+    rig = TableRig(ground.harness, ground.kafka, engine=engine, **drill.spec)
     drill.prepare([rig])
     reached: set[str] = set()
     for name in faults.POINTS:
@@ -98,7 +104,20 @@ def test_a_stage_that_has_work_reaches_every_point_that_is_declared_for_it(groun
         options = WorkerOptions(stages=drill.stages, until_idle=drill.until_idle)
         with running(Worker(ground.harness.stores, [rig.table.row], options)):
             wait_until(lambda: drill.caught_up(rig), f"{stage} is done")
-    assert reached == {name for name, point in faults.POINTS.items() if point.stage == stage}
+    wanted = {name for name, one in faults.POINTS.items() if one.stage == stage and one.engine in ("", engine)}
+    assert reached == wanted
+
+
+def test_each_engine_dies_at_every_point_that_it_reaches_and_each_point_of_the_short_form_at_one():
+    killed = [cell for cell in CELLS.values() if cell.act == "kill" and cell.kind == "append"]
+    for stage in matrix.MOVING:
+        points = {name for name, one in faults.POINTS.items() if one.stage == stage}
+        for engine in matrix.ENGINES:
+            reached = {name for name in points if faults.POINTS[name].engine in ("", engine)}
+            assert {cell.point for cell in killed if cell.stage == stage and cell.engine == engine} == reached
+        short = [cell for cell in killed if cell.stage == stage and cell not in AGAIN]
+        assert {cell.point for cell in short} == points
+        assert {cell.engine for cell in short} == set(matrix.ENGINES)
 
 
 def test_every_stage_with_crash_points_has_a_drill():

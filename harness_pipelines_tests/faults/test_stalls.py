@@ -203,7 +203,9 @@ def test_an_expire_that_removes_nothing_stalls(make_rig: MakeRig, monkeypatch: p
     wanted = {"files to remove", "segments to drop", "versions to let go of"}
     wait_until(lambda: whats(rig, "expire") == wanted, "the versions are over")
     with monkeypatch.context() as broken:
-        broken.setattr(expire, "expire_once", lambda *_, **__: None)  # the loop lives, and does nothing
+        broken.setattr(
+            expire, "expire_once", lambda *_, **__: expire.Expired(floor={})
+        )  # the loop lives, and does nothing
         with running(rig.worker(frozenset({Stage.EXPIRE}))):
             wait_until(lambda: "expire" in waiting(rig), "it is noted")
     looked(rig, minutes_later=1.5)

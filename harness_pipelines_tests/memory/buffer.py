@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from harness_pipelines.ports.buffer import WriterUnit
 from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, Segment, TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -108,17 +109,29 @@ class MemorySegmentWriter:
 
         Raises: SegmentClosed, SchemaMoved, BoundaryGap, FencedOut, or what *confirm* raises.
         """
-        claim = self._claim()
+        [count] = self.commit_all([WriterUnit(writer=self, segment=segment, ranges=ranges)], confirm=confirm)
+        return count
+
+    def commit_all(self, units: Sequence[WriterUnit], *, confirm: Callable[[], None]) -> list[int]:
+        """Commit *units* in one transaction, all or none; returns the number of rows of each. Raises: as `commit`."""
+        writers = [one.writer for one in units if isinstance(one.writer, MemorySegmentWriter)]
+        claims = [writer._claim() for writer in writers]
         with self.state.transaction() as books:
-            found = books.segments.get(segment.name)
-            check_writable(segment.name, found.state if found else None)
-            books.segment_rows[segment.name] += tuple(r.rows for r in ranges)
-            for taken in ranges:
-                self._advance(books, segment, taken)
-            self._account(books, claim, segment, ranges)
+            for writer, claim, one in zip(writers, claims, units, strict=True):
+                writer._write(books, claim, one)
             confirm()
-            books.fence(claim, now=self.state.now())
-        return sum(r.rows.num_rows for r in ranges)
+            for claim in claims:
+                books.fence(claim, now=self.state.now())
+        return [sum(r.rows.num_rows for r in one.ranges) for one in units]
+
+    def _write(self, books: Books, claim: Claim, unit: WriterUnit) -> None:
+        segment = unit.segment
+        found = books.segments.get(segment.name)
+        check_writable(segment.name, found.state if found else None)
+        books.segment_rows[segment.name] += tuple(r.rows for r in unit.ranges)
+        for taken in unit.ranges:
+            self._advance(books, segment, taken)
+        self._account(books, claim, segment, unit.ranges)
 
     def trouble(self, segment: Segment, rows_: pa.Table) -> RowsUnfit | None:
         """None: memory takes every row."""

@@ -17,6 +17,7 @@ from harness_pipelines_tests.model.cuts import Cuts
 from harness_pipelines_tests.model.cuts_state import Left as CutsLeft
 from harness_pipelines_tests.model.files import Files
 from harness_pipelines_tests.model.folds import Folds
+from harness_pipelines_tests.model.groups import Groups
 from harness_pipelines_tests.model.history import History
 from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
@@ -60,6 +61,7 @@ REMOVALS = Removals(name="removals: beside an adoption")
 PURGES = Purges(name="purges: beside a rebuild")
 FOLDS = Folds(name="folds: reverts, a pin")
 ROOM = Room()
+GROUPS = Groups()
 ROOM_SERVER = Room(unread=(2, 3), table_max=None, server_max=3, name="room: the limit of the server")
 MOMENTS = Moments(name="moments: reads of a time beside publishers")
 VIEWS = Views(ViewsLeft(ends=1), records=3, tiered=2, merged=1, name="views: two attempts")
@@ -150,7 +152,7 @@ CUT_FILES_UNNAMED = CutFiles(compactions=0, remembers=True, name="cuts: files th
 SUITE: tuple[AnyModel, ...] = (
     *(FAULTS, HALVES, REVERTS, REVERTS_SLOW, PUBLISHERS, FOREIGN),
     *(SEGMENTS, SCHEMAS, READS, READS_LONG, FILES, FILES_MOVES, FILES_CRASH, FILES_REVERT),
-    *(ACTS, REMOVALS, PURGES, MOMENTS, FOLDS, ROOM, ROOM_SERVER),
+    *(ACTS, REMOVALS, PURGES, MOMENTS, FOLDS, ROOM, ROOM_SERVER, GROUPS),
     *(
         VIEWS,
         VIEWS_SMALL,
@@ -250,6 +252,13 @@ MUTANTS: Mapping[str, Mutant] = {
     "a segment is closed without waiting": Mutant(INGEST, ("close_without_waiting",), SEGMENTS, "S1/S13"),
     "writers do not share the segment's row": Mutant(INGEST, ("segment_not_shared",), SEGMENTS, "S1/S13"),
     "ingest does not look at the schema": Mutant(INGEST, ("schema_unchecked",), SCHEMAS, "S22"),
+    "a transaction of several tables fences the first of them": Mutant(INGEST, ("checks_the_first",), GROUPS, "S5"),
+    "units of a lost COMMIT are written again one by one": Mutant(
+        INGEST, ("blind_retry", "range_unchecked"), GROUPS, "S1"
+    ),
+    "transactions of several tables lock in any order and wait": Mutant(
+        INGEST, ("any_order", "waits_for_ever"), GROUPS, "L"
+    ),
     "a segment ahead of tier is retired": Mutant(EXPIRE, ("retire_ahead_of_tier",), SEGMENTS, "S1/S13"),
     # -- tier
     "tier publishes without a fence": Mutant(TIER, ("unfenced",), FAULTS, "S5"),

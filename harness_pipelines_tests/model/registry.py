@@ -13,7 +13,7 @@ from harness_pipelines.protocol.claims import Stage
 STEPS: Mapping[Stage, tuple[str, ...]] = {
     Stage.INGEST: (
         *("ingest.take_claim", "ingest.poll", "ingest.share", "ingest.write", "ingest.commit", "ingest.refresh"),
-        *("ingest.rotate", "ingest.close", "ingest.release"),
+        *("ingest.rotate", "ingest.close", "ingest.release", "ingest.wait_too_long"),
     ),
     Stage.TIER: (
         *("tier.take_claim", "tier.find", "tier.choose", "tier.plan", "tier.take_attempt", "tier.stage", "tier.build"),

@@ -196,12 +196,13 @@ def floor_leaves_reads(look: Look) -> Iterator[Objection]:
                 f"partition {partition}",
                 f"partition {partition}: trim_floor {row.trim_floor} is above stream_hi {row.stream_hi}",
             )
-    versions = protocol_versions(look.books.versions)
-    retained = {v.version for v in look.books.retained}
     # What reconcile took over raised the floor for reverts: it says nothing of what older versions read.
     since = max(look.taken_over, default=0)
-    asked = [v for v in (*(v for v in versions if v.version in retained), *look.books.snapshots) if v.version >= since]
-    for version in unanswered(asked, versions):
+    retained = protocol_versions([v for v in look.books.retained if v.version >= since])
+    asked = [*retained, *(v for v in look.books.snapshots if v.version >= since)]
+    oldest = min((v.version for v in asked), default=0)
+    later = protocol_versions([v for v in look.books.versions if v.version >= oldest])
+    for version in unanswered(asked, later):
         for partition, low in version.stream_hi.items():
             if floor.get(partition, -1) > low:
                 yield Objection(

@@ -7,33 +7,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from harness_pipelines.audit.fsck.rule import Look, Objection, Taken, ViewSeen, adopted_in, by_partition, rule, spelled
+from harness_pipelines.audit.fsck.rule import (
+    Look,
+    Objection,
+    Taken,
+    ViewSeen,
+    adopted_in,
+    by_partition,
+    named_versions,
+    rule,
+    spelled,
+)
 from harness_pipelines.ports.files import FileSeen, MetadataSeen, SnapshotSeen
-from harness_pipelines.ports.table_state import SHOWN_MAX, Books, MoveRow, VersionRow, protocol_versions
+from harness_pipelines.ports.table_state import SHOWN_MAX, Books, MoveRow, VersionRow
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.protocol.shape import view_set_of
-from harness_pipelines.protocol.versions import ViewName, answering_version
-
-
-def named_versions(books: Books) -> dict[int, VersionRow]:
-    """The versions whose files must exist.
-
-    They are retained, leased, in a named snapshot, base of an open move, shown by a foreign catalog or in a cut, or
-    answer for one of these: for a snapshot up to the bounds that it was made at, which may lie above its version's.
-    """
-    bases = {m.base_version for m in books.moves if m.state == "PLANNED"} | books.mirrored
-    named = {v.version: v for v in (*books.retained, *(v for v in books.versions if v.version in bases))}
-    old = {v for v in named if v < books.retained_from}
-    served = {*books.cuts.versions, *(cut.version for cut in books.named_cuts)}
-    pinned = {v.version for v in books.snapshots}
-    named |= {v.version: v for v in books.versions if v.version in pinned}
-    if old or pinned:
-        every = protocol_versions(books.versions)
-        asked = [*books.snapshots, *(v for v in every if v.version in old)]
-        answers = {w.version for v in asked if (w := answering_version(v, every)) is not None}
-        named |= {v.version: v for v in books.versions if v.version in answers}
-    # What answers for the rows above the version, a cut has in its own files.
-    return named | {v.version: v for v in books.versions if v.version in served}
+from harness_pipelines.protocol.versions import ViewName
 
 
 def named_locations(books: Books, view: ViewName) -> list[str]:
@@ -48,7 +37,7 @@ def named_locations(books: Books, view: ViewName) -> list[str]:
 def reached_files(look: Look) -> Iterator[Objection]:
     who: defaultdict[tuple[str, str, str], set[int]] = defaultdict(set)
     for view in look.views.values():
-        for number, version in named_versions(look.books).items():
+        for number, version in look.named_versions.items():
             for kind, file in view.survey.lost(version.views[view.name].metadata) if view.name in version.views else ():
                 who[kind, file.path, file.why].add(number)
         for kind, file in view.survey.lost(view.pointer) if view.pointer is not None else ():
@@ -118,7 +107,7 @@ def history_is_whole(look: Look) -> Iterator[Objection]:
 def summaries_agree(look: Look) -> Iterator[Objection]:
     moves = {m.move_id: m for m in look.books.moves}
     for view in look.views.values():
-        for number, version in sorted(named_versions(look.books).items()):
+        for number, version in sorted(look.named_versions.items()):
             if view.name not in version.views:
                 continue
             metadata, pinned = view.survey.metadata[version.views[view.name].metadata], version.views[view.name]

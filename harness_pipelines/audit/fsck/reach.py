@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from harness_pipelines.audit.fsck.lake import named_versions
 from harness_pipelines.audit.fsck.rule import Look, Objection, ViewSeen, rule, spelled
 from harness_pipelines.ports.files import ManifestSeen, MetadataSeen, Unreadable
 from harness_pipelines.ports.table_state import Spans
@@ -43,7 +42,7 @@ def kept_reach_has_no_more(look: Look) -> Iterator[Objection]:
 
 def _read_versions(look: Look, view: ViewSeen, kept: Mapping[str, Spans]) -> Versions:
     """The versions in reach that expire has read."""
-    found = {n: v.views[view.name].metadata for n, v in named_versions(look.books).items() if view.name in v.views}
+    found = {n: v.views[view.name].metadata for n, v in look.named_versions.items() if view.name in v.views}
     return {number: path for number, path in found.items() if _has(kept.get(path, ()), number)}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +15,19 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.files import FileSeen, Survey
 from harness_pipelines.ports.lake import MirrorState
 from harness_pipelines.ports.source import TopicIdentity, Watermark
-from harness_pipelines.ports.table_state import Books, CheckpointRow, MoveRow, VersionRow, checkpoints_of
+from harness_pipelines.ports.table_state import (
+    Books,
+    CheckpointRow,
+    MoveRow,
+    VersionRow,
+    checkpoints_of,
+    protocol_versions,
+)
 from harness_pipelines.protocol.changes.reverts import in_effect
 from harness_pipelines.protocol.cut_checks import ListedCut
 from harness_pipelines.protocol.lake.history import NamedMove
 from harness_pipelines.protocol.lake.mirrors import KnownSnapshot, Seen
-from harness_pipelines.protocol.versions import EFFECTS, View, ViewName
+from harness_pipelines.protocol.versions import EFFECTS, Version, View, ViewName, answering_version
 
 PUBLISHING = frozenset(map(str, EFFECTS))  #: stages whose moves publish files, each as a version
 Taken = MoveRow | CheckpointRow  #: committed moves with their ranges: one, or a checkpoint of many
@@ -155,6 +164,11 @@ class Look:
         }
 
     @cached_property
+    def named_versions(self) -> dict[int, VersionRow]:
+        """The versions whose files must exist."""
+        return named_versions(self.books)
+
+    @cached_property
     def lineage(self) -> frozenset[int]:
         """The versions whose moves make up the head, without those that a revert undid."""
         known: dict[int, int | None] = {v.version: v.revert_of for v in self.books.versions}
@@ -227,6 +241,33 @@ def adopted_in(move: MoveRow) -> int | None:
 
 def _published(move: MoveRow) -> bool:
     return move.state == "COMMITTED"
+
+
+def named_versions(books: Books) -> dict[int, VersionRow]:
+    """The versions whose files must exist.
+
+    They are retained, leased, in a named snapshot, base of an open move, shown by a foreign catalog or in a cut, or
+    answer for one of these: for a snapshot up to the bounds that it was made at, which may lie above its version's.
+    """
+    bases = {m.base_version for m in books.moves if m.state == "PLANNED"} | books.mirrored
+    named = {v.version: v for v in (*books.retained, *(v for v in books.versions if v.version in bases))}
+    old = {v for v in named if v < books.retained_from}
+    served = {*books.cuts.versions, *(cut.version for cut in books.named_cuts)}
+    pinned = {v.version for v in books.snapshots}
+    named |= {v.version: v for v in books.versions if v.version in pinned}
+    if old or pinned:
+        oldest = min(old | pinned)
+        every = protocol_versions([v for v in books.versions if v.version >= oldest])
+        asked = [*books.snapshots, *(v for v in every if v.version in old)]
+        answers = {w.version for v in asked if (w := answering_version(v, _later(every, v))) is not None}
+        named |= {v.version: v for v in books.versions if v.version in answers}
+    # What answers for the rows above the version, a cut has in its own files.
+    return named | {v.version: v for v in books.versions if v.version in served}
+
+
+def _later(versions: Sequence[Version], than: Version) -> Iterator[Version]:
+    """Those of *versions*, which are oldest first, from one on."""
+    return islice(versions, bisect_left(versions, than.version, key=lambda v: v.version), None)
 
 
 Check = Callable[[Look], Iterable[Objection]]

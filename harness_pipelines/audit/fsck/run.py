@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.fsck import batch_view, buffer, cuts, lake, ledger, mirrors, overlays, reach
+from harness_pipelines.audit.fsck import batch_view, buffer, columns, cuts, lake, ledger, mirrors, overlays, reach
 from harness_pipelines.audit.fsck.rule import RULES, CutFilesSeen, LogSeen, Look, MirrorSeen, Objection, Rule
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
@@ -49,6 +49,7 @@ __all__ = [
     "Violation",
     "batch_view",
     "buffer",
+    "columns",
     "cuts",
     "fsck",
     "lake",

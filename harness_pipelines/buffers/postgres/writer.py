@@ -2,15 +2,16 @@
 
 The ingest commit is one transaction on one ADBC connection: the segment's row is shared, rows go in by binary COPY,
 positions advance where they are what the batch was read from, refused records are quarantined, and the claim is checked
-last. Idea: Kafka Connect's transactional sinks, with the offsets beside the data.
+last. Small units of several tables share a transaction. Ideas: Kafka Connect's transactional sinks, with the offsets
+beside the data; the group commit of databases.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -44,6 +45,7 @@ from harness_pipelines.drivers.postgres import (
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.formats.culprits import told
 from harness_pipelines.ports import rows
+from harness_pipelines.ports.buffer import WriterUnit
 from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit, Violations
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, RefusedRecord, Segment, TableRow
 from harness_pipelines.ports.refused import REFUSED_TOGETHER, Kept, kept
@@ -67,6 +69,27 @@ MOVE_ROWS_MAX = 1_000_000  #: rows per accounting row; then the next one is begu
 
 
 T = TypeVar("T")
+Accounting = tuple[int, int, int]  #: number of the row, epoch of the claim, rows so far
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Written:
+    """A unit of one writer, and what its transaction came to."""
+
+    writer: SegmentWriter
+    segment: Segment
+    ranges: Sequence[DecodedRange]
+    claim: Claim
+    rows: int = 0
+    so_far: Accounting | None = None  #: the accounting row that it continues
+    accounting: Accounting | None = None
+
+    @classmethod
+    def of(cls, unit: WriterUnit) -> _Written:
+        """Raises: what asking for the claim does."""
+        writer = unit.writer
+        assert isinstance(writer, SegmentWriter), writer
+        return cls(writer=writer, segment=unit.segment, ranges=unit.ranges, claim=writer._claim())
 
 
 class SegmentWriter:
@@ -80,7 +103,7 @@ class SegmentWriter:
         self._claim = claim
         self._run_id = run_id
         self._connection: Any = None
-        self._move: tuple[int, int, int] | None = None  # accounting row: move id, epoch, rows so far
+        self._move: Accounting | None = None
         self._day: date | None = None  # of the accounting row, in UTC: costs are by day
 
     def commit(self, segment: Segment, ranges: Sequence[DecodedRange], *, confirm: Callable[[], None]) -> int:
@@ -92,18 +115,29 @@ class SegmentWriter:
         Raises: SegmentClosed, SchemaMoved, BoundaryGap (REFRESH), FencedOut (NEVER), OutcomeUnknown (RESOLVE),
         PostgresUnreachable; RowsUnfit, of which `trouble` tells for fewer rows.
         """
+        [count] = self.commit_all([WriterUnit(writer=self, segment=segment, ranges=ranges)], confirm=confirm)
+        return count
+
+    def commit_all(self, units: Sequence[WriterUnit], *, confirm: Callable[[], None]) -> list[int]:
+        """Commit *units*, of this writer and of others, in one transaction, all or none; returns the rows of each.
+
+        With several, a lock that is not granted soon ends the transaction (LedgerBusy). Raises: as `commit`, and what
+        it says is of the table of any unit.
+        """
+        written = [_Written.of(unit) for unit in units]
         with self._explained(), self._session() as connection:
             try:
-                count, accounting = self._write(connection, segment, ranges, confirm)
+                self._write(connection, written, confirm)
             except BaseException:
                 self._roll_back(connection)
                 raise
             faults.point("ingest.in_transaction")
             self._commit(connection)
             faults.point("ingest.after_commit")
-            self._move = accounting
-            self._tell(connection)
-        return count
+            for one in written:
+                one.writer._move = one.accounting
+            self._tell(connection, [one.writer._table for one in written])
+        return [one.rows for one in written]
 
     def trouble(self, segment: Segment, rows_: pa.Table) -> RowsUnfit | None:
         """Why *rows_* cannot be stored: they are written and taken back. Raises: PostgresUnreachable."""
@@ -131,20 +165,27 @@ class SegmentWriter:
             self._sessions.end(self._connection)
             self._connection = None
 
-    def _write(
-        self, connection: Any, segment: Segment, ranges: Sequence[DecodedRange], confirm: Callable[[], None]
-    ) -> tuple[int, tuple[int, int, int]]:
-        claim = self._claim()
+    def _write(self, connection: Any, units: Sequence[_Written], confirm: Callable[[], None]) -> None:
+        """All of *units*, each step in the order of the tables' ids; the bounds are moved last."""
+        in_order = sorted(units, key=lambda one: one.writer._table.table_id)
         with cursor_of(connection) as cursor:
-            count = self._asked(connection, partial(self._fill, cursor, segment, ranges), cursor)
+            self._asked(connection, partial(self._fill_all, cursor, in_order), cursor)
             confirm()
-            advance = partial(self._advance, cursor, claim, segment, ranges, count)
-            return count, self._asked(connection, advance, cursor)
+            self._asked(connection, partial(self._advance, cursor, in_order), cursor)
+
+    def _fill_all(self, cursor: Any, units: Sequence[_Written]) -> None:
+        """Everything but the bounds."""
+        if len(units) > 1:
+            cursor.execute(sql("buffer/wait_briefly"))
+        names = sorted({one.segment.name for one in units})
+        cursor.execute(sql("buffer/share_segments"), (orjson.dumps(names).decode(),))
+        states = dict(cursor.fetchall())
+        for one in units:
+            check_writable(one.segment.name, states.get(one.segment.name))
+            one.rows = one.writer._fill(cursor, one.segment, one.ranges)
 
     def _fill(self, cursor: Any, segment: Segment, ranges: Sequence[DecodedRange]) -> int:
-        """Everything but the bounds; returns the number of rows."""
-        found = _one(cursor, "share_segment", segment.name)
-        check_writable(segment.name, found["state"] if found else None)
+        """Rows, refused records and counts; returns the number of rows."""
         batch = pa.concat_tables([r.rows for r in ranges])
         if batch.num_rows:
             self._copy(cursor, segment, batch)
@@ -182,17 +223,21 @@ class SegmentWriter:
         for large in (r for r in records if r.bytes > REFUSED_BYTES_MAX):  # together they may be too large for Arrow
             cursor.execute(sql("buffer/refuse"), _refusal(table_id, large))
 
-    def _advance(
-        self, cursor: Any, claim: Claim, segment: Segment, ranges: Sequence[DecodedRange], count: int
-    ) -> tuple[int, int, int]:
-        """Move the bounds of all *ranges*, each where it is what the range was read from; the claim is checked last.
+    def _advance(self, cursor: Any, units: Sequence[_Written]) -> None:
+        """Move the bounds of all ranges, each where it is what the range was read from; claims are checked last."""
+        asked = [one.writer._bounds(number, one) for number, one in enumerate(units)]
+        cursor.execute(sql("buffer/advance"), (orjson.dumps(asked).decode(),))
+        names = [d[0] for d in cursor.description]
+        found = {row[0]: dict(zip(names, row, strict=True)) for row in cursor.fetchall()}
+        for number, one in enumerate(units):
+            one.writer._check_moved(cursor, one, found[number])
 
-        Returns the accounting row, which neighbouring commits of one holder share.
-        """
-        today = datetime.now(UTC).date()
+    def _bounds(self, number: int, unit: _Written) -> dict[str, Any]:
+        """What `advance` is asked for *unit*. Neighbouring commits of one holder share an accounting row."""
+        today, claim = datetime.now(UTC).date(), unit.claim
         fits = self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX and self._day == today
-        so_far, self._day = self._move if fits else None, today
-        wanted = [
+        unit.so_far, self._day = self._move if fits else None, today
+        ranges = [
             {
                 "partition": r.partition,
                 "low": r.low,
@@ -200,30 +245,32 @@ class SegmentWriter:
                 "leader_epoch": r.leader_epoch,
                 "digest": r.digest,
             }
-            for r in ranges
+            for r in unit.ranges
         ]
-        row = _one(
-            cursor,
-            "advance",
-            claim.table_id,
-            claim.shard,
-            orjson.dumps(wanted).decode(),
-            segment.schema_version,
-            so_far[0] if so_far else NO_MOVE,
-            claim.epoch,
-            self._run_id,
-            count,
-        )
-        assert row is not None
+        return {
+            "unit": number,
+            "table_id": claim.table_id,
+            "shard": claim.shard,
+            "ranges": ranges,
+            "schema_version": unit.segment.schema_version,
+            "move_id": unit.so_far[0] if unit.so_far else NO_MOVE,
+            "epoch": claim.epoch,
+            "run_id": self._run_id,
+            "rows": unit.rows,
+        }
+
+    def _check_moved(self, cursor: Any, unit: _Written, row: Mapping[str, Any]) -> None:
+        """Raises: SchemaMoved, BoundaryGap, FencedOut."""
+        claim = unit.claim
         moved = set(str(row["moved"]).split(","))
-        for taken in ranges:
+        for taken in unit.ranges:
             if str(taken.partition) not in moved:
-                raise self._not_moved(cursor, segment, taken)
+                raise self._not_moved(cursor, unit.segment, taken)
         if row["holder"] is None:
             raise FencedOut(f"{self._table.name}: the ingest claim is gone; nothing was written")
         found = replace(claim, holder=row["holder"], epoch=row["epoch"], lease_until=row["lease_until"])
         check_claim(claim, found, now=row["now"])
-        return row["move_id"], claim.epoch, count + (so_far[2] if so_far else 0)
+        unit.accounting = row["move_id"], claim.epoch, unit.rows + (unit.so_far[2] if unit.so_far else 0)
 
     def _not_moved(self, cursor: Any, segment: Segment, taken: DecodedRange) -> HarnessError:
         """Why the bound of a partition stayed where it was."""
@@ -249,13 +296,17 @@ class SegmentWriter:
             self.close()
             raise OutcomeUnknown(f"{self._table.name}: COMMIT was sent, its answer was lost: {error}") from error
 
-    def _tell(self, connection: Any) -> None:
-        """Notify those that wait for the table, in a separate transaction (see `News`); if it fails, they poll."""
-        try:
+    def _tell(self, connection: Any, tables: Iterable[TableRow]) -> None:
+        """Notify those that wait for *tables*, in a separate transaction (see `News`); if it fails, they poll."""
+        ids = orjson.dumps(sorted({str(table.table_id) for table in tables})).decode()
+
+        def tell() -> None:
             with cursor_of(connection) as cursor:
-                tell = partial(cursor.execute, sql("buffer/tell"), (str(self._table.table_id),))
-                self._asked(connection, tell, cursor)
-            self._asked(connection, connection.commit)
+                cursor.execute(sql("buffer/tell"), (ids,))
+            connection.commit()
+
+        try:
+            self._asked(connection, tell)
         except adbc_driver_manager.Error:
             self.close()
 

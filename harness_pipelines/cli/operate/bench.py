@@ -19,7 +19,7 @@ from harness_pipelines.spec.settings import Settings
 
 PACKAGE = "harness_pipelines_tests"
 BENCHES = f"{PACKAGE}.bench"
-NAMES = "main, proof, layout, keyed, streams, engines, moves, stores, formats, dagster, wheel, mutants"
+NAMES = "main, proof, layout, keyed, streams, engines, scale, moves, stores, formats, dagster, wheel, mutants"
 
 
 class NotMeasured(HarnessError):
@@ -40,9 +40,9 @@ def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bo
     NAME is main (from Kafka to readers), proof (models, recovery, fsck, audit), layout (the batch view's clustering),
     keyed (tables with a key), streams (all history, then live), engines (loads, freshness and queries of
     `harness serve`), stores (requests and dollars of a lake on an object store, and how late a foreign catalog is),
-    formats (the cost of decoding and validating records), dagster (sensors, runs, hand-overs), scale (many
-    tables in one worker), moves (both engines), wheel (the disk space of
-    an installation) or mutants (breaks each lock, fence, comparison and order of the ledger's SQL in turn and checks
+    formats (the cost of decoding and validating records), dagster (sensors, runs, hand-overs), scale (many tables in
+    one worker, beside their peers; costs that must not grow), moves (both engines), wheel (the disk space of an
+    installation) or mutants (breaks each lock, fence, comparison and order of the ledger's SQL in turn and checks
     that a test fails).
 
     Starts the embedded services if they do not run. Creates its own topics and tables and removes them. Exit code 1

@@ -19,7 +19,7 @@ from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.extras import require
 from harness_pipelines.secret import redact
 from harness_pipelines.show.output import emit, json_option, note
-from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.settings import ENGINES, Settings
 
 SECONDS_MIN = 20.0
 
@@ -50,6 +50,14 @@ class ChaosFailed(HarnessError):
     show_default=True,
     metavar="COUNT",
     help="Small append tables beside the four. Give --thaw more time: each read of one takes its turn.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(("both", *ENGINES)),
+    default="both",
+    show_default=True,
+    help="What moves the tables. Of both, each has half of the tables, and tables change from one to the other; with "
+    "--alerts they stay. With arrow no Spark runs.",
 )
 @click.option(
     "--rate", type=click.FloatRange(min=1), default=200.0, show_default=True, help="Records produced per second."
@@ -89,10 +97,11 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
     table; TABLE_keyed; TABLE_direct, without a buffer; and TABLE_growing, whose topic gets partitions. A producer with
     its own log, two workers and two readers run throughout.
 
-    Workers, Spark, Postgres and Kafka are killed, stopped and restarted. Connections are cut. Files of the lake are
-    damaged for the duration of a read. Claims get a lease that ends tomorrow. Operators replay, revert, evolve,
-    recall, apply and create snapshots, and some of them sleep for longer than two grace periods. --seed, --for, --s3
-    and --dagster determine the schedule.
+    Workers, Spark, Postgres and Kafka are killed, stopped and restarted; workers also at the crash points of moves,
+    whichever engine moves. Connections are cut. Files of the lake are damaged for the duration of a read. Claims get a
+    lease that ends tomorrow. Operators replay, revert, evolve, recall, apply, change engines and create snapshots, and
+    some of them sleep for longer than two grace periods. --seed, --for, --s3, --dagster, --engine and --alerts
+    determine the schedule.
 
     Every read must return exactly the acknowledged records below its bounds. A version that is read twice must return
     the same rows. Within a minute after the last fault a new record of every partition must be readable and in the
@@ -109,29 +118,24 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
       harness chaos --for 30m --seed 7 --yes --json chaos.json
       harness chaos --for 60s --seed 7 --dry-run
       harness chaos --for 10m --s3 --yes
+      harness chaos --for 10m --engine arrow --yes
       harness chaos --for 30m --alerts deploy/prometheus --yes
       harness chaos --for 20m --more-tables 46 --thaw 5m --yes
-    harness chaos --for 1h --dagster --alerts deploy/prometheus --yes
+      harness chaos --for 1h --dagster --alerts deploy/prometheus --yes
     """
     target: str | None = options["json_target"]
     _check(settings, for_s=options["for_s"], dry_run=options["dry_run"], yes=options["yes"])
+    if options["alerts"] and options["engine"] not in {"both", "spark"}:
+        raise UsageError("--alerts wants tables that Spark moves, whose alerts must fire: use --engine spark or both")
     require("local", "`harness chaos`", "pyspark")
     if options["dagster"]:
         require("dagster", "`harness chaos --dagster`", "dagster")
     from harness_pipelines.chaos.result import Options
     from harness_pipelines.chaos.run import run_chaos
-    from harness_pipelines.chaos.schedule import schedule
     from harness_pipelines.show.logs import configure_logging
 
     configure_logging()
     seed = options["seed"] if options["seed"] is not None else secrets.randbelow(1_000_000)
-    planned = schedule(seed, options["for_s"], s3=options["s3"], dagster=options["dagster"])
-    if not options["yes"]:
-        found = {"seed": seed, "seconds": options["for_s"], "schedule": [fault.to_json() for fault in planned]}
-        emit(found, target, lambda: _show_schedule(planned))
-        if not options["dry_run"]:
-            raise not_asked("start services and break them for minutes")
-        return
     wanted = Options(
         seed=seed,
         seconds=options["for_s"],
@@ -139,12 +143,20 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
         rate=options["rate"],
         crowd=options["crowd"],
         thaw_s=options["thaw_s"],
+        engine=options["engine"],
         jars=settings.jars,
         s3=options["s3"],
         dagster=options["dagster"],
         keep=options["keep"],
         alerts=options["alerts"],
     )
+    if not options["yes"]:
+        planned = wanted.planned
+        found = {"seed": seed, "seconds": wanted.seconds, "engine": wanted.engine}
+        emit({**found, "schedule": [fault.to_json() for fault in planned]}, target, lambda: _show_schedule(planned))
+        if not options["dry_run"]:
+            raise not_asked("start services and break them for minutes")
+        return
     signal.signal(signal.SIGTERM, _terminated)
     result = run_chaos(wanted, _Said(), if_late=if_late).to_json()
     emit(result, target, lambda: _show(result))
@@ -199,6 +211,8 @@ def _show(result: Mapping[str, Any]) -> None:
             f"repeated     {result['repeated_by_kafka']} records that Kafka has twice: a killed broker forgot them"
         )
     click.echo(f"faults       {result['faults']}: {kinds}")
+    files = ", ".join(f"{count} of {engine}" for engine, count in result["files_by_engine"].items())
+    click.echo(f"moved by     {result['engine']}; files at the end: {files}")
     click.echo(
         f"recovery     p50 {recovery['p50']} s, max {recovery['max']} s from the fault to a read of newer records"
     )

@@ -40,6 +40,7 @@ MAGIC = b"PAR1"
 CHUNK_BYTES = 8 * 2**20
 HELD_BYTES_MAX = 256 * 2**20  #: rows as Arrow has them, that wait for their row group
 PROBE_ROWS = 20_000  #: written once more to see how many bytes a row takes
+PROBE_BYTES = 4 * 2**20  #: of these, as Arrow has them, that tell which columns have a dictionary
 _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(
@@ -158,6 +159,26 @@ _AS_SPARK: Mapping[str, Any] = {
 }
 
 
+def worth_dictionaries(rows: pa.Table) -> list[str]:
+    """The columns, by their paths in the file, whose first values are smaller with a dictionary.
+
+    Spark's writer decides by the first page of a file; Arrow's keeps a dictionary of values that never repeat.
+    """
+    first = rows.slice(0, PROBE_ROWS)
+    first = first.slice(0, max(1, PROBE_BYTES * first.num_rows // max(first.nbytes, 1)))
+    with_them, without = (_column_bytes(first, use_dictionary=used) for used in (True, False))
+    return [path for path, size in with_them.items() if size < without[path]]
+
+
+def _column_bytes(rows: pa.Table, *, use_dictionary: bool) -> dict[str, int]:
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, rows.schema, compression="none", use_dictionary=use_dictionary) as writer:
+        writer.write_table(rows)
+    footer = writer.writer.metadata
+    columns = [footer.row_group(0).column(i) for i in range(footer.num_columns)] if footer.num_row_groups else []
+    return {column.path_in_schema: column.total_uncompressed_size for column in columns}
+
+
 class RowGroups:
     """Writes one data file as Spark does: a row group ends where it reaches some size. Memory is bounded.
 
@@ -167,7 +188,8 @@ class RowGroups:
 
     def __init__(self, stream: Any, schema: pa.Schema, *, group_bytes: int) -> None:
         self._stream, self._schema, self._group_bytes = stream, schema, group_bytes
-        self._writer = pq.ParquetWriter(stream, schema, **_AS_SPARK)
+        self._writer: pq.ParquetWriter | None = None
+        self._dictionaries: list[str] | None = None
         self._held: list[pa.Table] = []
         self._rows = self._bytes = 0  #: held
         self._per_row: float | None = None  #: bytes in the file
@@ -188,8 +210,15 @@ class RowGroups:
         """End the file; returns what its footer says."""
         if self._rows:
             self._flush(self._rows)
-        self._writer.close()
-        return self._writer.writer.metadata
+        writer = self._writer or self._on(self._stream, None)
+        writer.close()
+        return writer.writer.metadata
+
+    def _on(self, stream: Any, rows: pa.Table | None) -> pq.ParquetWriter:
+        """A writer to *stream*; *rows* are the first ones of the file, None where it has none."""
+        if self._dictionaries is None:
+            self._dictionaries = [] if rows is None else worth_dictionaries(rows)
+        return pq.ParquetWriter(stream, self._schema, use_dictionary=self._dictionaries, **_AS_SPARK)
 
     def _group_rows(self) -> int:
         """How many rows the group has that the held rows begin with."""
@@ -200,7 +229,7 @@ class RowGroups:
         """Of one row in the file, as its first rows are."""
         if self._per_row is None and self._rows:
             probe, sink = pa.concat_tables(self._held).slice(0, PROBE_ROWS), pa.BufferOutputStream()
-            with pq.ParquetWriter(sink, self._schema, **_AS_SPARK) as writer:
+            with self._on(sink, probe) as writer:
                 writer.write_table(probe)
             group = writer.writer.metadata.row_group(0)
             size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
@@ -209,6 +238,7 @@ class RowGroups:
 
     def _flush(self, count: int) -> None:
         rows = pa.concat_tables(self._held)
+        self._writer = self._writer or self._on(self._stream, rows)
         self._writer.write_table(rows.slice(0, count), row_group_size=count)
         left = rows.slice(count)
         self._held, self._rows, self._bytes = ([left] if left.num_rows else []), left.num_rows, left.nbytes

@@ -10,7 +10,7 @@ in the act's own module.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -28,7 +28,7 @@ from harness_pipelines.ports.errors import BuiltGone, TableHeld
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
 from harness_pipelines.protocol.bounds import BoundaryGap, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
-from harness_pipelines.protocol.moves import Move, took_effect
+from harness_pipelines.protocol.moves import Move, check_open, took_effect
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.locations import normal
 
@@ -75,17 +75,24 @@ class SharedCatalog:
         old: str,
         new: str,
         claim: Claim | None = None,
+        attempt: Move | None = None,
     ) -> bool:
         """Name *new*, which has the same rows, in place of *old*, by itself; False: another one is named.
 
-        The last check is whether *claim* is held. Raises: FencedOut, BuiltGone.
+        What an *attempt* writes may be named while it is open: expire removes none of its files before, and may have
+        removed them since. The last check is whether *claim* is held. Raises: MoveClosed, FencedOut, BuiltGone.
         """
         key = {**self.key(table, table.views[view]), "old": old, "new": new}
         with self._database.transaction() as connection:
             if not connection.execute(sql("ledger/move_pointer"), key).rowcount:
                 return False
+            found: Sequence[Mapping[str, Any]] = ()
+            if attempt is not None:  # locked before the trim lock, as acts do
+                found = connection.execute(sql("ledger/lock_move"), {"move_id": attempt.move_id}).fetchall()
             connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
             check_kept(connection, table, [new])
+            if attempt is not None:
+                check_open(attempt, rows.move(found[0]) if found else None)
             if claim is not None:
                 check_held(connection, claim)
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -11,6 +12,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres.history.numbers import also_told
 from harness_pipelines.ledgers.postgres.named_snapshots import await_moment, version_named, version_then
+from harness_pipelines.ledgers.postgres.views.versions_needed import pages_above
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import LEASE_AGE_MAX, LeaseEnded, ReadState, TableRow, new_lease
 from harness_pipelines.protocol.bounds import Bounds
@@ -63,15 +65,15 @@ class Leases:
                 )
             row = cursor.fetchone()
             if row is None or (named is None and row["version"] < row["retained_from"]):
+                what = f"the version of {at.isoformat()}" if isinstance(at, datetime) else f"version {wanted}"
                 raise VersionGone(
-                    f"{table.name}: version {wanted} is not retained"
+                    f"{table.name}: {what} is not retained"
                     + (f" (the oldest is {row['retained_from']})" if row else "; `harness status` shows the newest")
                     + also_told(connection, table)
                 )
             if at is None:
                 return rows.state_of(row)
-            key = {"table_id": table.table_id, "version": row["version"]}
-            later = [rows.version(r) for r in connection.execute(sql("reads/answering"), key)]
+            later = chain.from_iterable(pages_above(connection, table.table_id, above=row["version"]))
             return rows.state_of(row, later=later, named=named)
 
     def renew(self, lease_id: str, *, lease: timedelta) -> datetime:

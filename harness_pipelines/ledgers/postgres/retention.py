@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.reach import InReach, KeptReach
+from harness_pipelines.ledgers.postgres.specs import in_force
 from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, pin_of
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import FilesKept
@@ -28,7 +29,7 @@ from harness_pipelines.ports.files import FileStore
 from harness_pipelines.ports.lake import ViewMetadata
 from harness_pipelines.ports.ledger import TableRow, view_dropped
 from harness_pipelines.ports.repair import WarehouseMark
-from harness_pipelines.ports.upkeep import StoredFile, TrimDecision
+from harness_pipelines.ports.upkeep import StoredFile, Swept, TrimDecision
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.cuts import CONDEMNED_FROM
@@ -64,6 +65,8 @@ class SizeGuard(HarnessError):
 class _Seen:
     """One look at the files of a table."""
 
+    at: datetime  #: before anything was asked or listed, by the database's clock
+    horizon: datetime  #: of then: who had a move open may have published its files since
     same: SameFile
     stored: Mapping[str, StoredFile]  #: all that there are, by their keys
     loose: tuple[StoredFile, ...]  #: those that nothing reaches
@@ -110,26 +113,18 @@ class Upkeep:
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
             positions = connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id}).fetchall()
-            in_force = _in_force(connection, table)
-            connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
-            connection.execute(sql("upkeep/delete_ended"), {"table_id": table.table_id})
+            current = in_force(connection, table)
+            with connection.pipeline():  # reads wait from here on: as few round trips as can be
+                connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
+                connection.execute(sql("upkeep/delete_ended"), {"table_id": table.table_id})
             starts = {row["partition"]: row["start"] for row in positions}
             recent += known.catch_up(connection, retained_from=table.retained_from)
-            decision = self._decide(connection, in_force, starts, known=known, recent=recent)
+            decision = self._decide(connection, current, starts, known=known, recent=recent)
             self._known[table.table_id] = known
             if dry_run:
                 connection.rollback()
                 return decision
-            floors = {"partitions": list(decision.floor), "floors": list(decision.floor.values())}
-            connection.execute(sql("upkeep/set_trim_floor"), {"table_id": table.table_id, **floors})
-            for segment in decision.retire:
-                connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
-                connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
-            connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
-            key = {"table_id": table.table_id, "retained_from": decision.retained_from}
-            connection.execute(sql("upkeep/set_retained_from"), key)
-            connection.execute(sql("upkeep/forget_layouts"), key)
-            connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
+            _trimmed(connection, table, decision)
             check_held(connection, claim)
             faults.point("expire.in_transaction")
             return decision
@@ -163,15 +158,18 @@ class Upkeep:
         now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
         named = versions_named(connection, table.table_id)
         answers = known.answers(connection, named)
-        leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
         aged = {"now": now, "retention": timedelta(seconds=retention.versions), "first": table.retained_from}
-        kept_from: int = connection.execute(sql("upkeep/kept_from"), {**key, **aged}).fetchone()["version"]  # type: ignore[index]
+        with connection.pipeline():
+            of_leases = connection.execute(sql("upkeep/leased_versions"), key)
+            of_age = connection.execute(sql("upkeep/kept_from"), {**key, **aged})
+            of_segments = connection.execute(sql("buffer/segments"), key)
+        leased, segments = [version_leased(row) for row in of_leases], [rows.segment(row) for row in of_segments]
+        kept_from: int = of_age.fetchone()["version"]  # type: ignore[index]
         waiting = [v for v in known.waiting if v.version >= kept_from]
         waiting += [v for v in named if answers[pin_of(v)] is None]
         grace = timedelta(seconds=retention.grace)
         # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
         floor = {**starts} | trim_floor(recent, leased, waiting=waiting, grace=grace, now=now)
-        segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
         return TrimDecision(
             floor=floor,
             retire=tuple(retirable(segments, floor)),
@@ -210,16 +208,30 @@ class Upkeep:
 
     # -- files ----------------------------------------------------------------------------------------------
 
-    def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]:
+    def sweep(self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False) -> Swept:
+        """List the files once: delete those that were condemned a grace ago, then condemn what nothing reaches now.
+
+        Raises: SizeGuard, WarehouseTaken, LiveFilesUnlisted, MetadataMissing; FilesKept at the end.
+        """
+        ripe = self._chosen(table, claim, dry_run=dry_run)
+        seen, deleted, kept = self._look(table), list[str](), None
+        if ripe:
+            deleted, kept = self._delete(table, claim, ripe, seen, dry_run=dry_run, remove_large=remove_large)
+        if not dry_run:  # else they would be condemned again
+            seen = replace(seen, loose=tuple(file for file in seen.loose if file.path not in set(deleted)))
+        condemned = self.condemn(table, dry_run=dry_run, seen=seen)
+        if kept is not None:
+            raise kept
+        return Swept(deleted=tuple(deleted), condemned=tuple(condemned))
+
+    def condemn(self, table: TableRow, *, dry_run: bool = False, seen: _Seen | None = None) -> list[StoredFile]:
         """Mark the files below the views' folders that nothing reaches now; pardon those reached again.
 
         Raises: LiveFilesUnlisted, with nothing marked; MetadataMissing.
         """
-        seen = self._look(table)
-        now = self._now()
-        horizon = self._horizon(table, now)
-        young = min(horizon, now - CONDEMNED_FROM) if seen.fresh else horizon
-        loose = [f for f in seen.loose if f.modified < (young if seen.of_cuts(f) else horizon)]
+        seen = seen or self._look(table)
+        young = min(seen.horizon, seen.at - CONDEMNED_FROM) if seen.fresh else seen.horizon
+        loose = [f for f in seen.loose if f.modified < (young if seen.of_cuts(f) else seen.horizon)]
         if not dry_run:
             with self.database.transaction() as connection:
                 key = {"table_id": table.table_id, "paths": [f.path for f in loose]}
@@ -241,14 +253,37 @@ class Upkeep:
         What the store keeps holds no other file up, and is tried again by the next run.
         Raises: SizeGuard, with nothing removed, unless *remove_large*; WarehouseTaken; FilesKept at the end.
         """
+        if not (ripe := self._chosen(table, claim, dry_run=dry_run)):  # the lake is not walked for nothing
+            return []
+        seen = self._look(table)
+        deleted, kept = self._delete(table, claim, ripe, seen, dry_run=dry_run, remove_large=remove_large)
+        if kept is not None:
+            raise kept
+        return deleted
+
+    def _chosen(self, table: TableRow, claim: Claim, *, dry_run: bool) -> list[Mapping[str, Any]]:
+        """Files that were condemned a grace ago, without those that a move which is open now may have written.
+
+        Before the look: it sees what such a move publishes after this.
+        """
         with self.database.transaction() as connection:
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
             found = connection.execute(sql("upkeep/ripe"), _ripe(table)).fetchall()
             if not dry_run:
                 check_held(connection, claim)
-        if not found:  # the lake is not walked for nothing
-            return []
-        seen = self._look(table)
+        return [*found]
+
+    def _delete(
+        self,
+        table: TableRow,
+        claim: Claim,
+        found: Sequence[Mapping[str, Any]],
+        seen: _Seen,
+        *,
+        dry_run: bool,
+        remove_large: bool,
+    ) -> tuple[list[str], FilesKept | None]:
+        """Returns what was to go, and why some of it did not."""
         condemned = seen.same.keys(str(row["path"]) for row in found)
         loose = {seen.same.key(file.path): file for file in seen.loose}
         ripe = [(path, loose[key]) for key, path in condemned.items() if key in loose]
@@ -279,11 +314,13 @@ class Upkeep:
             if ripe:
                 self._tell_of_versions(ripe[0][1].path)
             if kept:
-                raise FilesKept(
+                stayed = FilesKept(
                     f"{table.name}: the store kept files that nothing needs, by its answers to {len(kept)} requests: "
                     f"{kept[0]}. All others are deleted; expire asks again for these"
-                ) from kept[0]
-        return [file.path for _, file in ripe]
+                )
+                stayed.__cause__ = kept[0]
+                return [file.path for _, file in ripe], stayed
+        return [file.path for _, file in ripe], None
 
     def _begin(self, table: TableRow, claim: Claim, paths: Sequence[str]) -> set[str]:
         """Note that the files are removed now; those that are condemned still. Raises: FencedOut.
@@ -332,6 +369,8 @@ class Upkeep:
 
         Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
         """
+        at = self._now()
+        horizon = self._horizon(table, at)
         reached, needless, in_reach, place = self._reached(table)
         before = self._before_quarantine(table, place)
         same = SameFile()
@@ -366,7 +405,16 @@ class Upkeep:
         except LiveFilesUnlisted as error:
             self._find_unlisted(table, error)
         gone = tuple(path for path in needless if same.key(path) not in stored)
-        return _Seen(same=same, stored=stored, loose=loose, gone=gone, in_reach=in_reach, fresh=frozenset(fresh))
+        return _Seen(
+            at=at,
+            horizon=horizon,
+            same=same,
+            stored=stored,
+            loose=loose,
+            gone=gone,
+            in_reach=in_reach,
+            fresh=frozenset(fresh),
+        )
 
     def _listed(self, folders: Mapping[str, str | None], same: SameFile) -> tuple[dict[str, StoredFile], set[str]]:
         """The files below *folders*, by their keys; the keys of those that are beside the view of their folder.
@@ -493,11 +541,19 @@ def _of_one_run(ripe: Sequence[tuple[str, StoredFile]], seen: _Seen) -> list[tup
     return [*own[: most[0]], *fresh[: most[1]]]
 
 
-def _in_force(connection: Connection, table: TableRow) -> TableRow:
-    """*table* as the ledger has it now; one that was dropped as it was, which holds no claim. Raises: TableDamaged."""
-    key = {"namespace": table.spec.namespace, "name": table.spec.name}
-    found = [rows.table_row(row) for row in connection.execute(sql("ledger/tables"), key)]
-    return next((now for now in found if now.table_id == table.table_id), table)
+def _trimmed(connection: Connection, table: TableRow, decision: TrimDecision) -> None:
+    """Write what was decided."""
+    key = {"table_id": table.table_id, "retained_from": decision.retained_from}
+    floors = {"partitions": list(decision.floor), "floors": list(decision.floor.values())}
+    with connection.pipeline():
+        connection.execute(sql("upkeep/set_trim_floor"), {**key, **floors})
+        for segment in decision.retire:
+            connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
+            connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
+        connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
+        connection.execute(sql("upkeep/set_retained_from"), key)
+        connection.execute(sql("upkeep/forget_layouts"), key)
+        connection.execute(sql("upkeep/abandon_orphaned"), key)
 
 
 def _needless(connection: Connection, table: TableRow, kept_from: int, pinned: Iterable[Version]) -> list[str]:

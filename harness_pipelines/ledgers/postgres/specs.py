@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 from harness_pipelines.ledgers.postgres.notify import announce
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.schema.schemas import SpecMoved, check_columns, check_spec
 from harness_pipelines.spec.load import dump_spec, read_back
@@ -59,3 +60,10 @@ def with_columns_of_schema(table: TableRow) -> TableSpec:
     if (clustered := published.get("layout", {}).get("columns")) is not None:
         words["layout"] = {**words.get("layout", {}), "columns": clustered}
     return TableSpec.model_validate({**words, "columns": published["columns"]})
+
+
+def in_force(connection: Connection, table: TableRow) -> TableRow:
+    """*table* as the ledger has it now; one that was dropped as it was, which holds no claim. Raises: TableDamaged."""
+    key = {"namespace": table.spec.namespace, "name": table.spec.name}
+    found = [rows.table_row(row) for row in connection.execute(sql("ledger/tables"), key)]
+    return next((now for now in found if now.table_id == table.table_id), table)

@@ -299,6 +299,7 @@ def _version(row: Mapping[str, Any]) -> VersionRow:
         revert_of=row["revert_of"],
         move_id=row["move_id"],
         committed_at=row["committed_at"],
+        narrowed=row["narrowed"],
     )
 
 

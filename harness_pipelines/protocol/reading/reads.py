@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Generic
@@ -55,10 +55,10 @@ def cut_now(version: Version, positions: Mapping[int, Bounds], segments: Sequenc
     return _cut(bounds, segments, None)
 
 
-def cut_of_version(version: Version, later: Sequence[Version], segments: Sequence[Segment]) -> Cut[Segment]:
+def cut_of_version(version: Version, later: Iterable[Version], segments: Sequence[Segment]) -> Cut[Segment]:
     """The cut of a version that was asked for, the head too: its own bounds, so the same rows for ever.
 
-    Its buffered rows come from wherever they are by now: *later* are the versions after it.
+    Its buffered rows come from wherever they are by now: *later* are the versions after it, oldest first.
     """
     return _cut(dict(version.bounds), segments, answering_version(version, later))
 

@@ -1,15 +1,17 @@
 """Ingest: move records of the log into the buffer.
 
 The unit of work is the same wherever it runs: poll ``[lo, hi)`` of some partitions, decode, commit. `ingest_unit` is
-called on one machine (`IngestLoop`) and by Spark tasks (`harness_pipelines.stages.ingest.on_engine`).
+called on one machine (`IngestLoop`) and by Spark tasks (`harness_pipelines.stages.ingest.on_engine`). It stops where a
+unit is to be committed: `alone` commits each by itself, `harness_pipelines.stages.ingest.together` several at once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -48,11 +50,14 @@ from harness_pipelines.protocol.digest import as_first, lake_digests, total_dige
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.ingest.ages import Ages, Waiting
-from harness_pipelines.stages.ingest.pacing import ProcessLoad, commit_every_s
+from harness_pipelines.stages.ingest.pacing import Pace
 from harness_pipelines.stages.ingest.refusing import limit_of, note_refused
 from harness_pipelines.stages.ingest.unfit import unfit_of, without
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
+#: Gives each unit that is to be committed, and gets the number of its rows; None: something comes that may take long.
+Steps = Generator["Ready | None", int, T]
 CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
 
 
@@ -80,6 +85,48 @@ def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[Decode
     return [replace(r, digest=total_digest(part)) for r, part in zip(ranges, np.split(digests, ends[:-1]), strict=True)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ready:
+    """A unit that is decoded and waits for its commit."""
+
+    table: TableRow
+    writer: BufferWriter
+    segment: OpenSegment
+    ranges: Sequence[DecodedRange]
+    ask: Callable[[], Callable[[], TopicIdentity]]  #: begins to ask which topic the records came from
+
+    def commit(self) -> int:
+        """Commit it in one transaction; returns the number of rows.
+
+        A segment that was closed meanwhile is looked up again. Which topic the records came from is looked at after
+        the rows are written. Raises: what `BufferWriter.commit` and `check_topic` raise.
+        """
+        answer = self.ask()
+
+        def confirm() -> None:
+            check_topic(self.table, answer)
+
+        try:
+            return self.writer.commit(self.segment.current(), self.ranges, confirm=confirm)
+        except SegmentClosed:
+            return self.writer.commit(self.segment.renew(), self.ranges, confirm=confirm)
+
+
+def alone(steps: Steps[T]) -> T:
+    """What *steps* come to when each of their units is committed by itself. Raises: what they raise."""
+    try:
+        ready = next(steps)
+        while True:
+            try:
+                rows = 0 if ready is None else ready.commit()
+            except BaseException as error:  # the steps handle what they can, whatever it is
+                ready = steps.throw(error)
+            else:
+                ready = steps.send(rows)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]  # of a generator that gives a T
+
+
 def ingest_unit(
     table: TableRow,
     batches: Sequence[PartitionBatch],
@@ -87,27 +134,26 @@ def ingest_unit(
     codec: RecordCodec,
     writer: BufferWriter,
     segment: OpenSegment,
-    identity: Callable[[], TopicIdentity],
-) -> int:
-    """Decode *batches* and commit them in one transaction; returns the number of rows.
+    ask: Callable[[], Callable[[], TopicIdentity]],
+) -> Steps[int]:
+    """Decode *batches* and let them be committed in one transaction; gives the number of rows.
 
-    A segment that was closed meanwhile is looked up again; *identity* answers, after the rows are written, which topic
-    they came from.
-
-    Raises: RecordRefused, RefusedTooMany, and what `BufferWriter.commit` raises; SchemaDue, when what comes before
-    the record that needs other columns was taken.
+    Raises: RecordRefused, RefusedTooMany, and what `Ready.commit` raises; SchemaDue, when what comes before the record
+    that needs other columns was taken.
     """
     faults.point("ingest.after_plan")
     batches, decoded, due = _decoded(table, codec, batches)
-    take = partial(_taken, table, batches, writer=writer, segment=segment, identity=identity)
+    ready = partial(Ready, table=table, writer=writer, segment=segment, ask=ask)
+    take = partial(_taken, table, batches, ready=ready, segments=segment.segments)
     decode = partial(decode_batch, table, codec)
     try:
-        rows = take(decoded, decode=decode)
+        rows = yield from take(decoded, decode=decode)
     except RowsUnfit:
         unfit = unfit_of(table, batches, decoded, lambda some: writer.trouble(segment.current(), some))
         if unfit and table.spec.on_error == "stop":
             raise stopped(table, unfit[min(unfit)], by_check=False) from None
-        rows = take([without(unfit, one) for one in decoded], decode=lambda batch: without(unfit, decode(batch)))
+        fit = [without(unfit, one) for one in decoded]
+        rows = yield from take(fit, decode=lambda batch: without(unfit, decode(batch)))
     if due is not None:
         raise due
     return rows
@@ -119,16 +165,15 @@ def _taken(
     decoded: Sequence[DecodedRange],
     *,
     decode: Callable[[PartitionBatch], DecodedRange],
-    writer: BufferWriter,
-    segment: OpenSegment,
-    identity: Callable[[], TopicIdentity],
-) -> int:
-    """Commit what *batches* were *decoded* to; returns the number of rows.
+    ready: Callable[..., Ready],
+    segments: BufferSegments,
+) -> Steps[int]:
+    """Let what *batches* were *decoded* to be committed; gives the number of rows.
 
-    Raises: RefusedTooMany, when what comes before the record that is one too many was taken; what
-    `BufferWriter.commit` raises.
+    Raises: RefusedTooMany, when what comes before the record that is one too many was taken; what `Ready.commit`
+    raises.
     """
-    limit = limit_of(table, decoded, segment.segments)
+    limit = limit_of(table, decoded, segments)
     if limit is not None:  # what comes before is taken
         cut = [below(batch, limit.at[p].offset) if (p := batch.partition) in limit.at else batch for batch in batches]
         decoded = [decode(batch) for batch in cut if batch.high > batch.low]
@@ -136,14 +181,7 @@ def _taken(
     if decoded:
         decoded = with_digests(table, decoded)
         faults.point("ingest.before_lock")
-
-        def confirm() -> None:
-            check_topic(table, identity)
-
-        try:
-            rows = writer.commit(segment.current(), decoded, confirm=confirm)
-        except SegmentClosed:
-            rows = writer.commit(segment.renew(), decoded, confirm=confirm)
+        rows = yield ready(ranges=decoded)
         note_refused(table, (record for taken in decoded for record in taken.refused))
     if limit is not None:
         raise limit.error()
@@ -219,8 +257,12 @@ class IngestLoop:
         schemas: Schemas | None = None,
         poll_s: float = POLL_S,
         feed: Feed | None = None,
+        pace: Pace | None = None,
     ) -> None:
-        """*poll_s*: how long a step waits for records. With a *feed*, its `wake` is called when there are some."""
+        """*poll_s*: how long a step waits for records. With a *feed*, its `wake` is called when there are some.
+
+        *pace* is that of all loops of a process.
+        """
         self.table = table
         self.progress = IngestProgress()
         self._log = stream
@@ -233,7 +275,8 @@ class IngestLoop:
         self._poll_s, self._feed = poll_s, feed
         self.not_before = 0.0  #: when the next step is worth its cost, on the monotonic clock
         self._taken = 0  # bytes of records since the buffer was asked for room
-        self._load = ProcessLoad()
+        self._pacing = pace or Pace()
+        self.took = 0  #: records of the last step
         self._refreshed = False  # since the last commit
         self._epochs: dict[int, int | None] = {}  # of the last record that was taken, by partition
 
@@ -265,32 +308,40 @@ class IngestLoop:
         ledger says, and where that one is refused too, it is raised. Raises: SchemaMoved, when the table's schema is
         another now, or must become another (SchemaDue); BufferFull, before anything is read.
         """
-        assert self._reader is not None and self._codec is not None, "start() comes first"
-        self._segments.check_room(self.table, taken=self._taken)
-        self._taken, began_s = 0, time.thread_time()
+        began_s = time.thread_time()
         try:
-            return self._unit()
+            return alone(self.steps())
         finally:
             self.progress.cpu_s += time.thread_time() - began_s
 
-    def _unit(self) -> int:
-        assert self._reader is not None and self._codec is not None
+    def steps(self, *, records_max: int = BATCH_RECORDS_MAX) -> Steps[int]:
+        """What `step` does, with at most *records_max* records, up to each commit, which the caller does.
+
+        The CPU time is for the caller to count. Raises: as `step`.
+        """
+        assert self._reader is not None and self._codec is not None, "start() comes first"
+        self._segments.check_room(self.table, taken=self._taken)
+        self._taken = 0
         try:
-            batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
+            batches = [b for b in self._reader.poll(records_max, self._poll_s) if b.high > b.low]
         except (KafkaLoginFailed, CertificateRefused, KafkaFailed):
             self._reader.close()
             self._reader = None  # the next one reads the files of certificates again, and begins with another client
             raise
+        self.took = 0
         if not batches:
             return 0
         led_anew = {b.partition: (b.low, self._epochs.get(b.partition)) for b in batches if self._is_led_anew(b)}
-        check_epochs(self.table, self._log, led_anew)
-        keeps_up = sum(len(b) for b in batches) <= CAUGHT_UP_RECORDS
+        if led_anew:
+            yield None
+            check_epochs(self.table, self._log, led_anew)
+        self.took = sum(len(b) for b in batches)
+        keeps_up = self.took <= CAUGHT_UP_RECORDS
         begun = time.monotonic()
-        identity = self._log.identity_async(self.table.spec.topic)
+        ask = partial(self._log.identity_async, self.table.spec.topic)
         try:
-            rows = ingest_unit(
-                self.table, batches, codec=self._codec, writer=self._writer, segment=self._open, identity=identity
+            rows = yield from ingest_unit(
+                self.table, batches, codec=self._codec, writer=self._writer, segment=self._open, ask=ask
             )
             self._count(batches, rows)
             self._refreshed = False
@@ -311,8 +362,8 @@ class IngestLoop:
     def _pace(self, begun: float, *, keeps_up: bool) -> None:
         """Let records gather for what the table's objective allows; a thread that is behind goes on at once."""
         visible_s, took_s = self.table.spec.freshness.visible, time.monotonic() - begun
-        wait_s = commit_every_s(visible_s, commit_s=took_s, load=self._load.share())
-        self.not_before = begun + wait_s if keeps_up else 0.0
+        next_at = self._pacing.next_at(self, begun, visible_s=visible_s, commit_s=took_s)
+        self.not_before = next_at if keeps_up else 0.0
 
     def _is_led_anew(self, batch: PartitionBatch) -> bool:
         """Another leader wrote *batch* than what was taken before it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import BATCH_RECORDS_MAX, Log, PartitionBatch, below, check_epochs, check_source
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.stages.ingest.ingest import OpenSegment, bytes_of, check_decodes, ingest_unit
+from harness_pipelines.stages.ingest.ingest import OpenSegment, alone, bytes_of, check_decodes, ingest_unit
 
 RANGE_OFFSETS_MAX = 500_000  #: per partition and job, so that the claim and the log are looked at in between
 SILENT_POLLS_MAX = 60
@@ -125,8 +126,8 @@ def _take(stores: Ports, table: TableRow, claim: Claim, wanted: OffsetRange) -> 
     try:
         for batch in read_range(stores.log, table, wanted):
             stores.segments.check_room(table, taken=taken)
-            identity = stores.log.identity_async(table.spec.topic)
-            rows += ingest_unit(table, [batch], codec=codec, writer=writer, segment=segment, identity=identity)
+            ask = partial(stores.log.identity_async, table.spec.topic)
+            rows += alone(ingest_unit(table, [batch], codec=codec, writer=writer, segment=segment, ask=ask))
             reached, taken = batch.high, bytes_of(batch)
     except HarnessError as error:
         # As a row: Spark would run a task that raises again, and give no more than its words.

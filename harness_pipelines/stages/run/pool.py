@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from math import inf
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -29,6 +29,15 @@ class Unit(Protocol):
 
     def run(self) -> float:
         """Do some of it; how many seconds from now on it is due again, `inf`: when it is asked for."""
+        ...
+
+
+@runtime_checkable
+class JoiningUnit(Unit, Protocol):
+    """Work that is cheaper when that of several units is done together: its turn says when it may be."""
+
+    def run_with(self, others: Sequence[Unit]) -> list[float]:
+        """Do some of it and of *others*, units of its kind; for each what `run` gives."""
         ...
 
 
@@ -147,30 +156,36 @@ class Pool:
         thread.start()
 
     def _work(self) -> None:
-        while (unit := self._next()) is not None:
-            next_at = inf
+        while units := self._next():
+            next_at = [inf] * len(units)
             try:
-                next_at = time.monotonic() + unit.run()
+                pauses_s = _run(units)
+                next_at = [time.monotonic() + pause_s for pause_s in pauses_s]
             except BaseException as error:  # a defect of the worker: it ends by it instead of going on without a unit
                 self._broken(error)
             with self._changed:
-                self._schedule.done(unit.turn, next_at if unit.turn in self._units else inf)
+                for unit, at in zip(units, next_at, strict=True):
+                    self._schedule.done(unit.turn, at if unit.turn in self._units else inf)
                 if self._schedule.next_at(time.monotonic()) < self._looks_at:
                     self._changed.notify_all()
 
-    def _next(self) -> Unit | None:
-        """Wait for a unit that is due; None: the pool ends. One thread watches the time, the others wait for it."""
+    def _next(self) -> list[Unit]:
+        """Wait for a unit that is due; with it come others that run together with it. None: the pool ends.
+
+        One thread watches the time, the others wait for it.
+        """
         with self._changed:
             while not self._stopped:
                 now = time.monotonic()
                 if (turn := self._schedule.take(now)) is not None:
+                    joined = self._schedule.join(turn, now)
                     if self._idle:
                         self._changed.notify()
                     elif len(self._threads) < THREADS_MAX:
                         self._start()
-                    return self._units[turn]
+                    return [self._units[one] for one in (turn, *joined)]
                 self._wait(now)
-            return None
+            return []
 
     def _wait(self, now: float) -> None:
         """Wait for a change, or as the one that watches the time for the next due unit. The lock is held."""
@@ -186,3 +201,12 @@ class Pool:
                 self._has_leader, self._looks_at = False, -inf
         finally:
             self._idle -= 1
+
+
+def _run(units: Sequence[Unit]) -> list[float]:
+    """Run *units*, and say for each in how many seconds it is due again."""
+    first, *others = units
+    if not others:
+        return [first.run()]
+    assert isinstance(first, JoiningUnit), first
+    return first.run_with(others)

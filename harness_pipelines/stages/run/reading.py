@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.ingest import ingest, new_partitions
+from harness_pipelines.stages.ingest.ingest import Steps
 from harness_pipelines.stages.ingest.new_partitions import Joiner
+from harness_pipelines.stages.ingest.together import RECORDS_MAX, together
 from harness_pipelines.stages.run.progress import TableProgress
 from harness_pipelines.stages.run.schedule import Room, Turn
 from harness_pipelines.stages.run.trouble import Backoff
@@ -25,9 +28,11 @@ from harness_pipelines.stages.run.units import LOOK_S, objective_s
 from harness_pipelines.stages.table import evolve
 
 if TYPE_CHECKING:
+    from harness_pipelines.stages.run.pool import Unit
     from harness_pipelines.stages.run.table_units import TableUnits
 
 log = structlog.get_logger(__name__)
+WITHOUT_REGISTRY = frozenset({"json", "raw", "debezium"})  #: formats that ask no other system how to decode
 INGEST_UNITS_MAX = 2  #: of a table; each reads its share of the partitions
 IDLE_S = 600.0  #: how often the reader of a quiet log is polled; records wake it, and so do ends of the log beyond it
 SILENT_S = 0.5  #: how often it is polled while the log does not answer, so that an outage gets its name
@@ -154,11 +159,24 @@ class IngestUnit:
 
     def run(self) -> float:
         """One poll and what follows from it; what it does not handle holds ingest. Seconds until it is due again."""
+        return ingest.alone(self._steps(joined=False))
+
+    def run_with(self, others: Sequence[Unit]) -> list[float]:
+        """The same for this one and *others*, units of ingest too, with one transaction for what is small."""
+        units = [self, *(one for one in others if isinstance(one, IngestUnit))]
+        began_s = time.thread_time()
+        found = together([one._steps(joined=True) for one in units], self._of.stores.log)
+        for one in units:
+            one.counts.cpu_s += (time.thread_time() - began_s) / len(units)
+        return found
+
+    def _steps(self, *, joined: bool) -> Steps[float]:
+        """What `run` does, up to each commit; *joined*: others wait for it."""
         if (rest_s := self._waits_until - time.monotonic()) > 0:  # it was woken while it failed
             return rest_s
         pause_s, is_over = 0.0, False
         with self._backoff.holding():
-            pause_s = self._once()
+            pause_s = yield from self._once(joined=joined)
             is_over = True
         if not is_over:
             self.close()
@@ -171,8 +189,11 @@ class IngestUnit:
         if loop is not None:
             loop.close()
 
-    def _once(self) -> float:
+    def _once(self, *, joined: bool) -> Steps[float]:
         of = self._of
+        may_join, self.turn.joins = self._may_join(), False
+        if joined and not may_join:  # at once, by itself
+            return 0.0
         try:
             of.admit(Stage.INGEST, resting=self.counts.commits == self._commits)
             self._commits = self.counts.commits
@@ -180,7 +201,7 @@ class IngestUnit:
                 self.close()
                 self._backoff.over(by_work=False)
                 return max(LOOK_S, of.rest_s(Stage.INGEST))
-            taken = self._step()
+            taken = yield from self._step(joined=joined)
         except SchemaDue as due:
             return self._follow(due)
         except HarnessError as error:
@@ -192,7 +213,23 @@ class IngestUnit:
         of.full = None
         if self._has_worked():
             self._backoff.reset()
+        self.turn.joins = self._may_join()
         return taken
+
+    def _may_join(self) -> bool:
+        """Nothing but the log and the ledger is asked by its next step, and it has little to take."""
+        of, loop = self._of, self._loop
+        return (
+            loop is not None
+            and loop.table is of.table
+            and loop.took <= RECORDS_MAX
+            and self._started == self._joiner.generation
+            and not self._is_idle
+            and not self._backoff.is_in_trouble
+            and of.keeper(Stage.INGEST).is_held
+            and of.table.spec.format in WITHOUT_REGISTRY
+            and of.is_admitted()
+        )
 
     def _failed(self, error: HarnessError) -> float:
         """Show *error*; seconds until the next try, before which nothing wakes it."""
@@ -211,7 +248,7 @@ class IngestUnit:
         taken = {p.partition: p.bounds.buffer_hi for p in progress.positions}
         return all(p in progress.ends and taken.get(p, -1) >= progress.ends[p] for p in self._mine)
 
-    def _step(self) -> float:
+    def _step(self, *, joined: bool) -> Steps[float]:
         """Seconds until the next one."""
         loop = self._current()
         if (rest_s := loop.not_before - time.monotonic()) > 0:  # it was woken while it ran
@@ -224,7 +261,11 @@ class IngestUnit:
             self._started, self._is_idle = generation, not self._mine
         if self._is_idle:
             return inf  # partitions that join wake it
-        if loop.step():
+        if joined:
+            taken = yield from loop.steps(records_max=RECORDS_MAX)
+        else:
+            taken = loop.step()
+        if taken:
             return max(0.0, loop.not_before - time.monotonic())
         return SILENT_S if self._of.is_log_silent(FRESH_S) else IDLE_S
 
@@ -242,6 +283,7 @@ class IngestUnit:
                 writer=of.stores.buffer_writer(of.table, of.keeper(Stage.INGEST).current, run_id=of.options.run_id),
                 schemas=of.stores.schemas,
                 poll_s=0.0,
+                pace=of.worker.pace,
                 feed=Feed(f"{of.worker.holder}/{of.table.table_id}", self.wake),
             )
             loop.progress = self.counts

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nlargest
 from itertools import count
 from math import inf
 
 LATE_TIMES = 2.0  #: a unit that starts later than this many objectives after it was due is named
 LONG_S = 30.0  #: a unit that runs for longer gives its place up
+JOINED_MAX = 31  #: units that run together with one
 LONG_MAX = 16  #: this many of them at a time; what runs beyond keeps its place
 
 
@@ -43,6 +44,8 @@ class Turn:
     due_at: float = inf
     started_at: float | None = None
     again_at: float = inf  #: when it is due again, as it was asked for while it runs
+    joins: bool = False  #: it may run in one thread with others of its room
+    is_guest: bool = False  #: it runs in the place of another one
 
     def late_s(self, now: float) -> float:
         """How long it has waited beyond what it may."""
@@ -90,11 +93,28 @@ class Schedule:
         self._running[turn] = None
         return turn
 
+    def join(self, turn: Turn, now: float) -> list[Turn]:
+        """What runs with *turn*, which was taken, in its place: the others that are due and furthest behind."""
+        if not turn.joins:
+            return []
+        due = dict.fromkeys(
+            one
+            for (room, _), heap in self._due.items()
+            if room is turn.room
+            for entry in heap
+            if (one := entry[2]).joins and _is_valid(entry)
+        )
+        found = nlargest(JOINED_MAX, due, key=lambda one: (now - one.due_at) / one.objective_s)
+        for one in found:
+            one.started_at, one.again_at, one.is_guest = now, inf, True
+            self._running[one] = None
+        return found
+
     def done(self, turn: Turn, next_at: float) -> None:
         """*turn* has ended, and is due again at *next_at* or when it was asked for meanwhile."""
         del self._running[turn]
         at = min(next_at, turn.again_at)
-        turn.started_at, turn.due_at, turn.again_at = None, inf, inf
+        turn.started_at, turn.due_at, turn.again_at, turn.is_guest = None, inf, inf, False
         if at < inf:
             self.ask(turn, at)
 
@@ -147,6 +167,8 @@ class Schedule:
         """Places that are free, by room."""
         free, long_left = dict(self.places), LONG_MAX
         for turn in self._running:  # the oldest first
+            if turn.is_guest:
+                continue
             if turn.started_at is not None and now - turn.started_at >= LONG_S and long_left > 0:
                 long_left -= 1
             else:

@@ -85,6 +85,11 @@ class Steps:
             if stage is not Stage.INGEST or isinstance(error, WarehouseTaken | LedgerOlderThanLake):
                 raise
 
+    def is_admitted(self) -> bool:
+        """`admit` asks nothing but the ledger before ingest."""
+        stores = self._of.stores
+        return stores.settings.warehouse is None or stores.guard.is_fresh(self._of.table)
+
     def _ingest_on_spark(self) -> bool:
         of = self._of
         done = on_engine.ingest_on_spark(of.stores, of.table, of.claim(Stage.INGEST))
@@ -178,7 +183,7 @@ class Steps:
         of = self._of
         claim = of.claim(Stage.EXPIRE)
         look = time.monotonic() - self._files_looked_at >= expire.look_every_s(of.table)
-        expire.expire_once(of.stores, of.table, claim, remove_large=of.options.remove_large, look=look)
-        if look:
+        done = expire.expire_once(of.stores, of.table, claim, remove_large=of.options.remove_large, look=look)
+        if done.looked:
             self._files_looked_at = time.monotonic()
         return False

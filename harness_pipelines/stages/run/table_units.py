@@ -19,6 +19,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.pressure import BufferFull
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages.ingest.pacing import Pace
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.due import Known, rest_s, stages_of
 from harness_pipelines.stages.run.pool import Pool, Unit
@@ -51,6 +52,8 @@ class OfProcess(Protocol):
     def stores(self) -> Ports: ...
     @property
     def options(self) -> WorkerOptions: ...
+    @property
+    def pace(self) -> Pace: ...
     @property
     def renewals(self) -> Renewals: ...
     @property
@@ -333,6 +336,10 @@ class TableUnits:
         if stage is Stage.EXPIRE and self.pulse is not None:
             self._expires_for = self.pulse.version, self.pulse.positions
         self.steps.admit(stage, resting=resting)
+
+    def is_admitted(self) -> bool:
+        """`admit` lets ingest begin without asking the lake."""
+        return self.steps.is_admitted()
 
     def is_quiet(self, stage: Stage) -> bool:
         return stage in self._quiet

@@ -19,6 +19,7 @@ import structlog
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages.ingest.pacing import Pace
 from harness_pipelines.stages.run.looks import Looks
 from harness_pipelines.stages.run.pool import Pool
 from harness_pipelines.stages.run.ports import Ports
@@ -48,7 +49,7 @@ class Worker:
         self._idle_since = math.inf  #: monotonic seconds
         self.defect: BaseException | None = None
         self.renewals = Renewals(stores.ledger, options.lease)
-        self.pool = Pool(self.broken)
+        self.pool, self.pace = Pool(self.broken), Pace()
         self._shared = Tables(self, list(tables), lambda table: TableUnits(self, table))
         self._watcher = Watcher(stores, self.pool, self.stop, self._shared, often=options.until_idle)
         self._looks = Looks(stores, self.holder, self.stop, self._seen)

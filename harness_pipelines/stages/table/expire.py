@@ -28,7 +28,7 @@ from harness_pipelines.ports.access import (
 from harness_pipelines.ports.errors import FilesKept, LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.upkeep import BytesMoved, Folded, StoredFile
+from harness_pipelines.ports.upkeep import BytesMoved, Folded, Swept
 from harness_pipelines.protocol.claims import Claim
 
 log = structlog.get_logger(__name__)
@@ -56,6 +56,7 @@ class Expired:
     )  #: records that were quarantined, whose bytes went to the lake
     uploads: int = 0  #: that were cut off long ago, and are aborted
     folded: Folded = field(default_factory=Folded)  #: rows of the ledger's history
+    looked: bool = False  #: files were listed
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -72,10 +73,7 @@ class Expired:
 
 
 def look_every_s(table: TableRow) -> float:
-    """How often it is worth listing the files of *table*: a listing costs requests, and finds what waits for a grace.
-
-    What an earlier look condemned is deleted by the runs in between.
-    """
+    """How often to list the files of *table*: a listing costs requests, and what it finds waits for a grace."""
     return min(float(table.spec.retention.grace), LOOK_EVERY_S_MAX)
 
 
@@ -88,12 +86,13 @@ def expire_once(
     remove_large: bool = False,
     look: bool = True,
 ) -> Expired:
-    """One run: first remove what earlier runs decided, then decide again; then move what quarantine has too much of.
+    """One run: drop segments, decide about the buffer and the versions; delete the files that earlier runs condemned,
+    and condemn others, by one listing; then move what quarantine has too much of.
 
     What is decided about the buffer and the retained versions needs nothing of the lake, and is decided whatever the
     lake's files are like: a version whose metadata is gone must be able to get out of reach.
     *remove_large*: even if that is more than half of the table's bytes, which otherwise asks for a person's word.
-    Without *look* no files are listed to find more that nothing needs (see `look_every_s`).
+    Without *look* files are listed only if some are to be deleted (see `look_every_s`).
     Raises: FilesKept, when all else is done; SizeGuard, MetadataMissing, FencedOut; LakeAway, PostgresUnreachable when
     a store is away; where files are due to go, before anything is done, WarehouseTaken and LedgerOlderThanLake.
     """
@@ -104,50 +103,47 @@ def expire_once(
     admitted = dry_run or _may_write(stores, table, held_up, look=look)
     grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
     dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
-    deleted: list[str] = []
-    moved = BytesMoved()
-    with _going_on(held_up), reachable(table.name, "expire"):
-        if admitted:
-            deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
+    moved, swept, uploads = BytesMoved(), Swept(), 0
     if not dry_run:
         _close_what_is_moved(stores, table)
     faults.point("expire.before_trim")
     decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
     faults.point("expire.after_commit")
     folded = Folded() if dry_run else stores.history_fold.fold(table, claim)
-    with _going_on(held_up):
-        if admitted:
-            moved = stores.raw_bytes.move(table, claim, dry_run=dry_run)
-    if held_up and not isinstance(held_up[0], FilesKept):
-        raise held_up[0]
-    condemned: list[StoredFile] = []
-    uploads = 0
-    if look:
-        with reachable(table.name, "expire"):
+    look = admitted and (look or stores.upkeep.has_ripe(table))
+    with _going_on(held_up), reachable(table.name, "expire"):
+        if look:
             if not dry_run:
                 _drop_dead_branches(stores, table, claim)
             faults.point("expire.before_condemn")
-            condemned = stores.upkeep.condemn(table, dry_run=dry_run)
+            try:
+                swept = stores.upkeep.sweep(table, claim, dry_run=dry_run, remove_large=remove_large)
+            except FilesKept as error:  # all else is done
+                held_up.append(error)
             uploads = 0 if dry_run else stores.upkeep.abort_uploads(table)
+    with _going_on(held_up):
+        if admitted:
+            moved = stores.raw_bytes.move(table, claim, dry_run=dry_run)
     if held_up:
         raise held_up[0]
     expired = Expired(
         floor=dict(decision.floor),
         retired=[*(s.name for s in decision.retire), *decision.overlays],
         dropped=dropped,
-        condemned=[f.path for f in condemned],
-        deleted=deleted,
+        condemned=[f.path for f in swept.condemned],
+        deleted=list(swept.deleted),
         retained_from=decision.retained_from,
         quarantined=moved,
         uploads=uploads,
         folded=folded,
+        looked=look,
     )
     log.info(
         "expire.done",
         table=table.name,
         retired=len(expired.retired),
         dropped=len(dropped),
-        deleted=len(deleted),
+        deleted=len(swept.deleted),
         quarantined=moved.records,
         uploads=uploads,
     )

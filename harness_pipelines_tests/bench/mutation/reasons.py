@@ -31,7 +31,7 @@ REASONS: Mapping[str, str] = {
     r"corrections/of_versions(_among)?: where (h\.)?(version|table_id) = .*": (
         "says only which records are looked at: of each it is judged from all its corrections whether it changed"
     ),
-    r"ledger/lock_table: lock .* in .*\.readable_versions": ("both callers hold the row of the table already"),
+    r"ledger/lock_table: lock .* in .*\.Corrections\._stand": ("the caller holds the row of the table already"),
     r"ledger/lock_positions: lock .* in .*\.Reconciler\._set_bounds": (
         "whoever changes positions holds the row of the table, as reconcile does"
     ),
@@ -64,19 +64,16 @@ REASONS: Mapping[str, str] = {
     r"ledger/check_claim: lock .* in .*\.PostgresLedger\.renew": (
         "asked why a renewal changed nothing: nothing is written after it"
     ),
-    r"buffer/lock_segment: lock .* in .*\.Upkeep\.trim": "the update that follows locks the same row",
+    r"buffer/lock_segment: lock .* in .*\._trimmed": "the update that follows locks the same row",
     r"buffer/retire_segment: where state = .*": "only a closed segment is chosen, and no state is ever taken back",
     r"(recluster/end|recalls/find): where table_id = .*": "a request's number is its own, whatever its table",
-    r"reads/answering: (where version|compare) .*": (
-        "says only how many are looked through: of those that are not newer none answers"
-    ),
     r"reads/(look|glance): where s\.state <> 'retired'": (
         "they are left out again where those that can hold rows are chosen"
     ),
     r"reads/no_rows: where .*": "nothing was asked for, so nobody looks at what it gives",
     r"upkeep/moves_by_id: where move_id = ANY.*": "only those that branches are called by are looked up in the answer",
     r"ledger/lock_(table|row): lock pg_advisory_xact_lock.* in .*\.("
-    r"plan_move|trim|(Recalls|Reclusters)\.(ask|cancel)|Corrections\.drop|readable_versions|QuarantineBytes\.publish"
+    r"plan_move|trim|(Recalls|Reclusters)\.(ask|cancel)|Corrections\.(drop|_stand)|QuarantineBytes\.publish"
     r"|Reconciler\.(reserve|restore_columns)|add_partitions|update_spec|_published)": (
         "it publishes no version, or its caller has the lock already: no reader of a moment has to wait for it"
     ),

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 import harness_pipelines as hp
 from harness_pipelines_tests.bench.base import Figure, Run, cpu_seconds, timed
+from harness_pipelines_tests.bench.scaling.costs import Cost, Spent
 from harness_pipelines_tests.bench.scaling.producer import ManyProducer
 from harness_pipelines_tests.bench.scaling.watching import Positions, Taken, taken, transactions
 from harness_pipelines_tests.bench.steady import Produced
@@ -19,14 +21,32 @@ from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import environment
 
 RATE, HOT_RATE = 10, 50_000
-WARM_S, SETTLE_S = 15.0, 120.0
+WARM_S, SETTLE_S, LAKE_S = 15.0, 120.0, 300.0
+MAKERS = 4  #: threads that make tables
 AUDITED = 20  #: of the tables
-SPEC: Mapping[str, object] = {"views": "both", "layout": {"columns": ["customer"], "regions": 4}}
+SPEC: Mapping[str, object] = {
+    "engine": "auto",
+    "views": "both",
+    "layout": {"columns": ["customer"], "regions": 4},
+}
 
 
 def measure_busy(run: Run) -> Sequence[Figure]:
     """All stages of many tables that get some records each second."""
     return _measured(run, "busy", hot=0)
+
+
+def many(run: Run) -> tuple[int, float]:
+    """How many tables are busy, and for how many seconds records are produced."""
+    return run.size(200, 10), WARM_S + run.size(90, 20)
+
+
+def busy_cost(run: Run) -> Cost:
+    """What the busy tables cost until their records are in the lake; measured once per run."""
+    if "busy" not in run.shared:
+        measure_busy(run)
+    found: Cost = run.shared["busy"]
+    return found
 
 
 def measure_hot(run: Run) -> Sequence[Figure]:
@@ -64,8 +84,8 @@ def measure_idle(run: Run) -> Sequence[Figure]:
 
 
 def _measured(run: Run, name: str, *, hot: int) -> Sequence[Figure]:
-    tables = _tables(run, name, run.size(200, 10))
-    seconds = run.size(120, 20)
+    count, seconds = many(run)
+    tables = _tables(run, name, count)
     rates = dict.fromkeys((table.spec.topic for table in tables), float(RATE))
     if hot:
         rates[tables[0].spec.topic] = float(hot)
@@ -73,9 +93,9 @@ def _measured(run: Run, name: str, *, hot: int) -> Sequence[Figure]:
     with (
         WorkerProcess(*tables, at_most_s=seconds + 900) as worker,
         Positions(dsn, {table.row.table_id: table.spec.topic for table in tables}) as seen,
-        ManyProducer(run.harness.settings, rates, seconds=WARM_S + seconds) as producer,
+        ManyProducer(run.harness.settings, rates, seconds=seconds) as producer,
     ):
-        start = taken(worker.pid)
+        start, spent = taken(worker.pid), Spent(run, worker.pid)
         wait_until(lambda: taken(worker.pid).at >= start.at + WARM_S, "it is warm", deadline_s=2 * WARM_S)
         before, counted, watched = taken(worker.pid), transactions(dsn), seen.transactions
         services = cpu_seconds(run.harness)
@@ -84,6 +104,10 @@ def _measured(run: Run, name: str, *, hot: int) -> Sequence[Figure]:
         _note_services(run, name, services, seconds=_between(before, after))
         worker.check()
         wait_until(lambda: seen.reached(_ends(log)), "all records can be read", deadline_s=SETTLE_S)
+        if not hot:
+            ends = sum(_ends(log).values())
+            wait_until(lambda: seen.in_lake() >= ends, "all are in the lake", deadline_s=LAKE_S, every_s=0.5)
+            run.shared[name] = spent.until_now(ends)
     ages = seen.ages(log, skip_s=WARM_S)
     run.note(f"{name}.freshness_p50", float(np.median(ages)), "s")
     broken = sum(not table.audit().ok for table in tables[:: max(1, len(tables) // AUDITED)])
@@ -99,8 +123,14 @@ def _measured(run: Run, name: str, *, hot: int) -> Sequence[Figure]:
 
 
 def _tables(run: Run, name: str, count: int) -> Sequence[hp.Table]:
-    run.say(f"{name}: making {count} tables, each of a topic with one partition")
-    return [run.table(run.topic(1), **SPEC) for _ in range(count)]
+    """The first *count* tables of the run, each of a topic with one partition; what is missing is made."""
+    found: list[hp.Table] = run.shared.setdefault("tables", [])
+    if missing := range(len(found), count):
+        run.say(f"{name}: making {len(missing)} tables, each of a topic with one partition")
+        topics = [run.topic(1) for _ in missing]
+        with ThreadPoolExecutor(MAKERS) as threads:
+            found += threads.map(lambda topic: run.table(topic, **SPEC), topics)
+    return found[:count]
 
 
 def _dsn(run: Run) -> str:

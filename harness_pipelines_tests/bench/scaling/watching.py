@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from harness_pipelines_tests.bench.steady import Produced
 
 POSITIONS = "SELECT table_id, buffer_hi FROM harness.ingest_positions WHERE table_id = ANY(%s)"
+IN_LAKE = "SELECT sum(stream_hi) FROM harness.lake_positions WHERE table_id = ANY(%s)"
 TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
 EVERY_S = 0.02
 
@@ -74,6 +75,12 @@ class Positions:
     def reached(self, ends: Mapping[str, int]) -> bool:
         """Whether all offsets below *ends* can be read."""
         return all((self.seen.get(topic) or [(0.0, 0)])[-1][1] >= end for topic, end in ends.items())
+
+    def in_lake(self) -> int:
+        """How many offsets of all the tables are in the lake, if their logs start at 0."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            [[count]] = connection.execute(IN_LAKE, [list(self.topics)]).fetchall()
+        return int(count)
 
     def _watch(self) -> None:
         try:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import harness_pipelines as hp
 from harness_pipelines.demo.flow import DemoOptions, run_demo
 from harness_pipelines.demo.orders import KEY, PRICE, Orders
 from harness_pipelines.demo.scenario import Log, Record
@@ -57,6 +58,19 @@ def test_the_final_state_and_every_read_are_what_the_producer_s_log_leaves(setti
     assert told["read_arrow"] == told["read_spark"] == told["views"]["batch_rows"] == (log.ends == len(log)).sum()
     assert told["consistent_reads"]["tried"] > 0
     assert folders(settings.home, str(words["table"])) == []
+
+
+def test_without_spark_arrow_moves_the_rows_and_compares_them_alone(settings, words):
+    options = DemoOptions(rows=1_000, rate=3_000, keep=False, no_spark=True)
+
+    result = run_demo(settings, Orders(**words), options, Show())
+    told = result.to_json()
+
+    assert result.faults == ()
+    assert (told["state_equal"], told["sums_equal"], told["read_spark"]) == (True, True, None)
+    assert told["read_arrow"] == told["views"]["batch_rows"] > 0
+    with hp.connect(settings) as harness:
+        assert harness.table(str(words["table"])).spec.engine == "arrow"
 
 
 class Lying(Orders):

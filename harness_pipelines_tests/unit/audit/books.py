@@ -106,10 +106,10 @@ def file(path="file:///t/data/a.parquet", **changes):
     return replace(seen, **changes)
 
 
-def surveyed(files, *, summary=None, damaged=None, number=3) -> Survey:
+def surveyed(files, *, summary=None, damaged=None, number=3, fields=()) -> Survey:
     """The metadata of version *number* with *files*."""
     snapshot = SnapshotSeen(snapshot=103, parent=102, sequence=3, manifest_list="file:///t/list", summary=summary or {})
-    metadata = MetadataSeen(snapshot=103, snapshots={103: snapshot}, properties={}, offset_id=9)
+    metadata = MetadataSeen(snapshot=103, snapshots={103: snapshot}, properties={}, offset_id=9, fields=fields)
     manifest = ManifestSeen(path="file:///t/m", bytes=9, live=1, rows=15, plain=True, manifest=None)  # nothing reads it
     return Survey(
         metadata={f"file:///t/metadata/{number}.json": metadata},

@@ -14,7 +14,7 @@ import pytest
 
 from harness_pipelines.audit.fsck import buffer, lake, ledger
 from harness_pipelines.audit.fsck import run as module
-from harness_pipelines.audit.fsck.rule import RULES, LogSeen, Look, Objection, Rule, rule, spelled
+from harness_pipelines.audit.fsck.rule import RULES, LogSeen, Look, Objection, Rule, named_versions, rule, spelled
 from harness_pipelines.drivers.postgres import PostgresUnreachable
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.ports.files import Unreadable
@@ -45,8 +45,8 @@ def test_a_sound_ledger_breaks_no_rule():
 
 def test_files_of_what_a_foreign_catalog_may_show_must_be_there():
     kept = books(versions=[version(1, 0), version(2, 10), version(3, 20)], retained_from=3)
-    assert set(lake.named_versions(kept)) == {3}
-    assert set(lake.named_versions(replace(kept, mirrored=frozenset({1})))) == {1, 3}
+    assert set(named_versions(kept)) == {3}
+    assert set(named_versions(replace(kept, mirrored=frozenset({1})))) == {1, 3}
 
 
 def test_runs_of_numbers_are_spelled_short():
@@ -385,7 +385,7 @@ def test_a_snapshot_needs_the_version_that_answers_for_its_own_bounds_and_no_oth
     [first, *_] = protocol_versions(versions)
     later = replace(first, bounds={0: replace(first.bounds[0], buffer_hi=15)})  # it was made when more was buffered
     named = books(versions=versions, retained_from=3, snapshots=[later])
-    assert set(lake.named_versions(named)) == {1, 3}
+    assert set(named_versions(named)) == {1, 3}
 
     leased = replace(named, leases=[{"version": 1, "alive": True}])  # by its number: up to its own bounds
-    assert set(lake.named_versions(leased)) == {1, 2, 3}
+    assert set(named_versions(leased)) == {1, 2, 3}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.audit.fsck import cuts, lake
+from harness_pipelines.audit.fsck import cuts
 from harness_pipelines.audit.fsck import run as module
-from harness_pipelines.audit.fsck.rule import RULES, CutFilesSeen, Look
+from harness_pipelines.audit.fsck.rule import RULES, CutFilesSeen, Look, named_versions
 from harness_pipelines.drivers import files
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.serving.cuts import CutDamaged
@@ -196,8 +196,8 @@ def test_folders_of_cuts_that_grow_without_end_are_found():
 def test_files_of_the_versions_of_live_cuts_must_be_there():
     kept = books(versions=[version(1, 0), version(2, 10), version(3, 20)], retained_from=3)
     rows = (cut(1, version=1), cut(2, version=2, alive=False))
-    assert set(lake.named_versions(replace(kept, cuts=seen_of(rows)))) == {1, 3}
-    assert set(lake.named_versions(replace(kept, named_cuts=[named(5, version=2)]))) == {2, 3}
+    assert set(named_versions(replace(kept, cuts=seen_of(rows)))) == {1, 3}
+    assert set(named_versions(replace(kept, named_cuts=[named(5, version=2)]))) == {2, 3}
 
 
 # -- of named snapshots -------------------------------------------------------------------------------------

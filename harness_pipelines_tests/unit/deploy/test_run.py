@@ -35,6 +35,7 @@ def checkout(tmp_path: Path) -> Path:
     program(java / "bin/java", "")
     (java / "release").write_text('JAVA_VERSION="17.0.1"\n')
     program(tmp_path / "bin/initdb", "")
+    program(tmp_path / "bin/apt-get", 'echo "apt-get $*" >&2; exit 1')
     program(root / ".venv/bin/python", "")
     program(root / ".venv/bin/harness", 'echo "harness $*"')
     return root
@@ -46,15 +47,17 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def run(checkout: Path, *words: str, mvn: str = "", uv: str = "") -> subprocess.CompletedProcess[str]:
+def run(checkout: Path, *words: str, mvn: str = "", uv: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     """Run `deploy/run` with *words*; *mvn* and *uv* are what these programs do, with the checkout in ``$root``."""
     place = checkout.parent
     begun = 'root={}; touch "$root/{}-began"\n'
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HARNESS_")}
+    places = {"PATH": f"{place / 'bin'}:{os.environ['PATH']}", "JAVA_HOME": str(place / "java")}
     program(place / "bin/mvn", begun.format(checkout, "mvn") + mvn)
     program(checkout / ".venv/bin/uv", begun.format(checkout, "uv") + uv)
     return subprocess.run(
         [checkout / "deploy/run", *(words or ("--version",))],
-        env={**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "JAVA_HOME": str(place / "java")},
+        env={**clean, **places, **env},
         capture_output=True,
         text=True,
         timeout=AT_MOST_S,
@@ -80,6 +83,64 @@ def test_the_jars_of_a_peer_come_only_where_the_bench_measures_it(checkout: Path
         kinds[words[0]] = sorted(path.name for path in (checkout / ".cache/jars").iterdir())
 
     assert kinds == {"demo": ["kafka", "s3", "spark"], "bench": ["connect", "kafka", "s3", "spark"]}
+
+
+@pytest.fixture
+def without_java(checkout: Path) -> Path:
+    """The same checkout on a machine without Java, whose programs cannot install it."""
+    place, script = checkout.parent, checkout / "deploy/run"
+    shutil.rmtree(place / "java")
+    program(place / "bin/java", "exit 1")  # hides the real one, and is none: there is no file `release`
+    script.write_text(script.read_text().replace("/usr/lib/jvm/*", str(place / "jvm/*")))
+    return checkout
+
+
+def test_without_spark_the_jars_of_kafka_come_alone_and_none_where_kafka_runs_elsewhere(checkout: Path):
+    for env in ({"HARNESS_KAFKA": "there:9092"}, {}):
+        done = run(checkout, "services", "up", "--no-spark", **env)
+        assert (done.returncode, done.stdout) == (0, "harness services up --no-spark\n"), done.stderr
+        found = [path.name for path in (checkout / ".cache/jars").iterdir()]
+        assert found == ([] if env else ["kafka"])
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (("services", "up", "--no-spark"), {}),
+        (("demo", "--no-spark"), {}),  # it names what is missing, which may be a Kafka alone
+        (("demo",), {"HARNESS_KAFKA": "there:9092"}),
+        (("run", "shop.orders"), {"HARNESS_ENGINE": "arrow"}),
+    ],
+)
+def test_commands_that_need_no_java_do_not_ask_for_it_nor_do_those_that_follow(
+    without_java: Path, words: tuple[str, ...], env: dict[str, str]
+):
+    first = run(without_java, *words, **env)
+    then = run(without_java, "status")
+
+    assert (first.returncode, first.stdout) == (0, f"harness {' '.join(words)}\n"), first.stderr
+    assert (then.returncode, then.stdout) == (0, "harness status\n"), then.stderr
+    assert not (without_java / "mvn-began").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (("status",), {}),
+        (("demo",), {}),
+        (("demo",), {"HARNESS_ENGINE": "arrow"}),
+        (("services", "up"), {"HARNESS_ENGINE": "arrow"}),
+        (("test",), {"HARNESS_ENGINE": "arrow", "HARNESS_KAFKA": "there:9092"}),
+    ],
+)
+def test_commands_that_need_java_are_not_begun_without_it(
+    without_java: Path, words: tuple[str, ...], env: dict[str, str]
+):
+    done = run(without_java, *words, **env)
+
+    assert done.returncode == 1
+    assert "openjdk-17-jre-headless" in done.stderr
+    assert done.stdout == ""
 
 
 def test_jars_that_cannot_be_had_end_the_set_up_with_what_is_missing(checkout: Path):

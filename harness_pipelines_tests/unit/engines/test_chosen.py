@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from harness_pipelines.engines.chosen import ARROW_ROWS_MAX, ChosenEngine, cheaper
+from harness_pipelines.engines.chosen import ARROW_BYTES_MAX, ARROW_ROWS_MAX, ChosenEngine, cheaper
 from harness_pipelines.ports.engine import Engine
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
@@ -34,6 +35,7 @@ class Noting:
 class World:
     word: EngineWord
     opened: list[Noting] = field(default_factory=list)
+    moves: Sequence[Mapping[str, Any]] = ()
 
     @property
     def engine(self) -> ChosenEngine:
@@ -41,7 +43,9 @@ class World:
             self.opened.append(Noting(name))
             return cast("Engine", self.opened[-1])
 
-        return ChosenEngine(self.word, spark=lambda: make("spark"), arrow=lambda: make("arrow"))
+        return ChosenEngine(
+            self.word, spark=lambda: make("spark"), arrow=lambda: make("arrow"), moves=lambda _: self.moves
+        )
 
     @property
     def asked(self) -> list[str]:
@@ -76,9 +80,27 @@ def test_the_table_decides_before_the_installation(
     assert [one.name for one in world.opened] == [expected], "the other one is not opened"
 
 
-def test_bulk_is_sparks():
-    assert cheaper(ARROW_ROWS_MAX + 1) == "spark"
-    assert cheaper(1) == "arrow"
+def test_bulk_is_sparks_by_rows_and_by_bytes():
+    assert cheaper(ARROW_ROWS_MAX + 1, 0) == "spark"
+    assert cheaper(1, ARROW_BYTES_MAX + 1) == "spark"
+    assert cheaper(1, 1) == "arrow"
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        pytest.param([], "arrow", id="no move yet"),
+        pytest.param([{"rows": 10, "bytes": 10 * 100}], "arrow", id="small rows"),
+        pytest.param([{"rows": 10, "bytes": 10 * ARROW_BYTES_MAX}], "spark", id="large rows"),
+        pytest.param([{"rows": 0, "bytes": 0}, {"rows": 10, "bytes": 10 * ARROW_BYTES_MAX}], "spark", id="gaps first"),
+        pytest.param([{"rows": None, "bytes": None}], "arrow", id="an open move alone"),
+        pytest.param([{"rows": 10, "bytes": 10}, {"rows": 1, "bytes": ARROW_BYTES_MAX}], "arrow", id="the newest"),
+    ],
+)
+def test_how_large_rows_are_the_moves_before_say(moves: Sequence[Mapping[str, Any]], expected: str):
+    world = World("auto", moves=moves)
+    world.engine.write_segments(table(None), MOVE, [], rows=2)
+    assert world.asked == [f"{expected}.write_segments"]
 
 
 def test_what_ends_work_opens_no_engine():

@@ -11,7 +11,7 @@ import pytest
 from harness_pipelines.ports.errors import LakeAway, LedgerOlderThanLake
 from harness_pipelines.protocol.lake.history import NamedMove
 from harness_pipelines.stages import guard as module
-from harness_pipelines.stages.guard import COMPARED_S, RESTING, WarehouseGuard
+from harness_pipelines.stages.guard import ASKED_S, COMPARED_S, RESTING, WarehouseGuard
 
 TABLE: Any = SimpleNamespace(table_id=1, name="shop.orders", views={"stream": "orders__stream"})
 
@@ -26,6 +26,7 @@ class Place:
         self.looks = 0
         self.marks: list[float] = []  #: how many times longer than a writer the mark was believed
         self.is_away = False
+        self.mark_is_fresh, self.asked = True, 0
 
     def monotonic(self) -> float:
         return self.now
@@ -35,11 +36,15 @@ class Place:
     def check(self, *, times: float = 1) -> None:
         self.marks.append(times)
 
+    def is_fresh(self) -> bool:
+        return self.mark_is_fresh
+
     def follow(self) -> None:
         """Nothing was promoted."""
 
     def ask(self, _table: Any) -> None:
         """The server answers."""
+        self.asked += 1
 
     def known(self, _table: Any, _moves: Sequence[int]) -> dict[int, set[str]]:
         return self.known_moves
@@ -122,3 +127,26 @@ def test_a_look_that_failed_is_made_again(guard: WarehouseGuard, place: Place):
     place.is_away = False
     check(guard, place, resting=True)
     assert place.looks == 4
+
+
+def test_what_a_writer_need_not_look_at_is_known_before(guard: WarehouseGuard, place: Place):
+    assert not guard.is_fresh(TABLE)
+    check(guard, place)
+    assert guard.is_fresh(TABLE)
+    place.mark_is_fresh = False
+    assert not guard.is_fresh(TABLE)
+    place.mark_is_fresh, place.connections = True, 2
+    assert not guard.is_fresh(TABLE), "another server may answer"
+    check(guard, place)
+    assert guard.is_fresh(TABLE)
+    place.now += COMPARED_S
+    assert not guard.is_fresh(TABLE)
+
+
+def test_tables_that_come_at_once_share_the_question_for_the_server(guard: WarehouseGuard, place: Place):
+    for _ in range(5):
+        check(guard, place)
+    assert place.asked == 1
+    place.now += ASKED_S
+    check(guard, place)
+    assert place.asked == 2

@@ -8,10 +8,14 @@ from hypothesis import strategies as st
 
 from harness_pipelines.stages.ingest.pacing import (
     AT_ONCE_S,
+    CROWD,
     OF_OBJECTIVE_MAX,
     ROOM,
+    TICK_S,
     WINDOW_S,
+    Pace,
     ProcessLoad,
+    at_tick,
     commit_every_s,
 )
 
@@ -20,9 +24,9 @@ commits = st.floats(0, 60)
 loads = st.floats(0, 1)
 
 
-@given(objectives, commits, loads)
-def test_a_record_waits_for_half_of_the_objective_at_most(visible_s: float, commit_s: float, load: float):
-    every_s = commit_every_s(visible_s, commit_s=commit_s, load=load)
+@given(objectives, commits, loads, st.integers(0, 5_000))
+def test_a_record_waits_for_half_of_the_objective_at_most(visible_s: float, commit_s: float, load: float, tables: int):
+    every_s = commit_every_s(visible_s, commit_s=commit_s, load=load, tables=tables)
 
     assert every_s >= 0
     assert every_s + commit_s <= max(visible_s * OF_OBJECTIVE_MAX, commit_s) * (1 + 1e-9)
@@ -72,3 +76,47 @@ def test_load_is_that_of_the_last_window():
     assert load.share() == 1
     now += WINDOW_S
     assert load.share() == 0
+
+
+@given(objectives, commits, loads, st.integers(0, 5_000), st.integers(0, 5_000))
+def test_more_tables_never_mean_more_commits_of_each(
+    visible_s: float, commit_s: float, load: float, one: int, other: int
+):
+    few, many = (commit_every_s(visible_s, commit_s=commit_s, load=load, tables=n) for n in sorted((one, other)))
+
+    assert few <= many
+
+
+@pytest.mark.parametrize(
+    ("tables", "every_s"), [(1, 0.1), (CROWD, 0.1), (50, 0.1), (200, 0.3), (1_000, 1.5), (10_000, 2.495)]
+)
+def test_how_long_many_tables_gather_by_default(tables: int, every_s: float):
+    assert commit_every_s(5.0, commit_s=0.005, load=0.1, tables=tables) == pytest.approx(every_s)
+
+
+@given(st.floats(0, 1e6), st.floats(0, 10))
+def test_a_tick_is_never_later_than_it_may_be(begun: float, every_s: float):
+    at = at_tick(begun, every_s)
+
+    assert begun <= at <= begun + every_s + 1e-6
+    assert at >= begun + every_s - TICK_S - 1e-6
+
+
+def test_tables_that_committed_at_different_moments_come_together():
+    assert len({round(at_tick(begun, 0.3), 6) for begun in (10.001, 10.02, 10.049)}) == 1
+
+
+def test_only_tables_that_commit_count():
+    now = 10.0
+    pace = Pace(ProcessLoad(used_s=lambda: 0.0, now=lambda: now), now=lambda: now)
+
+    def gap_s() -> float:
+        return pace.next_at("one", now, visible_s=5.0, commit_s=0.0) - now
+
+    for table in range(200):
+        pace.next_at(table, now, visible_s=5.0, commit_s=0.0)
+    assert gap_s() == pytest.approx(0.3, abs=TICK_S)
+    now += WINDOW_S
+    assert gap_s() == pytest.approx(0.3, abs=TICK_S), "those of the window before count as well"
+    now += WINDOW_S
+    assert gap_s() == pytest.approx(0.1, abs=TICK_S)

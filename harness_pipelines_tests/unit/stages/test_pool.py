@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 import pytest
@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.run import schedule
-from harness_pipelines.stages.run.pool import LINES_MAX, Pool
+from harness_pipelines.stages.run.pool import LINES_MAX, Pool, Unit
 from harness_pipelines.stages.run.schedule import PLACES, Room, Turn
 from harness_pipelines_tests.producer import wait_until
 
@@ -70,6 +70,38 @@ def test_a_unit_runs_again_when_it_is_due_or_asked_for(pool: Pool):
     pool.drop(often)
     ended(pool)
     assert once.ran == 3
+
+
+class Joining(Work):
+    """Work that is done with others of its kind."""
+
+    def __init__(self, groups: list[list[Joining]]) -> None:
+        super().__init__(lambda: inf, room=Room.LOG)
+        self.turn.joins, self._groups = True, groups
+
+    def run_with(self, others: Sequence[Unit]) -> list[float]:
+        group = [self, *(one for one in others if isinstance(one, Joining))]
+        self._groups.append(group)
+        for one in group:
+            one.ran += 1
+            one.turn.joins = False
+        return [0.0 if number == 1 else inf for number in range(len(group))]
+
+
+def test_units_that_are_due_together_run_together_and_each_is_due_again_by_itself(pool: Pool):
+    over = threading.Event()
+    hanging = [Work(hangs(over), room=Room.LOG) for _ in range(PLACES[Room.LOG])]
+    for unit in hanging:
+        pool.ask(unit)
+    wait_until(lambda: len(pool.running_s()) == len(hanging), "all places are taken")
+    groups: list[list[Joining]] = []
+    units = [Joining(groups) for _ in range(3)]
+    for one in units:
+        pool.ask(one)
+    over.set()
+    wait_until(lambda: sum(one.ran for one in units) == 4, "one of them is due again at once")
+    ended(pool)
+    assert [set(group) for group in groups] == [set(units)]
 
 
 def test_units_that_hang_hold_up_no_other_one_and_are_known(pool: Pool, monkeypatch: pytest.MonkeyPatch):

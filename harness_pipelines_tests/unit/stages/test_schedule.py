@@ -7,7 +7,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.stages.run.schedule import LATE_TIMES, LONG_MAX, LONG_S, Room, Schedule, Turn
+from harness_pipelines.stages.run.schedule import JOINED_MAX, LATE_TIMES, LONG_MAX, LONG_S, Room, Schedule, Turn
 
 OBJECTIVES_S, RUNS_S = [1.0, 2.0, 4.0], [1.0, 2.0, 5.0]
 
@@ -96,6 +96,45 @@ def test_an_earlier_moment_counts():
     assert found.take(2.0) is one
     found.done(one, inf)
     assert found.take(100.0) is None, "the other moments were for the same work"
+
+
+def joining(name: str, *, room: Room = Room.LOG) -> Turn:
+    made = turn(name, room=room)
+    made.joins = True
+    return made
+
+
+def test_turns_that_join_are_taken_with_one_that_has_a_place():
+    first, second, later, other = joining("1"), joining("2"), joining("3"), joining("4", room=Room.LAKE)
+    aloof = turn("5", room=Room.LOG)
+    found = schedule(1)
+    for at, one in enumerate((first, second, aloof, other)):
+        found.ask(one, at / 10)
+    found.ask(later, 50.0)
+    assert found.take(10.0) is first
+    assert found.join(first, 10.0) == [second]
+    assert found.take(10.0) is other
+    assert found.join(other, 10.0) == []
+    assert found.take(10.0) is None, "the one place of the log is taken"
+    for one in (first, second):
+        found.done(one, inf)
+    assert found.take(10.0) is aloof
+    assert found.join(aloof, 50.0) == []
+
+
+def test_no_more_than_a_bound_of_turns_join_and_the_others_find_another_place():
+    turns = [joining(str(number)) for number in range(2 * JOINED_MAX)]
+    found = schedule(2)
+    for one in turns:
+        found.ask(one, 0.0)
+    groups = []
+    for _ in range(2):
+        taken = found.take(1.0)
+        assert taken is not None
+        groups.append([taken, *found.join(taken, 1.0)])
+    assert [len(group) for group in groups] == [JOINED_MAX + 1, JOINED_MAX - 1]
+    assert len({one for group in groups for one in group}) == len(turns)
+    assert found.take(1.0) is None
 
 
 @given(

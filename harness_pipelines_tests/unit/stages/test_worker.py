@@ -15,6 +15,7 @@ import pytest
 from harness_pipelines.drivers.postgres import PostgresUnreachable
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ledgers.postgres.retention import SizeGuard
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
@@ -111,7 +112,11 @@ def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[
     )
 
     def make(step: Callable[[str], None]) -> Worker:
-        monkeypatch.setattr(expire, "expire_once", lambda _stores, of, _claim, **_: step(of.name))
+        def once(_stores: object, of: TableRow, _claim: object, **_: object) -> expire.Expired:
+            step(of.name)
+            return expire.Expired(floor={})
+
+        monkeypatch.setattr(expire, "expire_once", once)
         tables = [table(1, "a.sick"), table(2, "a.well")]
         return Worker(stores, tables, WorkerOptions(stages=frozenset({Stage.EXPIRE})))
 
@@ -239,7 +244,7 @@ def test_what_is_done_under_a_claim_that_was_lost_is_given_up_until_the_claim_is
 class Loop:
     """An ingest loop whose steps are those of *steps*."""
 
-    not_before = 0.0
+    not_before, took = 0.0, 0
     steps: Callable[[], int]
 
     def __init__(self, of: Any, *_: Any, **__: Any) -> None:

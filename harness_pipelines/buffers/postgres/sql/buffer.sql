@@ -1,10 +1,24 @@
 -- Statements of the ingest commit use $n: they run on the ADBC connection that also does the COPY.
 
--- name: share_segment
-SELECT state FROM harness.segments WHERE segment = $1 FOR KEY SHARE
+-- name: wait_briefly
+-- A table that is held up does not hold up those that are committed with it.
+SET LOCAL lock_timeout = '200ms'
+
+-- name: share_segments
+-- In one order, which all writers keep.
+SELECT s.segment, s.state FROM harness.segments s
+WHERE s.segment = ANY (ARRAY(SELECT json_array_elements_text($1::text::json))) ORDER BY s.segment FOR KEY SHARE
 
 -- name: advance
-SELECT * FROM harness.advance_ingest($1::integer, $2::integer, $3::text::jsonb, $4::integer, $5, $6, $7, $8)
+-- The units in their order; each call of the function sees what the ones before it did.
+SELECT r.unit, a.*
+FROM ROWS FROM (jsonb_to_recordset($1::text::jsonb) AS (
+    unit integer, table_id integer, shard integer, ranges jsonb, schema_version integer, move_id bigint, epoch bigint,
+    run_id text, rows bigint
+)) AS r
+CROSS JOIN LATERAL harness.advance_ingest(
+    r.table_id, r.shard, r.ranges, r.schema_version, r.move_id, r.epoch, r.run_id, r.rows
+) a
 
 -- name: position
 SELECT buffer_hi, schema_version FROM harness.ingest_positions WHERE table_id = $1 AND partition = $2
@@ -114,4 +128,4 @@ WHERE s.table_id = %(table_id)s ORDER BY s.seq
 SET LOCAL lock_timeout = '1s'
 
 -- name: tell
-SELECT pg_notify('harness', $1)
+SELECT pg_notify('harness', table_id) FROM json_array_elements_text($1::text::json) AS table_id

@@ -163,6 +163,7 @@ def _parse_metadata(io: FileIO, path: str) -> MetadataSeen:
         properties=held.get("properties", {}),
         offset_id=ids.get(OFFSET),
         operation_id=ids.get(OPERATION),
+        fields=_fields(held),
     )
 
 

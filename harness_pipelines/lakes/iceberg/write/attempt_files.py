@@ -23,6 +23,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
+from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import is_wide
 from harness_pipelines.lakes.iceberg.checked_io import KEPT
@@ -119,6 +120,7 @@ class IcebergAttemptFiles:
     def _end(self, file: _OpenFile) -> None:
         with self._explained():
             self.written.append(file.close(self._metadata))
+        faults.point(f"{self._move.stage}.during_writing")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -185,7 +187,7 @@ def _shape_of(metadata: TableMetadata) -> FileShape:
 def writing(lake: Lake, table: TableRow, move: Move) -> Iterator[IcebergAttemptFiles]:
     """Files that the one snapshot of the attempt's branch names once the context ends without an error.
 
-    Raises: StagedWrong for rows that are not of the view's schema; LakeAway.
+    Raises: StagedWrong for rows that are not of the view's schema; MoveClosed where the attempt is over; LakeAway.
     """
     view = table.effects[move.stage].view
     files = IcebergAttemptFiles(table, move, lake.current(table, view))
@@ -224,7 +226,8 @@ def _commit(lake: Lake, table: TableRow, move: Move, files: list[DataFile]) -> N
             with update.merge_append() as appended:
                 for file in files:
                     appended.append_data_file(file)
-        if lake.pointers.move(table, view, old=old, new=current.metadata_location):
+        faults.point(f"{move.stage}.before_naming")
+        if lake.pointers.move(table, view, old=old, new=current.metadata_location, attempt=move):
             return
     raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
 

@@ -163,7 +163,7 @@ class Lake:
     def make_branch(self, table: TableRow, move: Move, base: View) -> str:
         """Create the branch of an attempt from the move's base; the catalog pointer moves, nothing is visible.
 
-        Raises: BaseGone when the base's snapshot was expired from the current metadata.
+        Raises: BaseGone when the base's snapshot was expired from the current metadata; MoveClosed.
         """
         view = table.effects[move.stage].view
         for _ in range(attempt_files.BRANCH_TRIES):
@@ -177,7 +177,7 @@ class Lake:
             old = current.metadata_location
             with reachable(table.name, f"making branch {move.branch}"):
                 current.manage_snapshots().create_branch(base.snapshot, move.branch).commit()
-            if self.pointers.move(table, view, old=old, new=current.metadata_location):
+            if self.pointers.move(table, view, old=old, new=current.metadata_location, attempt=move):
                 return move.branch
         raise LakeAway(f"{table.name}: the {view} view's pointer moved {attempt_files.BRANCH_TRIES} times in a row")
 

@@ -24,7 +24,7 @@ from harness_pipelines.ledgers.postgres.boundary import (
 )
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.views.quarantine import ReadBytes, set_aside, with_bytes
-from harness_pipelines.ports import rows
+from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, pin_of
 from harness_pipelines.ports.corrections import (
     HELD,
     BuildCorrection,
@@ -181,25 +181,27 @@ class Corrections:
         self, frame: BoundaryFrame, wanted: Sequence[Coordinate], pointers: Mapping[ViewName, str]
     ) -> LockedState:
         """Statements begun after the trim lock was granted decide what may be read."""
-        connection = frame.connection
+        connection, known = frame.connection, KnownVersions(table_id=self._table.table_id)
+        if (locked := connection.execute(sql("ledger/lock_table"), self._key).fetchone()) is None:
+            raise gone("ledger/lock_table")
+        known.catch_up(connection, retained_from=locked["retained_from"])  # before reads wait
         frame.lock_trim()
         connection.execute(sql("upkeep/delete_ended"), self._key)
         head, _ = frame.head()
-        known = connection.execute(sql("corrections/lock_states"), {**self._key, **_places(wanted)}).fetchall()
+        states = connection.execute(sql("corrections/lock_states"), {**self._key, **_places(wanted)}).fetchall()
         return LockedState(
             head=head,
             pointers=pointers,
-            states={(row["partition"], row["offset"]): row["state"] for row in known},
-            waits=self._waiting(connection, wanted, head),
+            states={(row["partition"], row["offset"]): row["state"] for row in states},
+            waits=self._waiting(connection, wanted, head, known),
         )
 
     def _waiting(
-        self, connection: Connection, wanted: Sequence[Coordinate], head: Version
+        self, connection: Connection, wanted: Sequence[Coordinate], head: Version, known: KnownVersions
     ) -> Mapping[Coordinate, Waiting]:
-        readable, versions = readable_versions(connection, self._table.table_id)
         # What is asked for lies below the bounds of the head, so that the head itself has none of it in the buffer.
-        old = [v for v in readable if v != head]
-        return waiting(wanted, table=self._table.name, head=head, readable=old, versions=versions)
+        old = [v for v in unanswered_versions(connection, known) if v != head]
+        return waiting(wanted, table=self._table.name, head=head, readable=old, versions=old)
 
     def _commit(
         self, frame: BoundaryFrame, correction: Correction, move_id: int, build: BuildCorrection, by: str
@@ -280,21 +282,17 @@ class Corrections:
         frame.event("published", payload)
 
 
-def readable_versions(connection: Connection, table_id: int) -> tuple[list[Version], list[Version]]:
-    """The versions that may be read (retained, leased, named; the head too), and all from the oldest of them on.
+def unanswered_versions(connection: Connection, known: KnownVersions) -> list[Version]:
+    """The versions that may be read (retained, leased, named; the head too) and that no later one answers for yet.
 
-    To be asked under the trim lock. A named version has the bounds of its snapshot.
+    To be asked under the trim lock, while the row of the table is locked; *known* has caught up before. A named version
+    has the bounds of its snapshot.
     """
-    key = {"table_id": table_id}
-    named = versions_named(connection, table_id)
-    leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
-    locked = connection.execute(sql("ledger/lock_table"), key).fetchone()
-    if locked is None:
-        raise gone("ledger/lock_table")
-    retained_from = locked["retained_from"]
-    first = min([retained_from, *(v.version for v in (*named, *leased))])
-    versions = [rows.version(row) for row in connection.execute(sql("ledger/versions"), {**key, "first": first})]
-    return [*(v for v in versions if v.version >= retained_from), *leased, *named], versions
+    key = {"table_id": known.table_id}
+    pins = versions_named(connection, known.table_id)
+    pins += [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
+    answers = known.answers(connection, pins)
+    return [*known.waiting, *(v for v in pins if answers[pin_of(v)] is None)]
 
 
 def restored_corrections(connection: Connection, table_id: int, target: int, *, among: Vectors) -> list[Coordinate]:

@@ -13,10 +13,11 @@ from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres import parameters
-from harness_pipelines.ledgers.postgres.acts.corrections import readable_versions, restored_corrections
+from harness_pipelines.ledgers.postgres.acts.corrections import restored_corrections, unanswered_versions
 from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, BoundaryFrame, Commit, SharedCatalog
 from harness_pipelines.ledgers.postgres.history.numbers import also_told
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
+from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.protocol.bounds import Vector, highest, lowest, vector_to_json
@@ -30,7 +31,16 @@ from harness_pipelines.protocol.changes.reverts import (
     reverted,
 )
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, unanswered
+from harness_pipelines.protocol.versions import Version, VersionGone, ViewName
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read before the trim lock, and holds under it."""
+
+    table: Mapping[str, Any]
+    known: KnownVersions
+    retained: Sequence[Version]  #: oldest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +116,13 @@ class Reverts:
         found = {view: frame.lock_view(view) for view in self._views}
         moves = frame.lock_open_moves()
         frame.lock_positions()
+        # Before reads wait: the table is locked, so that no version comes, and none gets out of reach.
+        known = KnownVersions(table_id=self._table.table_id)
+        retained = known.catch_up(frame.connection, retained_from=table["retained_from"])
         frame.lock_trim()
         positions = frame.lock_positions()
         starts = {row["partition"]: row["start"] for row in positions}
-        plan = self._plan(frame.connection, to, table, positions, starts=starts, moves=moves)
+        plan = self._plan(frame.connection, to, _Read(table, known, retained), positions, starts=starts, moves=moves)
         return _Locked(
             pointers={view: _base(view, pointer, plan.head) for view, pointer in found.items()},
             dropped=frozenset(view for view, pointer in found.items() if pointer is None),
@@ -121,16 +134,14 @@ class Reverts:
         self,
         connection: Connection,
         to: int | None,
-        table: Mapping[str, Any],
+        read: _Read,
         positions: Sequence[Mapping[str, Any]],
         *,
         starts: Vector,
         moves: list[Move],
     ) -> RevertPlan:
-        key = {**self._key, "first": table["retained_from"]}
-        versions = [rows.version(row) for row in connection.execute(sql("ledger/versions"), key)]
-        head = versions[-1]
-        target = head if to is None else next((v for v in versions if v.version == to), None)
+        head = read.retained[-1]
+        target = head if to is None else next((v for v in read.retained if v.version == to), None)
         if target is None:
             found = connection.execute(sql("revert/version"), {**self._key, "version": to}).fetchone()
             if found is None:
@@ -141,25 +152,24 @@ class Reverts:
             target = rows.version(found)
         intake = self._table.intake
         held = Retained(
-            retained_from=table["retained_from"],
+            retained_from=read.table["retained_from"],
             hot=intake.hot,
             hot_from={row["partition"]: row["trim_floor"] for row in positions} if intake.buffered else self._log_from,
             overlays=overlays_there(connection, self._table.table_id),
         )
         claims = [rows.claim(row) for row in connection.execute(sql("revert/claims"), self._key)]
-        waits = self._waits(connection, target)
-        return plan_revert(head, target, versions, held, starts=starts, moves=moves, claims=claims, waits=waits)
+        waits = self._waits(connection, target, read.known)
+        return plan_revert(head, target, read.retained, held, starts=starts, moves=moves, claims=claims, waits=waits)
 
-    def _waits(self, connection: Connection, target: Version) -> Waiting | None:
+    def _waits(self, connection: Connection, target: Version, known: KnownVersions) -> Waiting | None:
         """Does a version that may be read count on a correction of *target* not being there?"""
         connection.execute(sql("upkeep/delete_ended"), self._key)
-        readable, versions = readable_versions(connection, self._table.table_id)
-        hot = unanswered(readable, versions)
+        hot = unanswered_versions(connection, known)
         if not hot:
             return None
         low, high = lowest(v.stream_hi for v in hot), highest(v.buffer_hi for v in hot)
         restored = restored_corrections(connection, self._table.table_id, target.version, among=(low, high))
-        return restoring_waits(restored, table=self._table.name, readable=hot, versions=versions)
+        return restoring_waits(restored, table=self._table.name, readable=hot, versions=hot)
 
     def _commit(self, frame: BoundaryFrame, to: int | None, move_id: int, build: BuildRevert) -> Version:
         locked = self._lock(frame, to)

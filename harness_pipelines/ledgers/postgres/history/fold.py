@@ -18,7 +18,8 @@ from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.ledgers.postgres.boundary import check_held
-from harness_pipelines.ledgers.postgres.named_snapshots import versions_named
+from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
+from harness_pipelines.ledgers.postgres.specs import in_force
 from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, older_needed
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import Folded
@@ -32,6 +33,7 @@ from harness_pipelines.protocol.checkpoints import (
     foldable,
     folded_through,
     grouped,
+    near,
     without_needed,
 )
 from harness_pipelines.protocol.claims import Claim
@@ -59,21 +61,14 @@ class HistoryFold:
 
         Raises: FencedOut; HistoryNeeded, with the batches before it folded.
         """
-        key = {
-            "table_id": table.table_id,
-            "history": timedelta(seconds=table.spec.retention.history),
-            "newest": table.spec.retention.snapshots,
-            "least": self._at_least,
-            "limit": self._at_once,
-        }
-        found = self._database.rows("fold/state", key)
+        found = self._database.rows("fold/state", self._asked(table))
         if not found or not (found[0]["is_due"] or table.table_id in self._unfinished):
             return Folded()
         needed = self._needed(table, retained_from=found[0]["retained_from"])
         whole = Folded()
         self._unfinished.add(table.table_id)
         for _ in range(BATCHES_MAX):
-            done = self._batch(key, claim, needed)
+            done = self._batch(table, claim, needed)
             whole = whole.plus(done)
             if done == Folded(through=done.through):
                 self._unfinished.discard(table.table_id)
@@ -82,21 +77,33 @@ class HistoryFold:
             log.info("expire.folded", table=table.name, versions=whole.versions, moves=whole.moves, events=whole.events)
         return whole
 
+    def _asked(self, table: TableRow) -> dict[str, Any]:
+        """The parameters of `fold/state` and of what follows."""
+        retention = table.spec.retention
+        of_spec = {"history": timedelta(seconds=retention.history), "newest": retention.snapshots}
+        return {"table_id": table.table_id, **of_spec, "least": self._at_least, "limit": self._at_once}
+
     def _needed(self, table: TableRow, *, retained_from: int) -> frozenset[int]:
-        """Versions below *retained_from* that must stay: pins are taken of later ones alone, or of what is pinned."""
+        """Versions below *retained_from* that must stay: pins are taken of later ones alone, or of what is pinned.
+
+        A lease on a pin that went has its bounds. Leases are read first: pins may go while they are read.
+        """
         key = {"table_id": table.table_id}
         with self._database.session() as connection:
             pins = {row["version"] for row in connection.execute(sql("fold/pins"), key)}
-            named = versions_named(connection, table.table_id)
+            leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
+            named = [*versions_named(connection, table.table_id), *leased]
             known = KnownVersions(table_id=table.table_id)
             older = older_needed(connection, known, retained_from=retained_from, numbers=pins, named=named)
             first = connection.execute(sql("fold/first"), key).fetchall()
         return frozenset({*pins, *older, *(row["version"] for row in first)})
 
-    def _batch(self, key: Mapping[str, Any], claim: Claim, needed: Collection[int]) -> Folded:
+    def _batch(self, table: TableRow, claim: Claim, needed: Collection[int]) -> Folded:
+        """What is old is decided by the spec in force: a longer history holds from its `apply`."""
         try:
             with self._database.transaction() as connection:
-                connection.execute(sql("reads/take_trim_lock"), key)
+                connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
+                key = self._asked(in_force(connection, table))
                 if (state := connection.execute(sql("fold/state"), key).fetchone()) is None:
                     return Folded()
                 done = _fold(connection, {**key, **state}, needed)
@@ -110,19 +117,18 @@ class HistoryFold:
 
 
 def _fold(connection: Connection, key: Mapping[str, Any], needed: Collection[int]) -> Folded:
-    before: int = key["version"]
-    reverts = {
-        r["version"]: r["revert_of"] for r in connection.execute(sql("fold/reverts"), {**key, "through": before})
-    }
-    through = max(before, folded_through(key["last"] or 0, reverts))
-    asked = {**key, "through": through, "needed": sorted(needed)}
+    before, last = int(key["version"]), int(key["last"] or 0)
+    found = connection.execute(sql("fold/reverts"), {**key, "through": min(before, last)})
+    allowed = folded_through(last, {row["version"]: row["revert_of"] for row in found})
+    through = max(before, allowed)  # a longer history than before lets rows below stay, for as long as it holds
+    asked = {**key, "through": allowed, "needed": sorted(needed)}
     versions = [FoldableVersion(**row) for row in connection.execute(sql("fold/old_versions"), asked)]
     ingest, abandoned = sql("fold/old_ingest"), sql("fold/old_abandoned")
     beside = [row["move_id"] for some in (ingest, abandoned) for row in connection.execute(some, key)]
     move_ids = [*beside, *(v.move_id for v in versions if v.move_id is not None)]
     rows = connection.execute(sql("fold/moves_of"), {**key, "move_ids": move_ids}).fetchall()
     spans = {r["move_id"]: _span(r) for r in rows if foldable(r["stage"], r["state"], r["trigger"])}
-    going = without_needed(versions, through=through, needed=needed, moves=spans.keys())[: key["limit"]]
+    going = without_needed(versions, through=allowed, needed=needed, moves=spans.keys())[: key["limit"]]
     if going or through > before:
         numbers = {"before": before, "through": through, "versions": [v.version for v in going]}
         connection.execute(sql("fold/fold_versions"), {**key, **numbers})
@@ -133,7 +139,7 @@ def _fold(connection: Connection, key: Mapping[str, Any], needed: Collection[int
 
 
 def _fold_moves(connection: Connection, key: Mapping[str, Any], moves: Sequence[Span]) -> None:
-    known = [_checkpoint(row) for row in connection.execute(sql("fold/checkpoints"), key)]
+    known = near([_checkpoint(row) for row in connection.execute(sql("fold/checkpoints"), key)], moves)
     barriers = [row["move_id"] for row in connection.execute(sql("fold/barriers"), key)]
     for group in grouped([*known, *moves], barriers):
         ids = [one.first_move for one in group if one.checkpoint is None]

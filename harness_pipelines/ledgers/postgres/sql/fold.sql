@@ -4,7 +4,9 @@
 SELECT coalesce(f.version, 0) AS version, coalesce(f.event, 0) AS event, w.retained_from, w.last,
        coalesce(greatest(w.last - coalesce(f.version, 0), 0) >= %(least)s, false) OR coalesce((
            SELECT m.committed_at FROM harness.moves m
-           WHERE m.table_id = t.table_id AND m.stage = 'ingest' AND m.state = 'COMMITTED'
+           WHERE m.table_id = t.table_id AND m.stage = 'ingest' AND m.state = 'COMMITTED' AND m.move_id <> ALL(ARRAY(
+               SELECT unnest(q.refused_by) FROM harness.quarantine q
+               WHERE q.table_id = t.table_id AND q.refused_by IS NOT NULL))
            ORDER BY m.move_id OFFSET %(least)s + %(newest)s LIMIT 1
        ) < clock_timestamp() - %(history)s::interval, false) AS is_due
 FROM harness.tables t LEFT JOIN harness.folds f USING (table_id)
@@ -37,15 +39,18 @@ UNION SELECT base_version FROM harness.moves
 SELECT version FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version LIMIT 1
 
 -- name: old_versions
--- Those up to *through* that something made which goes on by itself; among them the newest of each stage, which stay.
+-- Those up to *through* that something made which goes on by itself; among them the newest of each stage, which stay. What
+-- stays for long is left out here, so that it holds no later ones up.
 SELECT v.version, v.move_id, v.revert_of FROM harness.versions v JOIN harness.moves m USING (move_id)
 WHERE v.table_id = %(table_id)s AND v.version <= %(through)s AND v.revert_of IS NULL
   AND v.version <> ALL(%(needed)s::bigint[]) AND m.stage IN ('tier', 'otree', 'compact')
-  AND m.trigger NOT IN ('accept-loss', 'accept-foreign', 'reconcile')
+  AND m.trigger NOT IN ('accept-loss', 'accept-foreign', 'reconcile') AND m.recall IS NULL AND m.parts = '[]'
+  AND NOT EXISTS (SELECT FROM harness.moves c WHERE c.parent_move = m.move_id) AND m.move_id <> ALL(ARRAY(
+      SELECT unnest(q.refused_by) FROM harness.quarantine q WHERE q.table_id = %(table_id)s AND q.refused_by IS NOT NULL))
 ORDER BY v.version LIMIT %(limit)s + 4 * %(newest)s
 
 -- name: reverts
--- Of versions that are not folded yet.
+-- Of versions above one.
 SELECT version, revert_of FROM harness.versions
 WHERE table_id = %(table_id)s AND version > %(through)s AND revert_of IS NOT NULL
 
@@ -70,7 +75,10 @@ WHERE m.table_id = %(table_id)s AND m.move_id = ANY(%(move_ids)s::bigint[]) AND 
 SELECT m.move_id FROM (
     SELECT move_id, hi, committed_at FROM harness.moves
     WHERE table_id = %(table_id)s AND stage = 'ingest' AND state = 'COMMITTED'
-      AND trigger NOT IN ('accept-loss', 'accept-foreign', 'reconcile') ORDER BY move_id LIMIT %(limit)s
+      AND trigger NOT IN ('accept-loss', 'accept-foreign', 'reconcile') AND move_id <> ALL(ARRAY(
+          SELECT unnest(q.refused_by) FROM harness.quarantine q
+          WHERE q.table_id = %(table_id)s AND q.refused_by IS NOT NULL))
+    ORDER BY move_id LIMIT %(limit)s
 ) m
 WHERE m.committed_at < clock_timestamp() - %(history)s::interval
   AND NOT EXISTS (
@@ -82,6 +90,8 @@ WHERE m.committed_at < clock_timestamp() - %(history)s::interval
 -- Epoch 0: of people, who may take such a move up again.
 SELECT m.move_id FROM harness.moves m
 WHERE m.table_id = %(table_id)s AND m.state = 'ABANDONED' AND m.epoch <> 0
+  AND m.stage IN ('ingest', 'tier', 'otree', 'compact') AND m.trigger NOT IN ('accept-loss', 'accept-foreign', 'reconcile')
+  AND m.recall IS NULL AND m.parts = '[]' AND NOT EXISTS (SELECT FROM harness.moves c WHERE c.parent_move = m.move_id)
   AND m.planned_at < clock_timestamp() - %(history)s::interval ORDER BY m.move_id LIMIT %(limit)s
 
 -- name: checkpoints

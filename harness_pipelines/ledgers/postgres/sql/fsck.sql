@@ -29,7 +29,7 @@ ORDER BY partition
 
 -- name: versions
 SELECT version, stream_metadata, stream_snapshot, batch_metadata, batch_snapshot, layout, schema_version, bounds,
-       overlays, revert_of, move_id, committed_at
+       overlays, narrowed, revert_of, move_id, committed_at
 FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version
 
 -- name: reach

@@ -72,9 +72,6 @@ ORDER BY {key}, r._kafka_partition, r._kafka_offset DESC
 -- name: no_rows
 SELECT NULL::integer AS none WHERE false
 
--- name: answering
-SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version > %(version)s
-
 -- name: events
 SELECT seq, event, payload FROM harness.outbox
 WHERE table_id = %(table_id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s

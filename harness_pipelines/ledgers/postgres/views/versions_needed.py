@@ -42,7 +42,7 @@ class KnownVersions:
     def catch_up(self, connection: Connection, *, retained_from: int) -> list[Version]:
         """Read the retained versions that are newer than those that were read, oldest first."""
         found = []
-        for page in _pages(connection, self.table_id, above=max(self.through, retained_from - 1)):
+        for page in pages_above(connection, self.table_id, above=max(self.through, retained_from - 1)):
             self.waiting = unanswered([*self.waiting, *page], page)
             self.through = page[-1].version
             found += page
@@ -56,7 +56,7 @@ class KnownVersions:
             pin = pin_of(version)
             searched = self._pins.get(pin) or _searched(version, [], through=version.version)
             if searched.answer is None:
-                for page in _pages(connection, self.table_id, above=searched.through):
+                for page in pages_above(connection, self.table_id, above=searched.through):
                     searched = _searched(version, page, through=page[-1].version)
                     if searched.answer is not None:
                         break
@@ -84,7 +84,7 @@ def older_needed(
     return {v.version for v in pins} | {number for number in answers if number is not None and number < retained_from}
 
 
-def _pages(connection: Connection, table_id: int, *, above: int) -> Iterator[list[Version]]:
+def pages_above(connection: Connection, table_id: int, *, above: int) -> Iterator[list[Version]]:
     """The versions above one, oldest first; each page has twice as many as the one before it."""
     limit = PAGE
     while True:
