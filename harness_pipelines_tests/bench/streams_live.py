@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -93,7 +93,7 @@ def measure_waiters(run: Run) -> Sequence[Figure]:
     committed: list[float] = []
     tell = SegmentWriter._tell
 
-    def told(writer: SegmentWriter, connection: Any, tables: Sequence[TableRow]) -> None:
+    def told(writer: SegmentWriter, connection: Any, tables: Iterable[TableRow]) -> None:
         committed.append(time.monotonic())
         tell(writer, connection, tables)
 
