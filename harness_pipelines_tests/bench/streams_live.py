@@ -98,7 +98,7 @@ def measure_waiters(run: Run) -> Sequence[Figure]:
         tell(writer, connection, tables)
 
     lags: list[float] = []
-    SegmentWriter._tell = told  # type: ignore[method-assign]
+    SegmentWriter._tell = told  # type: ignore[assignment,method-assign]
     try:
         with ThreadPoolExecutor(WAITERS) as threads:
             for number in range(rounds):
