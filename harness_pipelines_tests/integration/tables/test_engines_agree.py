@@ -33,8 +33,8 @@ from harness_pipelines_tests.rig import INGEST, MoveOnce, TableRig, good
 
 MakeRig = Callable[..., TableRig]
 BY_TYPE = ("double", "decimal(18, 6)", "timestamptz", "long")
-#: Of a column whose least value is zero Arrow says -0.0, and 0.0 where that is the greatest, as Parquet asks; Spark says
-#: the zero that it saw. Both are true.
+#: Of a column whose least value is zero Arrow says -0.0, and 0.0 where zero is the greatest, as Parquet asks. Spark
+#: says the zero that it saw. Both are true.
 ZEROS = {bytes(3) + b"\x80": bytes(4), bytes(7) + b"\x80": bytes(8)}
 
 
