@@ -100,7 +100,7 @@ def _commit(runs: Sequence[_Run[T]], stream: Log) -> None:
         for run, _ in units:
             run.throw(_of_one(error, run))
     except Exception as error:  # whatever it is, nothing was written, and whose it is shows by itself
-        log.info("ingest.apart", tables=len(units), error=str(error))
+        log.info("ingest.apart", table=None, tables=len(units), error=str(error))
     else:
         for (run, _), count in zip(units, rows, strict=True):
             run.send(count)
