@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from harness_pipelines.ledgers.postgres.views.growth import growth
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.pressure import BufferFull, Fill
-from harness_pipelines.spec.table import BUFFER_BYTES_MIN
+from harness_pipelines.spec.table import BUFFER_BYTES_MIN, BufferRules
 from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines_tests.contract.stores_rig import RealRig, StoresRig
 
@@ -117,6 +118,17 @@ def test_a_pause_goes_on_between_the_limit_and_the_share_at_which_it_ends(real: 
         clock.now += 20
         limited(real, table, int(used(real, table) * share))
         assert may_take(segments, table) is takes, share
+
+
+def test_another_limit_in_a_spec_holds_at_once(real: RealRig):
+    table = real.table()
+    segments = Segments(real.database, bytes_max=10**12, clock=Clock())
+    real.ingest(table, {0: (0, 500)}, claim=real.claim(table, Stage.INGEST))
+    assert may_take(segments, table)
+    for bytes_max, takes in ((used(real, table), False), (2 * used(real, table), True)):
+        limited(real, table, bytes_max)
+        changed = table.spec.model_copy(update={"buffer": BufferRules.model_construct(max_bytes=bytes_max)})
+        assert may_take(segments, replace(table, spec=changed)) is takes, bytes_max
 
 
 def test_a_successor_goes_on_with_a_pause(real: RealRig):

@@ -55,6 +55,7 @@ class Room:
         self._database, self._bytes_max, self._clock = database, bytes_max, clock
         self._lock = Lock()
         self._look: _Look | None = None
+        self._asked_for: dict[int, int | None] = {}  # `buffer.max_bytes` of the spec that a table was asked for by
 
     def full(self, table: TableRow, *, taken: int) -> Verdict | None:
         """The limit that keeps *table* from taking more, noted in the ledger; None: it may.
@@ -79,11 +80,17 @@ class Room:
         if look is not None:
             look.taken[table.table_id] += taken
             of_all = sum(look.taken.values())
-            age_s = self._clock() - look.at
-            if not look_is_due(look.fills(table, self._bytes_max), age_s=age_s, taken=of_all):
+            age_s, changed = self._clock() - look.at, self._is_changed(table)
+            if not changed and not look_is_due(look.fills(table, self._bytes_max), age_s=age_s, taken=of_all):
                 return look
         self._look = look = self._ask()
         return look
+
+    def _is_changed(self, table: TableRow) -> bool:
+        """Its spec has another limit than when it was asked for last."""
+        before, now = self._asked_for.get(table.table_id), table.spec.buffer_bytes_max
+        self._asked_for[table.table_id] = now
+        return before != now
 
     def _ask(self) -> _Look:
         at = self._clock()
