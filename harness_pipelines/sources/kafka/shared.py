@@ -113,6 +113,7 @@ class SharedConsumer:
         self._lock, self._door = threading.Lock(), threading.Lock()
         self._lanes: set[Lane] = set()
         self._readers: dict[Place, Lane] = {}
+        self._left: set[Place] = set()  # of lanes that were closed: the thread takes them away
         self._changes = 0  # how often partitions were assigned or taken away
         self._changed_at: dict[Place, int] = {}
         self._ended = threading.Event()
@@ -140,15 +141,22 @@ class SharedConsumer:
         return made
 
     def leave(self, lane: Lane) -> None:
-        """Take the partitions of *lane* away; without any lane the consumer is closed."""
+        """Take the partitions of *lane* away; without any lane the consumer is closed. It waits for neither."""
         with self._held():
             self._lanes.discard(lane)
-            if lane.places:
-                self._unassign(lane, list(lane.places))
+            for place in lane.places:
+                self._readers.pop(place, None)
+                self._note_change(place)
+            self._left |= lane.places.keys()
+            lane.forget(set(lane.places))
+            lane.places.clear()
             if not self._lanes:
                 self._ended.set()
-        if self._ended.is_set():
-            self.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Its thread has not ended."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """End the thread, and close the consumer once it is idle."""
@@ -158,6 +166,7 @@ class SharedConsumer:
 
     def assign(self, lane: Lane, partitions: Sequence[TopicPartition]) -> None:
         with self._held():
+            self._let_go()
             for at in partitions:
                 place = (at.topic, at.partition)
                 self._readers[place], lane.places[place] = lane, at.offset
@@ -205,6 +214,12 @@ class SharedConsumer:
             self._note_change(place)
         lane.forget(set(places))
 
+    def _let_go(self) -> None:
+        """Fetch nothing more of the partitions whose readers have left. The lock is held."""
+        if self._left:
+            left, self._left = self._left, set()
+            self._consumer.incremental_unassign([TopicPartition(*place) for place in left])
+
     def _note_change(self, place: Place) -> None:
         self._changes += 1
         self._changed_at[place] = self._changes
@@ -232,6 +247,7 @@ class SharedConsumer:
         with self._door:
             self._lock.acquire()
         try:
+            self._let_go()
             if messages := self._consumer.consume(SLICE_RECORDS, 0):
                 self._hand_out(messages)
                 return
@@ -293,7 +309,7 @@ class Consumers:
     def lane(self, owner: str, topic: str, wake: Callable[[], None]) -> tuple[Lane, Trail]:
         """A lane by which *owner* may read *topic*, and the trail of its consumer. Raises: KafkaPropertyRefused."""
         with self._lock:
-            self._made = [one for one in self._made if one.is_usable]
+            self._made = [one for one in self._made if one.is_usable or one.is_alive]
             for one in self._made:
                 if (lane := one.lane(owner, topic, wake)) is not None:
                     return lane, one.trail
