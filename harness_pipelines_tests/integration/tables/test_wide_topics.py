@@ -62,9 +62,10 @@ def assert_streamed(rig: TableRig) -> None:
     assert sum(map(len, seen.values())) == rig.truth.total()
 
 
-@pytest.mark.parametrize("buffer", ["postgres", "none"])
-def test_each_move_of_a_wide_topic_is_one_file(make_rig: MakeRig, buffer: str) -> None:
-    rig = make_rig(partitions=PARTITIONS, buffer=buffer, tier={"max_rows": 1}, views="both")
+@pytest.mark.parametrize(("buffer", "engine"), [("postgres", "spark"), ("none", "arrow")])
+def test_each_move_of_a_wide_topic_is_one_file(make_rig: MakeRig, buffer: str, engine: str) -> None:
+    """That both engines write the same files is judged by `test_engines_agree.py`."""
+    rig = make_rig(partitions=PARTITIONS, buffer=buffer, engine=engine, tier={"max_rows": 1}, views="both")
     if buffer == "none":
         rig.produce_misfit(b"{", partition=3)
 
