@@ -34,7 +34,8 @@ def hastened(times: float) -> Iterator[Callable[[], float]]:
     with ExitStack() as until:
         for module in _PERIODIC:
             until.enter_context(patch.object(module, "time", SimpleNamespace(monotonic=monotonic)))
-        until.enter_context(patch.object(table_units, "EXPIRE_EVERY_S", table_units.EXPIRE_EVERY_S / times))
+        for name in ("EXPIRE_EVERY_S", "EXPIRE_IDLE_S"):
+            until.enter_context(patch.object(table_units, name, getattr(table_units, name) / times))
         yield monotonic
 
 

@@ -223,7 +223,7 @@ class TableMachine(RuleBasedStateMachine):
 
     def staged(self, attempt: TrueAttempt) -> TrueAttempt:
         """Let *attempt* write; one that is superseded or whose move is closed does not know it."""
-        may = set() if attempt.current else {BaseGone}
+        may = set() if attempt.current else {BaseGone, MoveClosed}
         attempt.staged = self.step(lambda i, side: side.stage(attempt.on[i]), may=may) or attempt.staged
         return attempt
 

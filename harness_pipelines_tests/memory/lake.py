@@ -11,7 +11,7 @@ from harness_pipelines.lakes.iceberg.write.checks import ForeignFiles
 from harness_pipelines.ports.errors import BaseGone, StagedWrong
 from harness_pipelines.ports.ledger import Swap, TableRow, view_names
 from harness_pipelines.protocol.lake.files import FilesGone
-from harness_pipelines.protocol.moves import Move, move_of
+from harness_pipelines.protocol.moves import Move, check_open, move_of
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.memory.state import MemoryState
@@ -87,7 +87,7 @@ class MemoryLake:
         return self.state.views[metadata]
 
     def make_branch(self, table: TableRow, move: Move, base: View) -> str:
-        """Create the branch of an attempt from the move's base. Raises: BaseGone."""
+        """Create the branch of an attempt from the move's base. Raises: BaseGone, MoveClosed."""
         view = table.effects[move.stage].view
         current = self._current(table, view)
         if move.branch in current.refs:
@@ -96,6 +96,8 @@ class MemoryLake:
             raise BaseGone(
                 f"{table.name}: move {move.move_id} was planned on snapshot {base.snapshot}, which is expired"
             )
+        entry = self.state.books.moves.get(move.move_id)
+        check_open(move, entry.move if entry else None)
         self._point(table, view, current, self._save(current.snapshots, {**current.refs, move.branch: base.snapshot}))
         return move.branch
 
