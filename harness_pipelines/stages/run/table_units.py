@@ -42,6 +42,8 @@ ON_ENGINE = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 EXPIRE_IDLE_S = 1800.0  #: for a table that nothing changes
 _IN_POOL = (Stage.INGEST, Stage.TIER, Stage.OTREE, Stage.COMPACT, Stage.EXPIRE, Stage.MIRROR)
 
+_Seen = tuple[int, tuple[PartitionStatus, ...], int]  # the version of a table, its positions, and the hash of its spec
+
 
 class OfProcess(Protocol):
     """The worker of a table."""
@@ -83,8 +85,8 @@ class TableUnits:
         self._caught_up_at: float | None = None  #: monotonic seconds, since when all that is known is moved
         self._quiet: set[Stage] = set()  # had nothing to do when last asked, or another worker has them
         self._expired_at = -math.inf  # monotonic seconds
-        self._expires_for: tuple[int, tuple[PartitionStatus, ...]] | None = None  # the table when expire began last
-        self._expired_for: tuple[int, tuple[PartitionStatus, ...]] | None = None  # and when a run began that has ended
+        self._expires_for: _Seen | None = None  # the table when expire began last
+        self._expired_for: _Seen | None = None  # and when a run began that has ended
         self.reading = Reading(self) if table.intake.reader in self.stages else None
         self.units = [self._unit(stage) for stage in _IN_POOL if self._is_in_pool(stage)]
         self._ending: list[StageUnit] = []  # of stages that the table has no more
@@ -189,7 +191,6 @@ class TableUnits:
     def _go_by_spec(self) -> None:
         """What was judged by the spec of before is judged again; stages come and go."""
         self.steps.forget()
-        self._expired_for = None
         self.stages = self.options.stages & stages_of(self.table)
         known = {unit.stage: unit for unit in (*self._ending, *self.units)}
         wanted = [stage for stage in _IN_POOL if self._is_in_pool(stage)]
@@ -334,7 +335,7 @@ class TableUnits:
     def admit(self, stage: Stage, *, resting: bool = False) -> None:
         """Before the first act of *stage*, see `Steps.admit`."""
         if stage is Stage.EXPIRE and self.pulse is not None:
-            self._expires_for = self.pulse.version, self.pulse.positions
+            self._expires_for = self.pulse.version, self.pulse.positions, self.table.spec_hash
         self.steps.admit(stage, resting=resting)
 
     def is_admitted(self) -> bool:
@@ -371,7 +372,7 @@ class TableUnits:
     def _expire_rest_s(self, pulse: TablePulse) -> float:
         """A table that nothing changed, and of which nothing is over, has nothing to expire."""
         rest_s = EXPIRE_IDLE_S
-        if pulse.removes or self._expired_for != (pulse.version, pulse.positions):
+        if pulse.removes or self._expired_for != (pulse.version, pulse.positions, self.table.spec_hash):
             rest_s = EXPIRE_EVERY_S
         since_s = time.monotonic() - self._expired_at
         if pulse.superseded_at is not None:
