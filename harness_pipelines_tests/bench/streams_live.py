@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 import harness_pipelines as hp
 from harness_pipelines.buffers.postgres.writer import SegmentWriter
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
 from harness_pipelines_tests.bench.steady import Produced, SteadyProducer
@@ -92,9 +93,9 @@ def measure_waiters(run: Run) -> Sequence[Figure]:
     committed: list[float] = []
     tell = SegmentWriter._tell
 
-    def told(writer: SegmentWriter, connection: Any) -> None:
+    def told(writer: SegmentWriter, connection: Any, tables: Iterable[TableRow]) -> None:
         committed.append(time.monotonic())
-        tell(writer, connection)
+        tell(writer, connection, tables)
 
     lags: list[float] = []
     SegmentWriter._tell = told  # type: ignore[assignment,method-assign]

@@ -134,5 +134,3 @@ def test_a_table_that_is_sick_in_any_way_is_named_and_costs_the_others_nothing(
         shown = {one.name: one.trouble for one in worker.progress}
         assert [shown[rig.name] for rig in well] == [{}] * WELL
         assert all(shown[rig.name] for rig, _, _ in sick)
-        late = worker.slowness()
-        assert all(late[rig.name][Stage.INGEST][0] == 0.0 for rig in well)

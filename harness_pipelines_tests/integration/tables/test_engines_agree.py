@@ -33,7 +33,8 @@ from harness_pipelines_tests.rig import INGEST, MoveOnce, TableRig, good
 
 MakeRig = Callable[..., TableRig]
 BY_TYPE = ("double", "decimal(18, 6)", "timestamptz", "long")
-#: Of a column whose least value is zero Arrow says -0.0, as Parquet asks, Spark the zero that it saw: both are true.
+#: Of a column whose least value is zero Arrow says -0.0, and 0.0 where zero is the greatest, as Parquet asks. Spark
+#: says the zero that it saw. Both are true.
 ZEROS = {bytes(3) + b"\x80": bytes(4), bytes(7) + b"\x80": bytes(8)}
 
 
@@ -102,7 +103,8 @@ def files(table: hp.Table, view: ViewName) -> list[tuple[Mapping[str, Any], str]
         }
         for name in ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"):
             told[name] = dict(sorted((getattr(file, name) or {}).items()))
-        told["lower_bounds"] = {i: ZEROS.get(bound, bound) for i, bound in told["lower_bounds"].items()}
+        for name in ("lower_bounds", "upper_bounds"):
+            told[name] = {i: ZEROS.get(bound, bound) for i, bound in told[name].items()}
         found.append((told, file.file_path))
     return sorted(found, key=lambda one: (str(one[0]["partition"]), str(one[0]["lower_bounds"]), one[0]["rows"]))
 
