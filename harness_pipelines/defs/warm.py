@@ -93,6 +93,7 @@ def _fork_template() -> None:
 
 def _serve(listener: int, alive: int) -> None:
     """Fork runs until the code server is gone. Never returns: what is above it on the stack is the code server's."""
+    code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a new Python, which runs began with
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,13 +102,16 @@ def _serve(listener: int, alive: int) -> None:
         _import_what_steps_need()
         sys.modules.pop(DEFINITIONS)  # each run loads them as they are then
         if _threads() != 1:
-            raise RuntimeError(f"{_threads()} threads: runs start in a new Python, and later than they could")
+            raise RuntimeError(f"the process that runs would be forks of has {_threads()} threads")
         gc.freeze()  # a collection in a run would copy the pages that it shares with the others
         forkserver.main(listener, alive, [])
-    except Exception:  # no caller of this process would show it
+        code = 0
+    except Exception:  # it must not reach the frames above, which are the code server's: it is shown here
         traceback.print_exc()
+        said = "harness: each run of this code server starts in a new Python, some three seconds later than as a fork"
+        print(said, file=sys.stderr, flush=True)
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _call_this_process(name: str) -> None:

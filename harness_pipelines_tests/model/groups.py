@@ -30,7 +30,7 @@ class Worker(NamedTuple):
     pc: str = IDLE
     claims: tuple[int, ...] = ()  #: epoch of the claim that it believes to have, by table; 0: none
     units: tuple[Unit, ...] = ()  #: in the order in which they are locked
-    locked: int = 0  #: so many of them
+    locked: int = 0  #: how many units have their locks
 
 
 class State(NamedTuple):
@@ -142,7 +142,7 @@ class Groups:
                 yield from self._apart(s, i, w)
 
     def _taken_over(self, s: State, i: int, w: Worker) -> Iterator[tuple[str, State]]:
-        """Take a claim, which waits for whoever has locked it."""
+        """Take a claim: this waits until no transaction has it locked."""
         for table, (holder, epoch) in enumerate(s.holders):
             taken = holder not in (i, NOBODY)
             if holder != i and (s.takeovers or not taken) and not _holders_of(s, table):
@@ -179,7 +179,7 @@ class Groups:
             yield "ingest.write", _with(s, i, w._replace(locked=w.locked + 1))
 
     def _apart(self, s: State, i: int, w: Worker) -> Iterator[tuple[str, State]]:
-        """The first unit that is left, in a transaction of its own."""
+        """The first unit that is left, in a separate transaction."""
         unit, left = w.units[0], w.units[1:]
         if _holders_of(s, unit.table):
             return

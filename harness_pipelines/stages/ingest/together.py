@@ -84,26 +84,29 @@ def is_small(ranges: Sequence[DecodedRange]) -> bool:
 
 def _commit(runs: Sequence[_Run[T]], stream: Log) -> None:
     """Commit those of *runs* that nothing speaks against in one transaction; the others still wait afterwards."""
-    topics = {run.ready.table.spec.topic for run in runs if run.ready is not None}
-    found = stream.identities(topics)  # after their records were read
     units: list[tuple[_Run[T], WriterUnit]] = []
-    for run in runs:
-        unit = _unit(run, found)
-        if unit is not None:
-            units.append((run, unit))
-    if len(units) < 2:
-        return
-    first = units[0][1].writer
     try:
-        rows = first.commit_all([unit for _, unit in units], confirm=_is_confirmed)
+        units = _units(runs, stream)
+        if len(units) < 2:
+            return
+        rows = units[0][1].writer.commit_all([unit for _, unit in units], confirm=_is_confirmed)
     except (OutcomeUnknown, DatabaseAway) as error:
         for run, _ in units:
             run.throw(_of_one(error, run))
-    except Exception as error:  # whatever it is, nothing was written, and whose it is shows by itself
+    except HarnessError as error:  # of one of them: nothing was written, and each meets its own by itself
         log.info("ingest.apart", table=None, tables=len(units), error=str(error))
+    except Exception as error:  # raised further it would end the worker of all tables; by itself a sick one is named
+        log.exception("ingest.group_broken", table=None, tables=len(units), error=str(error))
     else:
         for (run, _), count in zip(units, rows, strict=True):
             run.send(count)
+
+
+def _units(runs: Sequence[_Run[T]], stream: Log) -> list[tuple[_Run[T], WriterUnit]]:
+    """Those of *runs* that can be committed together. Raises: what asking for the topics of all does."""
+    topics = {run.ready.table.spec.topic for run in runs if run.ready is not None}
+    found = stream.identities(topics)  # after their records were read
+    return [(run, unit) for run in runs if (unit := _unit(run, found)) is not None]
 
 
 def _unit(run: _Run[T], found: dict[str, TopicIdentity | HarnessError]) -> WriterUnit | None:

@@ -170,7 +170,7 @@ class Pool:
                     self._changed.notify_all()
 
     def _next(self) -> list[Unit]:
-        """Wait for a unit that is due; with it come others that run together with it. None: the pool ends.
+        """Wait for a unit that is due; with it come others that run together with it. Empty: the pool ends.
 
         One thread watches the time, the others wait for it.
         """

@@ -22,7 +22,7 @@ class Cost:
 
 @dataclass
 class Spent:
-    """What processes spend from now on. Spark counts for whoever may use it."""
+    """CPU seconds and memory of processes from now on. Spark is counted for each side that may use it."""
 
     run: Run
     pid: int | None = None  #: of the writer, if it is no service

@@ -1,4 +1,4 @@
-"""A producer to many topics at once, in a process of its own, which keeps the log of what was acknowledged when."""
+"""A producer to many topics at once, in a separate process, which logs when each record was acknowledged."""
 
 from __future__ import annotations
 

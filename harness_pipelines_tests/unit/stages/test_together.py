@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from harness_pipelines.errors import DatabaseAway, HarnessError, OutcomeUnknown
 from harness_pipelines.ports.decoded import DecodedRange
-from harness_pipelines.ports.errors import KafkaUnreachable, TopicRecreated
+from harness_pipelines.ports.errors import KafkaPropertyRefused, KafkaUnreachable, TopicRecreated
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.stages.ingest.ingest import Ready, Steps, alone
 from harness_pipelines.stages.ingest.together import RECORDS_MAX, together
@@ -114,6 +115,21 @@ def test_small_units_share_a_transaction_and_one_question_for_their_topics(buffe
     assert take(log, *tables) == [3, 1, 2]
     assert buffer.done == [["a", "b", "c"]]
     assert log.asked == [{"a", "b", "c"}]
+
+
+@pytest.mark.parametrize("error", [KafkaPropertyRefused("no such file"), IndexError("a defect")])
+def test_an_error_of_what_is_asked_for_all_ends_no_worker(
+    buffer: Buffer, log: Log, error: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    def identities(_topics: Any) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(log, "identities", identities)
+    with capture_logs() as logged:
+        assert take(log, Table(buffer, "a"), Table(buffer, "b")) == [3, 3]
+    assert buffer.done == [["a"], ["b"]]
+    [line] = logged
+    assert line["log_level"] == ("info" if isinstance(error, HarnessError) else "error"), "a defect is not passed over"
 
 
 def test_what_is_large_or_refuses_records_comes_by_itself(buffer: Buffer, log: Log):
