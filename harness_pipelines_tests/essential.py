@@ -27,7 +27,7 @@ ESSENTIAL: Mapping[str, str] = {
     ),
     "faults/test_matrix.py::"
     "test_a_worker_that_dies_or_sleeps_at_any_point_is_followed_without_loss_double_or_a_human_act"
-    "[tier.in_transaction=kill@1]": "a holder that dies in its boundary commit is followed",
+    "[tier.in_transaction=kill@1 by spark]": "a holder that dies in its boundary commit is followed",
 }
 
 
