@@ -64,7 +64,7 @@ def _shortness(path: Path) -> int:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Where the lake of the tests on real services is, and what moves rows of tables whose spec does not say it."""
     parser.addoption("--warehouse", choices=("folder", "s3"), default="folder", help="where the lake of the tests is")
-    parser.addoption("--engine", choices=ENGINES, default=None, help="what moves the rows of the tests' tables")
+    parser.addoption("--engine", choices=ENGINES, default=None, help="what moves the rows of all tables")
 
 
 @pytest.fixture(autouse=True)
