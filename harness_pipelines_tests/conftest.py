@@ -67,6 +67,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engine", choices=ENGINES, default=None, help="what moves the rows of all tables")
 
 
+@pytest.fixture
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark moves the rows of this test, whatever the others take: it is about Spark."""
+    monkeypatch.setenv("HARNESS_ENGINE", "spark")
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """What `harness`, called in this process, set for its logs, no later test sees."""
