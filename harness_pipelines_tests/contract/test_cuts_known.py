@@ -52,6 +52,7 @@ def test_of_the_newest_cut_that_is_known_nothing_but_its_times_is_read(server: S
     known = replace(cut, chunks=(), files=("only this server has it so",))
     server.cuts.serve(cut, keep=2 * HOUR)
     seen = found(server, known).newest.cut
+    assert seen is not None
     assert seen == replace(known, served_at=seen.served_at, until=seen.until)
     assert seen.until - seen.served_at == 2 * HOUR > KEEP
     assert seen.served_at > cut.served_at
