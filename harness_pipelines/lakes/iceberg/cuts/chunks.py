@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -37,6 +37,9 @@ from harness_pipelines.spec.types import lake_fields
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS = ("lower_bounds", "upper_bounds")
+#: Bytes of the file of a chunk whose rows stay in memory once they were written or read: while a chunk is small, most cuts
+#: write its rows again, with new ones.
+SMALL_BYTES = 2**20
 SNAPSHOT = "snapshot"  #: in a chunk's entry: the id of the snapshot that named it first; it has none before
 
 
@@ -51,6 +54,8 @@ def write_chunk(
         _stored(table, shape, ordered), sink, schema=shape.arrow, statistics=shape.statistics, ids=shape.ids_by_path
     ).to_serialized_dict()
     size = place.put(path, sink.getvalue().to_pybytes())
+    if size <= SMALL_BYTES:
+        _kept_rows(path, table.schema_version, lambda: ordered)
     entry: dict[str, Any] = {"path": path, "rows": rows.num_rows, "bytes": size}
     entry |= {name: {str(i): count for i, count in (told.get(name) or {}).items()} for name in _COUNTS}
     entry |= {name: {str(i): bound.hex() for i, bound in (told.get(name) or {}).items()} for name in _BOUNDS}
@@ -162,6 +167,19 @@ def _told(entry: str) -> Told:
 
 def read_chunk(io: FileIO, plan: ReadPlan, chunk: Chunk) -> pa.Table:
     """The rows of a chunk in the plan's columns and types. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
+    if chunk.bytes > SMALL_BYTES:
+        return _read(io, plan, chunk)
+    rows = _kept_rows(chunk.path, plan.schema_version, partial(_read, io, plan, chunk))
+    columns = table_columns(plan)
+    return conformed(rows.select(list(columns)), pa.schema([one.arrow for one in columns.values()]))
+
+
+def _kept_rows(path: str, schema_version: int, make: Callable[[], pa.Table]) -> pa.Table:
+    """Rows of a small chunk in the columns of a schema, all of its coordinates among them."""
+    return KEPT.get(path, make, kind=f"rows, schema {schema_version}", weigh=pa.Table.get_total_buffer_size)
+
+
+def _read(io: FileIO, plan: ReadPlan, chunk: Chunk) -> pa.Table:
     columns = table_columns(plan)
     with _named_errors(plan, chunk.path), damage_named(io, chunk.path):
         source = io.new_input(chunk.path)
