@@ -115,9 +115,9 @@ def test_fsck_finds_metadata_that_was_changed(world: CutWorld):
 
 
 def test_a_chunk_whose_content_changed_is_found_when_its_rows_are_written_again(world: CutWorld):
-    """Its size is the same, so that nothing shows before. The server that wrote it may have its rows in memory still."""
+    """Its size is the same, so that nothing shows before."""
     cut = world.cut()
-    KEPT.clear()
+    KEPT.clear()  # the server that wrote it has its rows in memory
     chunk = file_of(cut, "chunk")
     chunk.write_bytes(bytes(len(chunk.read_bytes())))
     world.ingest({0: 80})

@@ -14,7 +14,8 @@ from psycopg.pq import TransactionStatus
 
 from harness_pipelines.drivers.files import listed
 from harness_pipelines.drivers.postgres import Connection, sections
-from harness_pipelines.lakes.iceberg.cuts import avro
+from harness_pipelines.lakes.iceberg.checked_io import KEPT
+from harness_pipelines.lakes.iceberg.cuts import avro, chunks
 from harness_pipelines.protocol.cuts import cut_folder
 from harness_pipelines.serve.catalog import FreshCatalog, fresh_catalog
 from harness_pipelines.serve.values import CutAnswer, Warehouse
@@ -105,6 +106,29 @@ def test_a_load_with_new_rows_looks_once_and_ends_its_lease_with_the_publication
     assert newest is not None
     group = pq.read_metadata(urlsplit(newest.chunks[-1].path).path).row_group(0)
     assert not any(group.column(at).has_dictionary_page for at in range(group.num_columns)), "they take time and room"
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_small_chunk_is_read_only_by_a_server_that_has_not_its_rows_in_memory(
+    costs: Costs, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+):
+    opened, read = list[str](), chunks._read
+
+    def counted(io: Any, plan: Any, chunk: Any) -> Any:
+        opened.append(chunk.path)
+        return read(io, plan, chunk)
+
+    monkeypatch.setattr(chunks, "_read", counted)
+    old = costs.world.stores.cuts.newest(costs.world.row).cut
+    assert old is not None
+    if not in_memory:
+        KEPT.clear()
+    costs.world.ingest({0: 60})
+    costs.load()
+    newest = costs.world.stores.cuts.newest(costs.world.row).cut
+    assert newest is not None and len(newest.chunks) == 1, "the rows of both are in one chunk"
+    assert opened == ([] if in_memory else [old.chunks[0].path])
+    costs.world.assert_exact(newest)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from harness_pipelines.ports.errors import LakeAway
-from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull, Newest
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull, Found, Newest
 from harness_pipelines.ports.serving.keys import CutOverLimits
-from harness_pipelines.protocol.cuts import UNNAMED_MAX, Chunk
+from harness_pipelines.protocol.cuts import UNNAMED_MAX, Chunk, CutBounds
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read import cut as module
 from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow, MergedBehind
@@ -135,11 +135,36 @@ def test_a_cut_of_another_server_is_newer_than_what_this_one_has_seen(world: Wor
     assert (world.glances, world.looks) == (2, 0)
 
 
-@pytest.mark.parametrize(("version", "high", "looks"), [(1, 9, 1), (2, 11, 1), (1, 8, TRIES), (0, 9, TRIES)])
-def test_a_server_that_lost_gives_out_the_newer_cut_if_that_has_all_of_its_look(
-    world: World, monkeypatch: pytest.MonkeyPatch, version: int, high: int, looks: int
+def test_what_was_found_before_another_server_was_faster_is_not_taken_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    other = replace(known(8), version=version, bounds={0: (0, 0, 0, high)})
+    found = Found(TABLE, Newest(world.newest, world.clock, NO_STATE), world.now_s)
+
+    def overtaken(*_: object, **__: object) -> Cut:
+        world.newest = known(8)
+        raise CutOvertaken("another server was faster")
+
+    monkeypatch.setattr(module, "shows", lambda cut, *_: cut.sequence == 8)
+    monkeypatch.setattr(module, "answers", lambda *_: False)
+    monkeypatch.setattr(Cutter, "_made", overtaken)
+    assert world.cutter(keep_s=100.0, every_s=0.1).load(TABLE, found).cut.sequence == 8
+    assert world.looks == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "looks"),
+    [
+        (1, {0: (0, 0, 0, 9)}, 1),
+        (2, {0: (0, 0, 0, 11)}, 1),
+        (1, {0: (0, 0, 0, 8)}, TRIES),
+        (0, {0: (0, 0, 0, 9)}, TRIES),
+        (1, {1: (0, 0, 0, 9)}, TRIES),  # without the partition that was looked at
+    ],
+)
+def test_a_server_that_lost_gives_out_the_newer_cut_if_that_has_all_of_its_look(
+    world: World, monkeypatch: pytest.MonkeyPatch, version: int, bounds: CutBounds, looks: int
+):
+    other = replace(known(8), version=version, bounds=bounds)
 
     def overtaken(*_: object, **__: object) -> Cut:
         world.newest = other

@@ -86,7 +86,7 @@ def rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[TableRow]:
     @contextmanager
     def opened(_settings: Settings) -> Iterator[Any]:
         tables: Sequence[Any] = [SimpleNamespace(name=one.name, row=one) for one in found]
-        yield SimpleNamespace(tables=lambda: tables, sick_tables=lambda: [])
+        yield SimpleNamespace(survey=lambda: (tables, []))
 
     monkeypatch.setattr(serve_sources, "opened", opened)
     return found

@@ -37,8 +37,8 @@ from harness_pipelines.spec.types import lake_fields
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS = ("lower_bounds", "upper_bounds")
-#: Bytes of the file of a chunk whose rows stay in memory once they were written or read: while a chunk is small, most cuts
-#: write its rows again, with new ones.
+#: Of the file of a chunk whose rows stay in memory once they were written or read: most cuts write these again, with
+#: new ones, while a chunk is small.
 SMALL_BYTES = 2**20
 SNAPSHOT = "snapshot"  #: in a chunk's entry: the id of the snapshot that named it first; it has none before
 
