@@ -15,7 +15,7 @@ import pytest
 from harness_pipelines.drivers.postgres import PostgresUnreachable
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ledgers.postgres.retention import SizeGuard
-from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.ledger import SickTable, TableRow
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
@@ -44,6 +44,16 @@ class Books:
     def claim(self, table: Any, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim:
         self.holder, until = holder, datetime.now(UTC) + lease
         return Claim(table_id=table.table_id, stage=stage, shard=shard, holder=holder, epoch=1, lease_until=until)
+
+    def claim_all(self, wanted: Collection[tuple[int, Stage]], *, holder: str, lease: timedelta) -> list[Claim]:
+        self.holder, until = holder, datetime.now(UTC) + lease
+        return [
+            Claim(table_id=number, stage=stage, shard=0, holder=holder, epoch=1, lease_until=until)
+            for number, stage in wanted
+        ]
+
+    def survey(self, _names: Collection[str]) -> tuple[list[TableRow], list[SickTable]]:
+        return [], []
 
     def renew_all(self, claims: Sequence[Claim], *, lease: timedelta) -> dict[Claim, Claim | FencedOut]:
         self.renewals += 1
