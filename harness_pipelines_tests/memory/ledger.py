@@ -284,6 +284,10 @@ class MemoryLedger:
         """All versions that can still be read, oldest first."""
         return [v for v in self.state.books.versions[table.table_id] if v.version >= table.retained_from]
 
+    def version(self, table: TableRow, number: int | None) -> Version | None:
+        """One of them; None where it can no longer be read."""
+        return next((v for v in self.versions(table) if v.version == number), None)
+
     def positions(self, table: TableRow) -> list[PartitionStatus]:
         """Bounds of the head and of this instant, by partition."""
         books = self.state.books

@@ -377,6 +377,12 @@ class PostgresLedger:
         found = self.database.rows("ledger/versions", {"table_id": table.table_id, "first": table.retained_from})
         return [rows.version(row) for row in found]
 
+    def version(self, table: TableRow, number: int | None) -> Version | None:
+        """One of them; None where it can no longer be read."""
+        key = {"table_id": table.table_id, "first": table.retained_from, "version": number}
+        found = self.database.rows("ledger/version", key)
+        return rows.version(found[0]) if found else None
+
     def positions(self, table: TableRow) -> list[PartitionStatus]:
         """Bounds of the head and of this instant, by partition."""
         return [rows.partition_status(row) for row in self.database.rows("reads/positions", _tables(table))]

@@ -142,6 +142,10 @@ SELECT v.*, clock_timestamp() AS now FROM harness.versions v WHERE table_id = %(
 SELECT v.* FROM harness.versions v
 WHERE table_id = %(table_id)s AND version >= %(first)s ORDER BY version
 
+-- name: version
+SELECT v.* FROM harness.versions v
+WHERE table_id = %(table_id)s AND version >= %(first)s AND version = %(version)s
+
 -- name: insert_version
 INSERT INTO harness.versions
     (table_id, version, stream_metadata, stream_snapshot, batch_metadata, batch_snapshot, layout, schema_version,
