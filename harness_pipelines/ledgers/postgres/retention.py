@@ -245,6 +245,10 @@ class Upkeep:
         """Files have been condemned for longer than the grace."""
         return bool(self.database.rows("upkeep/ripe", _ripe(table)))
 
+    def ripe_in_s(self, table: TableRow) -> float | None:
+        """Seconds until the first of what waits to be removed has waited for its grace; None: nothing waits."""
+        return self.database.rows("upkeep/ripe_in", _ripe(table))[0]["seconds"]  # type: ignore[no-any-return]  # float8
+
     def delete_ripe(
         self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
     ) -> list[str]:
@@ -351,7 +355,7 @@ class Upkeep:
         before = self._horizon(table, self._now()) - UPLOADS_LAST_MAX
         self.ownership.confirm()  # another ledger may write here
         place = self._place(table)
-        if all(local_path(folder) is not None for found in self._named(table, place) for folder in found.values()):
+        if all(local_path(folder) is not None for found in self._named(table, place) for folder in found):
             return 0  # only object stores have uploads
         views, fresh = self._folders(table, SameFile(), place)
         return sum(self.files.abort_uploads(folder, before=before) for folder in (*views, *fresh))
@@ -372,8 +376,7 @@ class Upkeep:
 
         Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
         """
-        at = self._now()
-        horizon = self._horizon(table, at)
+        horizon = self._horizon(table, at := self._now())
         reached, needless, in_reach, place = self._reached(table)
         before = self._before_quarantine(table, place)
         same = SameFile()
@@ -508,8 +511,7 @@ class Upkeep:
 
     def _named(self, table: TableRow, place: _Place) -> tuple[dict[str, str], dict[str, str]]:
         """What `_folders` checks, by their normal forms."""
-        views = _identifiers(table).items()
-        folders = {self.catalog.folder(identifier, place.pointers[name]) for name, identifier in views}
+        folders = {self.catalog.folder(one, place.pointers[name]) for name, one in _identifiers(table).items()}
         folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
         folders |= {folder for folder in [place.folder] if folder}
         return {normal(folder): folder for folder in sorted(folders)}, {normal(one): one for one in place.fresh}

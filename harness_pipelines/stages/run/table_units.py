@@ -378,10 +378,12 @@ class TableUnits:
 
     def _expire_rest_s(self, pulse: TablePulse) -> float:
         """A table that nothing changed, and of which nothing is over, has nothing to expire."""
-        rest_s = EXPIRE_IDLE_S
-        if pulse.removes or self._expired_for != (pulse.version, pulse.positions, self.table.spec_hash):
-            rest_s = EXPIRE_EVERY_S
+        rest_s, ripe_at = EXPIRE_IDLE_S, self.steps.ripe_at
         since_s = time.monotonic() - self._expired_at
+        if self._expired_for != (pulse.version, pulse.positions, self.table.spec_hash):
+            rest_s = EXPIRE_EVERY_S
+        elif pulse.removes:  # not before its grace is over
+            rest_s = EXPIRE_EVERY_S if ripe_at is None else max(EXPIRE_EVERY_S, ripe_at - self._expired_at)
         if pulse.superseded_at is not None:
             over_in_s = pulse.superseded_at + self.table.spec.retention.versions - (time.monotonic() + self._clock_s)
             rest_s = min(rest_s, max(EXPIRE_EVERY_S, since_s + over_in_s))
