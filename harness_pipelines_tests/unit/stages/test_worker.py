@@ -15,6 +15,7 @@ import pytest
 from harness_pipelines.drivers.postgres import PostgresUnreachable
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ledgers.postgres.retention import SizeGuard
+from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.ledger import SickTable, TableRow
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.bounds import BoundsBroken
@@ -175,6 +176,30 @@ def test_a_stage_that_was_held_goes_on_by_itself(
     with running(made):
         wait_until(lambda: not left and not made.progress[0].trouble, "the trouble is forgotten")
     assert books.reasons["a.sick"] is None
+
+
+def test_a_claim_under_which_nothing_could_begin_is_left_to_other_workers(
+    books: Books, start: Callable[[Callable[[str], None]], Worker]
+):
+    ran: list[str] = []
+    made = start(ran.append)
+    away = threading.Event()
+    away.set()
+
+    def check(of: Any, *_: object, **__: object) -> None:
+        if away.is_set() and of.name == "a.sick":
+            raise LakeAway("the lake does not answer")
+
+    made.stores.guard.check = check  # type: ignore[method-assign]
+    with running(made):
+        wait_until(lambda: books.released == [1], "another worker may reach the lake")
+        wait_until(lambda: ran.count("a.well") >= 2, "the other table goes on")
+        assert "a.sick" not in ran
+        away.clear()
+        wait_until(lambda: ran.count("a.sick") >= 2, "it takes the claim again")
+        away.set()
+        wait_until(lambda: bool(made.progress[0].trouble), "it is shown")
+        assert books.released == [1], "one that has worked keeps it"
 
 
 def test_what_is_no_error_of_a_stage_ends_the_worker(start: Callable[[Callable[[str], None]], Worker]):
