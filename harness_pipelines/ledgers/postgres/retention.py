@@ -45,7 +45,7 @@ from harness_pipelines.protocol.lake.overlays import needless, overlays_from_jso
 from harness_pipelines.protocol.moves import dead_branches, move_of
 from harness_pipelines.protocol.segments import may_drop, retirable
 from harness_pipelines.protocol.versions import Version, ViewName, trim_floor
-from harness_pipelines.spec.locations import folder_of, local_path, normal
+from harness_pipelines.spec.locations import folder_of, normal
 
 log = structlog.get_logger(__name__)
 FILES_PER_RUN_MAX = 10_000
@@ -354,10 +354,7 @@ class Upkeep:
         """
         before = self._horizon(table, self._now()) - UPLOADS_LAST_MAX
         self.ownership.confirm()  # another ledger may write here
-        place = self._place(table)
-        if all(local_path(folder) is not None for found in self._named(table, place) for folder in found):
-            return 0  # only object stores have uploads
-        views, fresh = self._folders(table, SameFile(), place)
+        views, fresh = self._folders(table, SameFile(), self._place(table))
         return sum(self.files.abort_uploads(folder, before=before) for folder in (*views, *fresh))
 
     @staticmethod
@@ -376,7 +373,8 @@ class Upkeep:
 
         Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
         """
-        horizon = self._horizon(table, at := self._now())
+        at = self._now()
+        horizon = self._horizon(table, at)
         reached, needless, in_reach, place = self._reached(table)
         before = self._before_quarantine(table, place)
         same = SameFile()
@@ -509,16 +507,14 @@ class Upkeep:
         now: datetime = self.database.rows("reads/now")[0]["now"]
         return now
 
-    def _named(self, table: TableRow, place: _Place) -> tuple[dict[str, str], dict[str, str]]:
-        """What `_folders` checks, by their normal forms."""
-        folders = {self.catalog.folder(one, place.pointers[name]) for name, one in _identifiers(table).items()}
-        folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
-        folders |= {folder for folder in [place.folder] if folder}
-        return {normal(folder): folder for folder in sorted(folders)}, {normal(one): one for one in place.fresh}
-
     def _folders(self, table: TableRow, same: SameFile, place: _Place) -> tuple[list[str], list[str]]:
         """The folders of the views, with those that they were in before, and those of cuts. Raises: FolderShared."""
-        found, fresh = self._named(table, place)
+        views = _identifiers(table).items()
+        folders = {self.catalog.folder(identifier, place.pointers[name]) for name, identifier in views}
+        folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
+        folders |= {folder for folder in [place.folder] if folder}
+        found = {normal(folder): folder for folder in sorted(folders)}
+        fresh = {normal(folder): folder for folder in place.fresh}
         ours = [*table.views.values(), table.quarantine]
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "views": ours}
         others = [folder_of(row["metadata_location"]) for row in self.database.rows("upkeep/neighbours", key)]
