@@ -190,7 +190,8 @@ def test_a_claim_under_which_nothing_could_begin_is_left_to_other_workers(
         if away.is_set() and of.name == "a.sick":
             raise LakeAway("the lake does not answer")
 
-    made.stores.guard.check = check  # type: ignore[method-assign]
+    guard: Any = made.stores.guard
+    guard.check = check
     with running(made):
         wait_until(lambda: books.released == [1], "another worker may reach the lake")
         wait_until(lambda: ran.count("a.well") >= 2, "the other table goes on")
