@@ -161,9 +161,21 @@ class SameFile:
         path = local_path(location)
         if path is None:
             return normal(location)
-        if path not in self._folders:
-            self._folders[path] = f"file://{os.path.realpath(path)}"
-        return self._folders[path]
+        return f"file://{self._resolved(path)}"
+
+    def _resolved(self, path: str) -> str:
+        """As `os.path.realpath`, but the links of a parent are followed once for all folders in it."""
+        if (known := self._folders.get(path)) is not None:
+            return known
+        parent, _, name = path.rpartition("/")
+        if not parent or name in _STEPS:
+            found = os.path.realpath(path)
+        else:
+            found = f"{self._resolved(parent).rstrip('/')}/{name}"
+            if os.path.islink(found):
+                found = os.path.realpath(found)
+        self._folders[path] = found
+        return found
 
     def keys(self, locations: Iterable[str]) -> dict[str, str]:
         """The *locations* by their keys."""

@@ -31,7 +31,9 @@ from harness_pipelines.spec.wording import SpecError
 
 Row = Mapping[str, Any]
 _OF_NOW = ("positions", "segments", "now")
-SPECS_KEPT = 1024  #: that were read back; to read one takes longer than to ask for its row
+SPECS_KEPT = (
+    10_000  #: that were read back, more than there are tables: to read one takes longer than to ask for its row
+)
 
 
 def table_row(row: Row) -> TableRow:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.ports.errors import KafkaUnreachable
-from harness_pipelines.ports.ledger import SickTable, TableUnknown
 from harness_pipelines.protocol.topics import label
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.views.mirrors import MirrorLag
     from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
     from harness_pipelines.ledgers.postgres.views.status import Counts, RefusedShare, RowlessOffsets, TableFacts
-    from harness_pipelines.ports.ledger import PartitionStatus
+    from harness_pipelines.ports.ledger import PartitionStatus, SickTable
     from harness_pipelines.ports.requests import RecallRequest
     from harness_pipelines.ports.source import Log, OpenTransaction, Watermark
     from harness_pipelines.protocol.versions import Version
@@ -355,6 +354,8 @@ def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
 
 def look_at_all(harness: Harness, tables: Sequence[Table], kafka: KafkaEnds) -> tuple[list[TableSeen], list[SickTable]]:
     """As `look`, for *tables* together; one that cannot be read is named, and one that was dropped is left out."""
+    from harness_pipelines.ports.ledger import SickTable, TableUnknown  # here: the help of the command needs no spec
+
     ledger, seen, sick = LedgerFacts.ask(harness, tables), list[TableSeen](), list[SickTable]()
     if len(tables) > 1:
         kafka.ask(ledger.partitions(tables))

@@ -1,13 +1,14 @@
-"""All claims of a holder are renewed by one statement, and given back by one; workers that share know each other."""
+"""All claims of a holder are taken, renewed and given back by one statement; workers that share know each other."""
 
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from harness_pipelines.drivers.postgres import sql
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
-from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
+from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig, StoresRig
 
 MINUTE = timedelta(minutes=1)
 STAGES = (Stage.INGEST, Stage.TIER, Stage.OTREE)
@@ -20,6 +21,57 @@ def claims(real: RealRig, holder: str) -> list[Claim]:
         real.ledger.claim(table, stage, shard=0, holder=holder, lease=MINUTE) for table in tables for stage in STAGES
     ]
     return [one for one in found if one is not None]
+
+
+def test_free_claims_are_taken_together_and_those_of_others_stay(stores: StoresRig):
+    first, second = stores.table(), stores.table()
+    others, ended = stores.claim(first, Stage.TIER), stores.claim(second, Stage.OTREE, lease=MINUTE)
+    stores.pass_time(2 * MINUTE)
+    given_back = stores.claim(second, Stage.TIER)
+    stores.ledger.release(given_back)
+    wanted = [(table.table_id, stage) for table in (first, second) for stage in STAGES]
+    holder = str(uuid.uuid4())
+
+    taken = stores.ledger.claim_all([*wanted, (10**9, Stage.TIER)], holder=holder, lease=HOUR)
+
+    places = {(one.table_id, one.stage): one for one in taken}
+    assert places.keys() == set(wanted) - {(first.table_id, Stage.TIER)}, "a table that is not there has no claim"
+    assert len(taken) == len(places)
+    assert {one.holder for one in taken} == {holder}
+    for before in (ended, given_back):
+        assert places[before.table_id, before.stage].epoch > before.epoch, "the holder of before is fenced"
+    for one in taken:
+        assert stores.ledger.renew(one, lease=HOUR).epoch == one.epoch
+    assert stores.ledger.renew(others, lease=HOUR).holder == others.holder
+    assert stores.ledger.claim_all(wanted, holder=str(uuid.uuid4()), lease=HOUR) == []
+    assert stores.ledger.claim_all([], holder=holder, lease=HOUR) == []
+
+
+def test_what_another_session_has_locked_does_not_hold_up_the_claims_of_others(real: RealRig):
+    kept, dropped, asked = real.table(), real.table(), real.table()
+    real.ledger.release(real.claim(asked))
+    wanted = [(table.table_id, Stage.TIER) for table in (kept, dropped, asked)]
+    with real.owner.transaction() as connection:
+        connection.execute(sql("ledger/lock_claim"), {"table_id": asked.table_id, "stage": "tier", "shard": 0})
+        connection.execute("SELECT FROM harness.tables WHERE table_id = %s FOR UPDATE", [dropped.table_id])
+        taken = real.ledger.claim_all(wanted, holder=str(uuid.uuid4()), lease=HOUR)
+    assert [one.table_id for one in taken] == [kept.table_id]
+    others = real.ledger.claim_all(wanted, holder=str(uuid.uuid4()), lease=HOUR)
+    assert {one.table_id for one in others} == {dropped.table_id, asked.table_id}
+
+
+def test_two_workers_that_ask_at_once_never_have_one_claim_both(real: RealRig):
+    tables = [real.table() for _ in range(5)]
+    wanted = [(table.table_id, stage) for table in tables for stage in STAGES]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(
+            threads.map(
+                lambda given: real.ledger.claim_all(given, holder=str(uuid.uuid4()), lease=HOUR),
+                [wanted, wanted[::-1], wanted, wanted[::-1]],
+            )
+        )
+    taken = [(one.table_id, one.stage) for claims in found for one in claims]
+    assert sorted(taken) == sorted(wanted)
 
 
 def test_all_claims_are_renewed_but_those_that_were_lost(real: RealRig):

@@ -149,6 +149,12 @@ class MemoryLedger:
             )
             return books.claims[key]
 
+    def claim_all(self, wanted: Collection[tuple[int, Stage]], *, holder: str, lease: timedelta) -> list[Claim]:
+        tables = {table.table_id: table for table in self.tables()}
+        asked = [(tables[number], stage) for number, stage in sorted(wanted) if number in tables]
+        taken = [self.claim(table, stage, shard=0, holder=holder, lease=lease) for table, stage in asked]
+        return [claim for claim in taken if claim is not None]
+
     def claimed(self, table: TableRow, stage: Stage, *, shard: int) -> tuple[Claim, datetime] | None:
         found = self.state.books.claims.get((table.table_id, stage, shard))
         return None if found is None else (found, self.state.now())

@@ -260,6 +260,13 @@ class PostgresLedger:
                 return None
             return rows.claim(_one(connection, "ledger/take_claim", **key, holder=holder, lease=lease))
 
+    def claim_all(self, wanted: Collection[tuple[int, Stage]], *, holder: str, lease: timedelta) -> list[Claim]:
+        """Take those of *wanted*, each the number of a table and a stage, that are free, by one statement.
+
+        What another session has locked just now is not taken.
+        """
+        return workers.claim_all(self.database, wanted, holder, lease)
+
     def claimed(self, table: TableRow, stage: Stage, *, shard: int) -> tuple[Claim, datetime] | None:
         """The newest claim, alive or not, and what the database's clock says."""
         found = self.database.rows("ledger/claim", {"table_id": table.table_id, "stage": stage, "shard": shard})

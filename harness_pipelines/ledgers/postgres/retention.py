@@ -245,6 +245,10 @@ class Upkeep:
         """Files have been condemned for longer than the grace."""
         return bool(self.database.rows("upkeep/ripe", _ripe(table)))
 
+    def ripe_in_s(self, table: TableRow) -> float | None:
+        """Seconds until the first of what waits to be removed has waited for its grace; None: nothing waits."""
+        return self.database.rows("upkeep/ripe_in", _ripe(table))[0]["seconds"]  # type: ignore[no-any-return]  # float8
+
     def delete_ripe(
         self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
     ) -> list[str]:

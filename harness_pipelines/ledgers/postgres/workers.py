@@ -11,6 +11,17 @@ from harness_pipelines.ports import rows
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim
 
 
+def claim_all(database: Database, wanted: Collection[tuple[int, Stage]], holder: str, lease: timedelta) -> list[Claim]:
+    """See `Ledger.claim_all`."""
+    given = sorted(set(wanted))
+    if not given:
+        return []
+    asked = {"tables": [table_id for table_id, _ in given], "stages": [str(stage) for _, stage in given]}
+    with database.transaction() as connection:
+        taken = connection.execute(sql("ledger/claim_all"), {**asked, "holder": holder, "lease": lease})
+        return [rows.claim(row) for row in taken]
+
+
 def renew_all(database: Database, claims: Collection[Claim], lease: timedelta) -> dict[Claim, Claim | FencedOut]:
     """See `Ledger.renew_all`."""
     given = list(claims)

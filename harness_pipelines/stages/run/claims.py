@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,29 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 WAIT_SHOWN_EVERY_S = 60.0  #: how often the log has whom a stand-by waits for
+
+
+def take_all(
+    ledger: Ledger, keepers: Collection[ClaimKeeper], tables: Collection[TableRow], *, holder: str, lease: timedelta
+) -> None:
+    """Take the claims of *keepers*, all of *tables*, that are free: one statement, and one that reads the tables again.
+
+    Nothing is done under these claims yet. What is not taken, each keeper asks for by itself. So does each if the
+    ledger does not answer.
+    """
+    wanted = {keeper.place: keeper for keeper in keepers if not keeper.is_held}
+    for keeper in wanted.values():
+        keeper.expect()
+    try:
+        taken = {(one.table_id, one.stage): one for one in ledger.claim_all(list(wanted), holder=holder, lease=lease)}
+        # Read while the claims are held: from here on nobody else changes how records are decoded.
+        now = {row.table_id: row.spec for row in ledger.survey([table.name for table in tables])[0]} if taken else {}
+    except HarnessError as away:
+        log.info("claims.not_taken", error=str(away))
+        return
+    known = {table.table_id for table in tables if now.get(table.table_id) == table.spec}
+    for (number, stage), keeper in wanted.items():
+        keeper.take(taken.get((number, stage)), is_checked=number in known)
 
 
 class ClaimKeeper:
@@ -85,6 +108,25 @@ class ClaimKeeper:
             self._check_spec()
             self._checked = True
         return True
+
+    @property
+    def place(self) -> tuple[int, Stage]:
+        """What it claims: the number of the table, and the stage."""
+        return self._table.table_id, self._stage
+
+    def expect(self) -> None:
+        """Somebody asks for the claim, with those of other keepers: the ledger may have it from now on."""
+        self._asks = True
+
+    def take(self, claim: Claim | None, *, is_checked: bool) -> None:
+        """What came of that: *claim*, with the table as its holder knows it if *is_checked*; None: it is not free."""
+        self._asks = False
+        if claim is None:
+            return
+        with self._lock:
+            self._claim, self._checked, self._is_released = claim, is_checked, False
+        log.info("claim.taken", table=self._table.name, stage=self._stage, epoch=claim.epoch)
+        self._renewals.add(self)
 
     def _look_at_holder(self) -> None:
         """Log whom this stand-by waits for, now and then. Raises: ClaimAhead."""

@@ -142,7 +142,7 @@ class IngestUnit:
         self.counts = ingest.IngestProgress()  #: of all its loops
         self._loop: ingest.IngestLoop | None = None
         self._started: int | None = None  # the generation of partitions that the loop reads
-        self._commits: int | None = None  # when the lake was asked for last
+        self._commits = 0  # when the lake was asked for last
         self._mine: list[int] = []  #: its partitions
         self._is_idle = False  # there are no partitions for it
         self._waits_until = 0.0  #: after a failure, on the monotonic clock

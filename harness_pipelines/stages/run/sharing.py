@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
 
 from harness_pipelines.errors import HarnessError, UsageError
-from harness_pipelines.ports.ledger import TableDamaged, TableRow, TableUnknown
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import ALIVE_LEASES, patience_s, share
+from harness_pipelines.stages.run.claims import take_all
 from harness_pipelines.stages.run.table_units import ON_ENGINE
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ class Tables:
         if self._shares:
             self.look()
         else:
-            for one in self.all:
-                one.start()
+            self._begin(self.all)
 
     def look(self) -> None:
         """Ask the ledger now and then for tables and workers, and begin and end what follows. Raises: as the ledger."""
@@ -81,30 +81,43 @@ class Tables:
         gone = [one for one in self.all if one.table.table_id not in wanted and not one.is_alive]
         self._release(gone)
         known = {one.table.table_id for one in self.all}
-        came = [self._made(name) for number, name in wanted.items() if number not in known]
-        self.all = [one for one in self.all if one not in gone] + [one for one in came if one is not None]
+        came = self._made([name for number, name in wanted.items() if number not in known])
+        self.all = [one for one in self.all if one not in gone] + came
         self.numbers = frozenset(one.table.table_id for one in self.all)
 
     def have_changed(self) -> None:
         """The next look asks the ledger which tables there are. Called by other threads."""
         self._looked_at = -inf
 
-    def _made(self, name: str) -> TableUnits | None:
+    def _made(self, names: Collection[str]) -> list[TableUnits]:
+        """Of the tables called *names* those that can be taken, resting; what keeps the others is logged once."""
+        if not names:
+            return []
+        tables, sick = self._worker.stores.ledger.survey(names)
+        left_out = {one.name: one.why for one in sick}
+        left_out |= {table.name: why for table in tables if (why := self._lacks(table)) is not None}
+        for name, why in left_out.items():
+            if self._told.get(name) != why:
+                self._told[name] = why
+                log.warning("worker.table_left_out", table=name, error=why)
+        made = []
+        for table in tables:
+            if table.name not in left_out:
+                self._told.pop(table.name, None)
+                log.info("worker.table_came", table=table.name)
+                made.append(self._make(table))
+                made[-1].is_resting = True
+        return made
+
+    def _lacks(self, table: TableRow) -> str | None:
+        """What this machine lacks for the stages of *table*."""
         stores, stages = self._worker.stores, self._worker.options.stages
         try:
-            table = stores.ledger.table(name)
             if stages & ON_ENGINE:  # one thread imports what its engine needs, before a unit does
                 stores.engine.check([table], tasks=False)
-        except (TableDamaged, TableUnknown, UsageError) as why:
-            if self._told.get(name) != str(why):
-                self._told[name] = str(why)
-                log.warning("worker.table_left_out", table=name, error=str(why))
-            return None
-        self._told.pop(name, None)
-        log.info("worker.table_came", table=name)
-        made = self._make(table)
-        made.is_resting = True
-        return made
+        except UsageError as why:
+            return str(why)
+        return None
 
     def _share(self, workers: frozenset[str]) -> None:
         """Take the tables that are this worker's; when workers came or went, rest those that are another's."""
@@ -112,16 +125,24 @@ class Tables:
         mine = share(self._worker.holder, workers, [one.table.table_id for one in self.all])
         if changed:
             log.info("worker.shares", workers=len(workers), tables=len(mine))
+        self._begin([one for one in self.all if one.is_resting and one.table.table_id in mine])
         for one in self.all:
-            is_mine = one.table.table_id in mine
-            if is_mine and one.is_resting:
-                one.start()
-            elif changed and not is_mine and not one.is_resting:
+            if changed and one.table.table_id not in mine and not one.is_resting:
                 one.rest()
+
+    def _begin(self, tables: Sequence[TableUnits]) -> None:
+        """Let the stages of *tables* begin. The claims of several are taken together."""
+        worker = self._worker
+        if len(tables) > 1:
+            keepers, rows = [keeper for one in tables for keeper in one.keepers], [one.table for one in tables]
+            take_all(worker.stores.ledger, keepers, rows, holder=worker.holder, lease=worker.options.lease)
+        for one in tables:
+            one.start()
 
     def _take_over(self) -> None:
         """Take what the workers that come first have left alone, each for a lease."""
         now, lease_s = time.monotonic(), self._worker.options.lease.total_seconds()
+        free: list[TableUnits] = []
         for one in self.all:
             number = one.table.table_id
             if not one.is_resting or one.pulse is None or one.pulse.claims:
@@ -130,7 +151,8 @@ class Tables:
             free_s = now - self._free_since.setdefault(number, now)
             if free_s >= patience_s(self._worker.holder, self._workers, number, lease_s=lease_s):
                 log.info("worker.took_over", table=one.table.name, free_s=round(free_s, 1))
-                one.start()
+                free.append(one)
+        self._begin(free)
 
     def _hand_over(self) -> None:
         """Give back the claims of tables that rest and have come to an end."""

@@ -51,6 +51,7 @@ class Steps:
         self.nothing_small: str | None = None  #: in this metadata file of the stream view
         self.mirroring = Mirroring(of.stores)
         self.mirrored: int | None = None  #: the version that all catalogs were seen to show
+        self.ripe_at: float | None = None  #: monotonic seconds, when what expire left may be removed; None: not known
         self._files_looked_at = -math.inf  # monotonic seconds, when expire last listed the lake's files
         self._rest: dict[Stage, dict[int, int]] = {}  # what was there at first, and is not moved yet
 
@@ -181,9 +182,10 @@ class Steps:
 
     def _expire(self) -> bool:
         of = self._of
-        claim = of.claim(Stage.EXPIRE)
+        claim, self.ripe_at = of.claim(Stage.EXPIRE), None
         look = time.monotonic() - self._files_looked_at >= expire.look_every_s(of.table)
         done = expire.expire_once(of.stores, of.table, claim, remove_large=of.options.remove_large, look=look)
+        self.ripe_at = None if done.ripe_in_s is None else time.monotonic() + done.ripe_in_s
         if done.looked:
             self._files_looked_at = time.monotonic()
         return False

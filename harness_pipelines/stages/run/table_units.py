@@ -129,10 +129,16 @@ class TableUnits:
     # -- life -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Let every stage begin."""
-        self.is_resting = False
+        """Let every stage begin. A unit whose claim is held already waits for the ledger to say whether it has work."""
+        self.is_resting, self._asked_for = False, None
         for unit in self._all:
-            self.ask(unit)
+            if not (unit in self.units and self._keepers[unit.stage].is_held):
+                self.ask(unit)
+
+    @property
+    def keepers(self) -> list[ClaimKeeper]:
+        """Of the stages that its units do."""
+        return [self._keepers[stage] for stage in dict.fromkeys(unit.stage for unit in self._all)]
 
     def rest(self) -> None:
         """Begin nothing more; what runs ends as it would."""
@@ -295,11 +301,12 @@ class TableUnits:
         return is_free or pulse.stopped is not None
 
     def _take(self, found: TablePulse, asked_at: float, now: float) -> None:
-        self.pulse = found
+        before, self.pulse = self.pulse, found
         self._pulsed_at, self._clock_s = asked_at, now - time.monotonic()
-        self.progress.positions, self.progress.stream = list(found.positions), found.stream
-        if self.reading is not None:
-            self.reading.count(self.progress)
+        if before is not found:
+            self.progress.positions, self.progress.stream = list(found.positions), found.stream
+            if self.reading is not None:
+                self.reading.count(self.progress)
         with suppress(HarnessError):
             self._restart.look(found.stopped, asked_at)
 
@@ -371,10 +378,12 @@ class TableUnits:
 
     def _expire_rest_s(self, pulse: TablePulse) -> float:
         """A table that nothing changed, and of which nothing is over, has nothing to expire."""
-        rest_s = EXPIRE_IDLE_S
-        if pulse.removes or self._expired_for != (pulse.version, pulse.positions, self.table.spec_hash):
-            rest_s = EXPIRE_EVERY_S
+        rest_s, ripe_at = EXPIRE_IDLE_S, self.steps.ripe_at
         since_s = time.monotonic() - self._expired_at
+        if self._expired_for != (pulse.version, pulse.positions, self.table.spec_hash):
+            rest_s = EXPIRE_EVERY_S
+        elif pulse.removes:  # not before its grace is over
+            rest_s = EXPIRE_EVERY_S if ripe_at is None else max(EXPIRE_EVERY_S, ripe_at - self._expired_at)
         if pulse.superseded_at is not None:
             over_in_s = pulse.superseded_at + self.table.spec.retention.versions - (time.monotonic() + self._clock_s)
             rest_s = min(rest_s, max(EXPIRE_EVERY_S, since_s + over_in_s))

@@ -16,6 +16,8 @@ from harness_pipelines.stages.run.trouble import Backoff
 
 LOOK_S = 0.25  #: how often a stage that found nothing asks again, where the ledger says that it has work
 TIDY_S = 60.0  #: how late upkeep may be
+#: Stages that ask for admission once more before they write anything.
+ADMITS_MOVES = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT, Stage.EXPIRE})
 ROOMS = {Stage.INGEST: Room.LOG, Stage.TIER: Room.LAKE, Stage.MIRROR: Room.LAKE}
 
 
@@ -52,6 +54,7 @@ class StageUnit:
         self.turn, self.backoff = turn, backoff
         self._table, self._keeper, self._step, self.pause_s = table, keeper, step, pause_s
         self._not_before = 0.0  # monotonic seconds
+        self._is_admitted = False  # since it began
 
     @property
     def stage(self) -> Stage:
@@ -66,6 +69,17 @@ class StageUnit:
         self._not_before = time.monotonic() + pause_s
         return pause_s if failed else max(pause_s, self._table.rest_s(self.stage))
 
+    def _admit(self) -> None:
+        """Raises: as the table's `admit`. A claim under which nothing could begin yet is left to other workers then."""
+        stage = self.stage
+        try:
+            self._table.admit(stage, resting=stage in ADMITS_MOVES or self._table.is_quiet(stage))
+        except HarnessError:
+            if not self._is_admitted:
+                self._keeper.release()
+            raise
+        self._is_admitted = True
+
     def due_in_s(self) -> float:
         """The seconds until it should be asked for, by what the ledger and the log say now."""
         if self.backoff.is_in_trouble:
@@ -76,7 +90,7 @@ class StageUnit:
         """For how long it rests now, and whether it failed."""
         held, stage = False, self.stage
         try:
-            self._table.admit(stage, resting=self._table.is_quiet(stage))
+            self._admit()
             held = self._keeper.acquire()
             busy = held and self._step()
         except HarnessError as error:

@@ -57,6 +57,7 @@ class Expired:
     uploads: int = 0  #: that were cut off long ago, and are aborted
     folded: Folded = field(default_factory=Folded)  #: rows of the ledger's history
     looked: bool = False  #: files were listed
+    ripe_in_s: float | None = None  #: seconds until what it left for a later run may be removed; None: it left nothing
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -137,6 +138,7 @@ def expire_once(
         uploads=uploads,
         folded=folded,
         looked=look,
+        ripe_in_s=None if dry_run else stores.upkeep.ripe_in_s(table),
     )
     log.info(
         "expire.done",

@@ -15,7 +15,8 @@ import pytest
 from harness_pipelines.drivers.postgres import PostgresUnreachable
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.ledgers.postgres.retention import SizeGuard
-from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.errors import LakeAway
+from harness_pipelines.ports.ledger import SickTable, TableRow
 from harness_pipelines.ports.upkeep import TablePulse
 from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
@@ -44,6 +45,16 @@ class Books:
     def claim(self, table: Any, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim:
         self.holder, until = holder, datetime.now(UTC) + lease
         return Claim(table_id=table.table_id, stage=stage, shard=shard, holder=holder, epoch=1, lease_until=until)
+
+    def claim_all(self, wanted: Collection[tuple[int, Stage]], *, holder: str, lease: timedelta) -> list[Claim]:
+        self.holder, until = holder, datetime.now(UTC) + lease
+        return [
+            Claim(table_id=number, stage=stage, shard=0, holder=holder, epoch=1, lease_until=until)
+            for number, stage in wanted
+        ]
+
+    def survey(self, _names: Collection[str]) -> tuple[list[TableRow], list[SickTable]]:
+        return [], []
 
     def renew_all(self, claims: Sequence[Claim], *, lease: timedelta) -> dict[Claim, Claim | FencedOut]:
         self.renewals += 1
@@ -165,6 +176,31 @@ def test_a_stage_that_was_held_goes_on_by_itself(
     with running(made):
         wait_until(lambda: not left and not made.progress[0].trouble, "the trouble is forgotten")
     assert books.reasons["a.sick"] is None
+
+
+def test_a_claim_under_which_nothing_could_begin_is_left_to_other_workers(
+    books: Books, start: Callable[[Callable[[str], None]], Worker]
+):
+    ran: list[str] = []
+    made = start(ran.append)
+    away = threading.Event()
+    away.set()
+
+    def check(of: Any, *_: object, **__: object) -> None:
+        if away.is_set() and of.name == "a.sick":
+            raise LakeAway("the lake does not answer")
+
+    guard: Any = made.stores.guard
+    guard.check = check
+    with running(made):
+        wait_until(lambda: books.released == [1], "another worker may reach the lake")
+        wait_until(lambda: ran.count("a.well") >= 2, "the other table goes on")
+        assert "a.sick" not in ran
+        away.clear()
+        wait_until(lambda: ran.count("a.sick") >= 2, "it takes the claim again")
+        away.set()
+        wait_until(lambda: bool(made.progress[0].trouble), "it is shown")
+        assert books.released == [1], "one that has worked keeps it"
 
 
 def test_what_is_no_error_of_a_stage_ends_the_worker(start: Callable[[Callable[[str], None]], Worker]):

@@ -250,6 +250,34 @@ UPDATE harness.claims SET holder = %(holder)s, epoch = greatest(epoch, harness.e
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s
 RETURNING *
 
+-- name: claim_all
+-- Those of many claims that are free, as `insert_claim` and `take_claim` take one. What another session has locked is left
+-- out, and so are the first claims of a table that is locked, as one that is being dropped: neither holds up the others.
+WITH wanted AS (
+    SELECT table_id, stage FROM unnest(%(tables)s::integer[], %(stages)s::text[]) a (table_id, stage)
+), ended AS (
+    SELECT c.table_id, c.stage, c.shard FROM harness.claims c JOIN wanted USING (table_id, stage)
+    WHERE c.shard = 0 AND c.lease_until <= clock_timestamp()
+    ORDER BY c.table_id, c.stage, c.shard FOR UPDATE OF c SKIP LOCKED
+), taken AS (
+    UPDATE harness.claims c SET holder = %(holder)s, epoch = greatest(c.epoch, harness.epochs_from()) + 1,
+           lease_until = clock_timestamp() + %(lease)s
+    FROM ended e WHERE (c.table_id, c.stage, c.shard) = (e.table_id, e.stage, e.shard)
+    RETURNING c.*
+), there AS (
+    SELECT table_id FROM harness.tables WHERE table_id = ANY(%(tables)s)
+    ORDER BY table_id FOR KEY SHARE SKIP LOCKED
+), made AS (
+    INSERT INTO harness.claims (table_id, stage, shard, holder, epoch, lease_until)
+    SELECT w.table_id, w.stage, 0, %(holder)s, 1 + harness.epochs_from(), clock_timestamp() + %(lease)s
+    FROM wanted w JOIN there USING (table_id)
+    WHERE NOT EXISTS (SELECT FROM harness.claims c WHERE (c.table_id, c.stage, c.shard) = (w.table_id, w.stage, 0))
+    ORDER BY w.table_id, w.stage
+    ON CONFLICT DO NOTHING
+    RETURNING *
+)
+SELECT * FROM taken UNION ALL SELECT * FROM made
+
 -- name: renew_claim
 UPDATE harness.claims SET lease_until = clock_timestamp() + %(lease)s
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s

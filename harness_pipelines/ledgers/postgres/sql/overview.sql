@@ -88,4 +88,4 @@ FROM unnest(%(tables)s::integer[]) t (table_id)
 JOIN LATERAL (
     SELECT n.committed_at FROM harness.moves n
     WHERE n.table_id = t.table_id AND n.stage = 'ingest' AND n.state = 'COMMITTED' ORDER BY n.move_id DESC LIMIT 1
-) m ON true
+) m ON m.committed_at IS NOT NULL

@@ -122,6 +122,13 @@ WHERE table_id = %(table_id)s AND NOT EXISTS (SELECT FROM unnest(%(paths)s::text
 UPDATE harness.condemned_files SET removing_since = clock_timestamp()
 WHERE table_id = %(table_id)s AND path = ANY(%(paths)s) RETURNING path
 
+-- name: ripe_in
+-- Seconds until the oldest of what waits to be removed has waited for its grace; NULL: nothing waits.
+SELECT extract(epoch FROM least(
+    (SELECT min(since) FROM harness.condemned_files WHERE table_id = %(table_id)s),
+    (SELECT min(retired_at) FROM harness.segments WHERE table_id = %(table_id)s AND state = 'retired')
+) + %(grace)s - clock_timestamp())::float8 AS seconds
+
 -- name: ripe
 -- Condemned for a grace, and before the oldest open move was planned: whatever the storage's clock says of its age, a
 -- file that such a move writes was not there then. Both times are of this one clock. So for a server: what it

@@ -55,48 +55,56 @@ WHERE %(tables)s::text[] IS NULL OR t.namespace || '.' || t.name = ANY(%(tables)
 ORDER BY coalesce(p.unread, 0) + p.buffered DESC, t.table_id
 
 -- name: pulses
--- What tells which stages of tables have work, for all at one instant; each part is one look at an index.
-SELECT t.table_id, jsonb_hash_extended(t.spec, 0) AS spec_hash, t.stopped, t.stopped_stage, p.positions, v.version, v.stream_metadata, v.batch_metadata,
-       coalesce(c.claims, '{}') AS claims, coalesce(m.open, '{}') AS open,
-       EXISTS (SELECT FROM harness.recalls r WHERE r.table_id = t.table_id AND r.state = 'asked')
-       OR EXISTS (SELECT FROM harness.reclusters r WHERE r.table_id = t.table_id AND r.ended_at IS NULL) AS asked,
-       extract(epoch FROM coalesce((
-           SELECT m.committed_at FROM harness.moves m
-           WHERE m.table_id = t.table_id AND m.stage = 'tier' AND m.state = 'COMMITTED' ORDER BY m.move_id DESC LIMIT 1
-       ), t.created_at))::float8 AS tier_at,
-       (SELECT extract(epoch FROM coalesce(m.committed_at, m.planned_at))::float8 FROM harness.moves m
-        WHERE m.table_id = t.table_id AND m.stage = 'otree' ORDER BY m.move_id DESC LIMIT 1) AS otree_at,
-       CASE WHEN p.is_buffered THEN coalesce((
-           SELECT sum(pg_total_relation_size(to_regclass(format('harness_buffer.%%I', g.segment))))
-           FROM harness.segments g WHERE g.table_id = t.table_id AND g.state <> 'retired'
-       ), 0) ELSE 0 END::bigint AS buffered_bytes,
-       EXISTS (SELECT FROM harness.condemned_files f WHERE f.table_id = t.table_id)
-       OR EXISTS (SELECT FROM harness.segments s WHERE s.table_id = t.table_id AND s.state = 'retired') AS removes,
-       (SELECT extract(epoch FROM n.committed_at)::float8 FROM harness.versions n
-        WHERE n.table_id = t.table_id AND n.version >= t.retained_from ORDER BY n.version LIMIT 1 OFFSET 1) AS superseded_at,
-       extract(epoch FROM clock_timestamp())::float8 AS now
-FROM harness.tables t
-JOIN LATERAL (
-    SELECT coalesce(jsonb_agg(jsonb_build_array(
-               i.partition, i.start, coalesce(l.batch_hi, i.start), coalesce(l.stream_hi, i.start), i.buffer_hi,
-               coalesce(l.trim_floor, i.start)) ORDER BY i.partition), '[]') AS positions,
-           coalesce(bool_or(i.buffer_hi > l.stream_hi), false) AS is_buffered
-    FROM harness.ingest_positions i LEFT JOIN harness.lake_positions l USING (table_id, partition)
-    WHERE i.table_id = t.table_id
-) p ON true
-JOIN LATERAL (
-    SELECT version, stream_metadata, batch_metadata FROM harness.versions
-    WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1
-) v ON true
-LEFT JOIN LATERAL (
-    SELECT jsonb_object_agg(stage, holder) AS claims FROM harness.claims
-    WHERE table_id = t.table_id AND shard = 0 AND lease_until > clock_timestamp()
-) c ON true
-LEFT JOIN LATERAL (
-    SELECT array_agg(o.stage) AS open
-    FROM harness.moves o WHERE o.table_id = t.table_id AND o.state IN ('PLANNED', 'QUARANTINED')
-) m ON true
-WHERE t.table_id = ANY(%(tables)s)
+-- What tells which stages of tables have work, for all at one instant; each part is one look at an index. A table whose
+-- row has the hash %(known)s has no row; its id is among the `same` ones, which the first row has.
+WITH p AS MATERIALIZED (
+    SELECT t.table_id, jsonb_hash_extended(t.spec, 0) AS spec_hash, t.stopped, t.stopped_stage, p.positions, v.version, v.stream_metadata, v.batch_metadata,
+           coalesce(c.claims, '{}') AS claims, coalesce(m.open, '{}') AS open,
+           EXISTS (SELECT FROM harness.recalls r WHERE r.table_id = t.table_id AND r.state = 'asked')
+           OR EXISTS (SELECT FROM harness.reclusters r WHERE r.table_id = t.table_id AND r.ended_at IS NULL) AS asked,
+           extract(epoch FROM coalesce((
+               SELECT m.committed_at FROM harness.moves m
+               WHERE m.table_id = t.table_id AND m.stage = 'tier' AND m.state = 'COMMITTED' ORDER BY m.move_id DESC LIMIT 1
+           ), t.created_at))::float8 AS tier_at,
+           (SELECT extract(epoch FROM coalesce(m.committed_at, m.planned_at))::float8 FROM harness.moves m
+            WHERE m.table_id = t.table_id AND m.stage = 'otree' ORDER BY m.move_id DESC LIMIT 1) AS otree_at,
+           CASE WHEN p.is_buffered THEN coalesce((
+               SELECT sum(pg_total_relation_size(to_regclass(format('harness_buffer.%%I', g.segment))))
+               FROM harness.segments g WHERE g.table_id = t.table_id AND g.state <> 'retired'
+           ), 0) ELSE 0 END::bigint AS buffered_bytes,
+           EXISTS (SELECT FROM harness.condemned_files f WHERE f.table_id = t.table_id)
+           OR EXISTS (SELECT FROM harness.segments s WHERE s.table_id = t.table_id AND s.state = 'retired') AS removes,
+           (SELECT extract(epoch FROM n.committed_at)::float8 FROM harness.versions n
+            WHERE n.table_id = t.table_id AND n.version >= t.retained_from ORDER BY n.version LIMIT 1 OFFSET 1) AS superseded_at
+    FROM harness.tables t
+    JOIN LATERAL (
+        SELECT coalesce(jsonb_agg(jsonb_build_array(
+                   i.partition, i.start, coalesce(l.batch_hi, i.start), coalesce(l.stream_hi, i.start), i.buffer_hi,
+                   coalesce(l.trim_floor, i.start)) ORDER BY i.partition), '[]') AS positions,
+               coalesce(bool_or(i.buffer_hi > l.stream_hi), false) AS is_buffered
+        FROM harness.ingest_positions i LEFT JOIN harness.lake_positions l USING (table_id, partition)
+        WHERE i.table_id = t.table_id
+    ) p ON true
+    JOIN LATERAL (
+        SELECT version, stream_metadata, batch_metadata FROM harness.versions
+        WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1
+    ) v ON true
+    LEFT JOIN LATERAL (
+        SELECT jsonb_object_agg(stage, holder) AS claims FROM harness.claims
+        WHERE table_id = t.table_id AND shard = 0 AND lease_until > clock_timestamp()
+    ) c ON true
+    LEFT JOIN LATERAL (
+        SELECT array_agg(o.stage) AS open
+        FROM harness.moves o WHERE o.table_id = t.table_id AND o.state IN ('PLANNED', 'QUARANTINED')
+    ) m ON true
+    WHERE t.table_id = ANY(%(tables)s)
+), h AS MATERIALIZED (
+    SELECT p.*, hash_record_extended(p, 0) AS row_hash, k.known
+    FROM p JOIN unnest(%(tables)s::integer[], %(known)s::bigint[]) k (table_id, known) USING (table_id)
+)
+SELECT c.*, CASE WHEN c.nr IS NULL OR c.nr = 1 THEN s.same END AS same, extract(epoch FROM clock_timestamp())::float8 AS now
+FROM (SELECT array_agg(table_id) FILTER (WHERE row_hash = known) AS same FROM h) s
+LEFT JOIN (SELECT h.*, row_number() OVER () AS nr FROM h WHERE row_hash IS DISTINCT FROM known) c ON true
 
 -- name: give_up_after
 SELECT set_config('statement_timeout', %(limit)s, true), set_config('lock_timeout', %(limit)s, true)

@@ -44,11 +44,20 @@ class TableState:
     held_s: float | None = None  #: since the oldest of these transactions began; None: there is none
 
 
+@dataclass(frozen=True, slots=True)
+class _Pulsed:
+    """The pulse that a row was read as."""
+
+    row_hash: int
+    pulse: TablePulse | HarnessError
+
+
 class Watch:
     """Looks of one database; *watchers* have their own session for those that are to be short."""
 
     def __init__(self, database: Database, readers: Database, watchers: Database) -> None:
         self._database, self._readers, self._watchers = database, readers, watchers
+        self._pulses: Mapping[int, _Pulsed] = {}  # as they were last asked for
 
     def record_ends(self, seen: Mapping[int, Mapping[int, Watermark]]) -> None:
         """Note where the log of each partition begins and ends now, by the tables' ids."""
@@ -80,10 +89,17 @@ class Watch:
     def pulses(self, tables: Collection[int]) -> tuple[float, dict[int, TablePulse | HarnessError]]:
         """Of *tables*, by number, those that there are, and the database's time in seconds since 1970.
 
-        For a table whose row contradicts itself, its error: the others have work all the same.
+        For a table whose row contradicts itself, its error: the others have work all the same. Of those whose rows are
+        as they were when they were asked for last, the pulses are those of then, the same objects.
         """
-        found = self._readers.rows("watch/pulses", {"tables": sorted(tables)})
-        return max((row["now"] for row in found), default=0.0), {row["table_id"]: _pulse(row) for row in found}
+        before, wanted = self._pulses, sorted(tables)
+        known = [before[number].row_hash if number in before else None for number in wanted]
+        found = self._readers.rows("watch/pulses", {"tables": wanted, "known": known})
+        changed = [row for row in found if row["table_id"] is not None]
+        now = {number: before[number] for number in found[0]["same"] or ()}
+        now |= {row["table_id"]: _Pulsed(row["row_hash"], _pulse(row)) for row in changed}
+        self._pulses = now
+        return found[0]["now"], {number: one.pulse for number, one in now.items()}
 
     def states(
         self, tables: Collection[str], *, seen: Collection[SeenEnds] = (), holder: str | None = None, limit: timedelta
