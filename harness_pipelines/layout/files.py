@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,15 @@ class Extent:
     upper: Value | None = None  #: no value of the file is above
     nulls: int | None = None  #: rows that are NULL
     nans: int | None = None  #: rows that are NaN; for a column that is no float it does not matter
+
+
+class Deletes(Protocol):
+    """A file that tells which rows of one data file are hidden."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,12 @@ class FileStats:
     def added(self) -> int:
         """Sequence number of the snapshot that brought the file."""
         return self.sequence if self.written is None else self.written
+
+
+def hiding(file: FileStats, deletes: Deletes | None) -> FileStats:
+    """*file* with *deletes* as what hides rows of it; None: nothing does."""
+    rows, path = (0, None) if deletes is None else (deletes.rows, deletes.path)
+    return file if (file.hidden, file.deletes) == (rows, path) else replace(file, hidden=rows, deletes=path)
 
 
 def place(tree: RegionTree, file: FileStats) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness_pipelines.layout.files import FileStats, Positions
-    from harness_pipelines.ports.lake import LakeFile, Staged
+    from harness_pipelines.ports.lake import DeleteFile, LakeFile, Staged
     from harness_pipelines.ports.ledger import Swap, TableRow
     from harness_pipelines.protocol.claims import Claim
     from harness_pipelines.protocol.lake.overlays import Overlay
@@ -31,6 +31,22 @@ class Hidden:
 
     files: tuple[Any, ...] = ()  #: one delete file for each, as the lake describes it
     of: Mapping[str, str | None] = field(default_factory=dict)  #: data file -> its delete file until now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileList:
+    """The files of the batch view that one manifest names. What a manifest names never changes."""
+
+    files: tuple[FileStats, ...]  #: as if none of their rows were hidden
+    deletes: Mapping[str, DeleteFile]  #: what hides rows, by the data file, which another list may have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileLists:
+    """The live files of the batch view, by the paths of the manifests that name them."""
+
+    columns: tuple[tuple[int, str], ...]  #: ids and types of those whose bounds the files have
+    lists: Mapping[str, FileList]
 
 
 class ForeignChange(Protocol):
@@ -218,6 +234,10 @@ class BatchFiles(Protocol):
 
     def region_files(self, table: TableRow, metadata: str) -> list[FileStats]:
         """As the region tree sees them."""
+        ...
+
+    def region_lists(self, table: TableRow, metadata: str, *, known: FileLists | None = None) -> FileLists:
+        """The same files by the manifests that name them. Those of *known*, an earlier answer, are not read again."""
         ...
 
     def key_files(self, table: TableRow, metadata: str) -> list[FileStats]:

@@ -99,8 +99,9 @@ class MemoryLedger:
     def tables(self) -> list[TableRow]:
         return sorted(self.state.books.tables.values(), key=lambda t: (t.spec.namespace, t.spec.name))
 
-    def survey(self) -> tuple[list[TableRow], list[SickTable]]:
-        return self.tables(), []  # what is in memory was read already
+    def survey(self, names: Collection[str] | None = None) -> tuple[list[TableRow], list[SickTable]]:
+        # What is in memory was read already, so nothing is sick.
+        return [table for table in self.tables() if names is None or table.name in names], []
 
     def table(self, name: str) -> TableRow:
         """The table called ``namespace.name``. Raises: TableUnknown, naming the tables that exist."""
@@ -276,6 +277,10 @@ class MemoryLedger:
     def versions(self, table: TableRow) -> list[Version]:
         """All versions that can still be read, oldest first."""
         return [v for v in self.state.books.versions[table.table_id] if v.version >= table.retained_from]
+
+    def version(self, table: TableRow, number: int | None) -> Version | None:
+        """One of them; None where it can no longer be read."""
+        return next((v for v in self.versions(table) if v.version == number), None)
 
     def positions(self, table: TableRow) -> list[PartitionStatus]:
         """Bounds of the head and of this instant, by partition."""

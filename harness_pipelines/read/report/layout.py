@@ -163,7 +163,7 @@ def look(stores: Ports, table: TableRow, *, at: int | None = None, history_max: 
         )
     tree = found.tree
     files = stores.lake.region_files(table, chosen.batch.metadata)
-    target = target_bytes(table, files)
+    target = target_bytes(table, of_bytes=sum(file.bytes for file in files))
     rules = table.spec.layout
     cells = outline(files, tree.columns)
     workload = Workload.of(cells, synthetic(cells, filters=rules.queries))

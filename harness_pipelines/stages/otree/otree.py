@@ -23,7 +23,7 @@ import structlog
 from harness_pipelines.layout.balance import balanced
 from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
-from harness_pipelines.layout.rewrites import Rewrite, due, has_all_of, not_all_of, not_grown, taken_along
+from harness_pipelines.layout.rewrites import Rewrite, has_all_of, not_all_of, not_grown, taken_along
 from harness_pipelines.layout.sampling import Sample, is_one_piece, is_telling, share_to_draw
 from harness_pipelines.layout.tree import RegionTree, indexed_columns
 from harness_pipelines.ports.access import (
@@ -49,7 +49,8 @@ from harness_pipelines.protocol.lake.overlays import OverlayChange, OverlayReque
 from harness_pipelines.protocol.moves import Move, MoveState, budget_of, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.read.clustering import BUDGET_BYTES, Clustering, layout_of, target_bytes, target_rows_of
-from harness_pipelines.stages.otree import recalled
+from harness_pipelines.stages.otree import look, recalled
+from harness_pipelines.stages.otree.look import NOT_BETTER
 from harness_pipelines.stages.run.moving import FAILURES_MAX, Moving, Pointless, Tally, base_of, make_branch
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 50_000_000
 LEFT_OUT = "it failed in every attempt, and its files are left out until they change or somebody reclusters"
 REFUSED = "it failed in every attempt, and what was asked for is refused"
-NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is rewritten: readers still read what is hidden
 
 
@@ -113,7 +113,7 @@ def trigger(stores: Ports, table: TableRow, *, idle: bool = False, judged: str |
         return "request"
     if head.batch is None or head.batch.metadata == judged:
         return None
-    return "due" if _due(stores, table, head, budget_bytes=BUDGET_BYTES) else None
+    return "due" if look.due(stores, table, head, budget_bytes=BUDGET_BYTES) else None
 
 
 def _waited_s(stores: Ports, table: TableRow) -> float:
@@ -223,7 +223,7 @@ def _recall_first(stores: Ports, table: TableRow, *, merge: bool) -> int | None:
 def _relayout_first(stores: Ports, table: TableRow, head: Version, *, merge: bool) -> bool:
     if not _may_relayout(stores, table, merge=merge):
         return False
-    return bool(_requested(stores, table, head) or _due(stores, table, head, budget_bytes=BUDGET_BYTES))
+    return bool(_requested(stores, table, head) or look.due(stores, table, head, budget_bytes=BUDGET_BYTES))
 
 
 def _may_relayout(stores: Ports, table: TableRow, *, merge: bool) -> bool:
@@ -250,31 +250,6 @@ def left_of_request(stores: Ports, table: TableRow, head: Version, request: Requ
         return []
     files = stores.lake.region_files(table, head.batch.metadata)
     return left_of(request, layout.tree, files, layout.clustered, budget_bytes=BUDGET_BYTES)
-
-
-def _due(stores: Ports, table: TableRow, head: Version, *, budget_bytes: int) -> list[Rewrite]:
-    layout = layout_of(stores, table, head)
-    if layout is None or head.batch is None or _was_dropped(stores, table, head):
-        return []
-    files = stores.lake.region_files(table, head.batch.metadata)
-    return due(
-        layout.tree,
-        files,
-        layout.clustered,
-        target_bytes=target_bytes(table, files),
-        staged_ratio=table.spec.layout.staged_ratio,
-        left_out=[one.files for one in stores.reclusters.left_out(table)],
-        budget_bytes=budget_bytes,
-    )
-
-
-def _was_dropped(stores: Ports, table: TableRow, head: Version) -> bool:
-    """The last move tried to rewrite this very batch view, and what it staged was not better."""
-    last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
-    if last is None or not str(last["error"]).startswith(NOT_BETTER):
-        return False
-    tried_on = next((v for v in stores.tables.versions(table) if v.version == last["base_version"]), None)
-    return tried_on is not None and tried_on.batch == head.batch
 
 
 # -- stage --------------------------------------------------------------------------------------------------
@@ -384,9 +359,9 @@ def _with_layout(
     files = stores.lake.staged_regions(table, attempt.staged)
     tree = cut.tree
     if on.layout is not None:
-        fresh = not_grown(tree, coming.regions, coming.replaced, files, target_bytes=target_bytes(table, on.files))
+        fresh = not_grown(tree, coming.regions, coming.replaced, files, target_bytes=_target(table, on.files))
         return replace(attempt, layout=on.layout, fresh=tuple(fresh)) if fresh else attempt
-    judge = cut.sample.judge(target_bytes=target_bytes(table, files), of_bytes=sum(f.bytes for f in files))
+    judge = cut.sample.judge(target_bytes=_target(table, files), of_bytes=sum(f.bytes for f in files))
     return replace(
         attempt,
         layout=Clustering(tree=tree, clustered={}),
@@ -504,7 +479,7 @@ def _stage_relayout(stores: Ports, table: TableRow, move: Move, *, base: Version
             tree = sample.cut_again(tree, path, target_rows=target_rows)
         # Their files lie wholly inside, so what is routed is as large as the move and not as the view.
         parts = tree.between(anew) if anew else sample.pieces(tree, target_rows=target_rows)
-        judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=size)
+        judge = sample.judge(target_bytes=_target(table, files), of_bytes=size)
         before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
         expected, anyway = sample.predicted(parts, taken), asked or not layout.clustered
         predicted = judge.score_of_regions(expected, parts)
@@ -542,7 +517,11 @@ def _taken(stores: Ports, table: TableRow, move: Move, base: Version, files: Seq
     layout, budget = layout_of(stores, table, base), budget_of(move, bytes_max=BUDGET_BYTES)
     assert layout is not None, "a relayout is planned only where there is a tree"
     asked = at_once(as_due(layout.tree, files, layout.clustered, move.parts), budget_bytes=budget)
-    return asked or _due(stores, table, base, budget_bytes=budget)
+    return asked or look.due(stores, table, base, budget_bytes=budget)
+
+
+def _target(table: TableRow, files: Sequence[FileStats]) -> int:
+    return target_bytes(table, of_bytes=sum(file.bytes for file in files))
 
 
 def _sampled(table: TableRow, source: Rows, engine: Arranging, *, rows: int, target_rows: float) -> Sample:

@@ -207,7 +207,7 @@ def check_ours(stores: Ports, table: TableRow, move: Move) -> None:
 
 def base_of(stores: Ports, table: TableRow, move: Move) -> Version:
     """The version that the move was planned on. Raises: BaseGone."""
-    base = next((v for v in stores.ledger.versions(table) if v.version == move.base_version), None)
+    base = stores.ledger.version(table, move.base_version)
     if base is None:
         raise BaseGone(f"{table.name}: version {move.base_version}, the base of move {move.move_id}, is not retained")
     return base

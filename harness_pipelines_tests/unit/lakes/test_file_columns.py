@@ -72,8 +72,13 @@ def test_columns_say_of_each_file_what_its_manifest_entry_says(files: list[DataF
         for field_id in (1, 2, OFFSET_ID, 77):
             assert found.lower(field_id, number) == (file.lower_bounds or {}).get(field_id)
             assert found.upper(field_id, number) == (file.upper_bounds or {}).get(field_id)
-            assert found.nulls(field_id, number) == (file.null_value_counts or {}).get(field_id)
-            assert found.nans(field_id, number) == (file.nan_value_counts or {}).get(field_id)
+            assert found.nulls_of(field_id)[number] == (file.null_value_counts or {}).get(field_id)
+            assert found.nans_of(field_id)[number] == (file.nan_value_counts or {}).get(field_id)
+            bounds = [(file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)]
+            assert [side[number] for side in found.bounds(field_id)] == bounds
+            if (whole := found.whole_bounds(field_id)) is not None:
+                values = [side[number] for side in whole]
+                assert [None if one is None else to_bytes(LongType(), one) for one in values] == bounds
         size = sum((file.column_sizes or {}).get(field_id, 0) for field_id in (1, 77, OFFSET_ID))
         assert found.sizes([1, 77, OFFSET_ID], np.array([number])).tolist() == [size]
 

@@ -226,12 +226,6 @@ class FileColumns:
         """The upper bound of a column; None: the writer kept none."""
         return self._bounds(_UPPER, field_id, [number])[0]
 
-    def nulls(self, field_id: int, number: int) -> int | None:
-        return self._one(_NULLS, field_id, number)
-
-    def nans(self, field_id: int, number: int) -> int | None:
-        return self._one(_NANS, field_id, number)
-
     def sizes(self, field_ids: Iterable[int], numbers: NDArray[np.integer]) -> Longs:
         """Bytes of some columns of some of the files, together."""
         found = np.zeros(len(numbers), np.int64)
@@ -257,6 +251,36 @@ class FileColumns:
     def has_extents(self) -> bool:
         """Whether any file says what it has of each partition."""
         return EXTENTS_ID in self._field
+
+    def sequences(self) -> list[int | None]:
+        """By number Iceberg's data sequence number."""
+        return _some(self._numbers.row(_SEQUENCE))
+
+    def written_by(self) -> list[int | None]:
+        """By number the sequence number of the snapshot that brought the file."""
+        return _some(self._numbers.row(_WRITTEN))
+
+    def nulls_of(self, field_id: int) -> list[int | None]:
+        """By number the NULLs of a column."""
+        return self._all(_NULLS, field_id)
+
+    def nans_of(self, field_id: int) -> list[int | None]:
+        """By number the NaNs of a column."""
+        return self._all(_NANS, field_id)
+
+    def bounds(self, field_id: int) -> tuple[list[bytes | None], list[bytes | None]]:
+        """By number the lower and the upper bounds of a column."""
+        everything = range(len(self))
+        return self._bounds(_LOWER, field_id, everything), self._bounds(_UPPER, field_id, everything)
+
+    def whole_bounds(self, field_id: int) -> tuple[list[int | None], list[int | None]] | None:
+        """The same of a column of whole numbers; None where they are not all of one width."""
+        rows = [self._row(side, field_id) for side in (_LOWER, _UPPER)]
+        first = self._first(_LOWER)
+        if any(row is None or self._width[row - first] not in (4, LONG) for row in rows):
+            return None
+        lower, upper = (_some(self._numbers.row(row)) for row in rows if row is not None)
+        return lower, upper
 
     def deletes(self, number: int) -> DeleteFile:
         """A file that tells which rows are hidden."""
@@ -301,9 +325,9 @@ class FileColumns:
         place = self._field.get(field_id)
         return None if place is None else self._first(kind) + place
 
-    def _one(self, kind: int, field_id: int, number: int) -> int | None:
+    def _all(self, kind: int, field_id: int) -> list[int | None]:
         row = self._row(kind, field_id)
-        return None if row is None else self._numbers.at(row, number)
+        return [None] * len(self) if row is None else _some(self._numbers.row(row))
 
     def _bounds(self, side: int, field_id: int, numbers: Sequence[int]) -> list[bytes | None]:
         """The bounds that some of the files have of a column."""
@@ -345,6 +369,12 @@ def maybe(column: Longs, number: int) -> int | None:
     """A value of a column of whole numbers."""
     found = int(column[number])
     return None if found == NONE else found
+
+
+def _some(column: Longs) -> list[int | None]:
+    """All values of a column of whole numbers."""
+    found: list[int | None] = column.tolist()
+    return found if NONE not in column else [None if value == NONE else value for value in found]
 
 
 def _narrow(values: Sequence[int]) -> NDArray[np.integer]:

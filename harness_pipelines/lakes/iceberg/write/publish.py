@@ -40,7 +40,7 @@ from harness_pipelines.ports.errors import (
     StagedWrong,
 )
 from harness_pipelines.ports.lake import NOTHING_STAGED, CatalogPointers, Staged, reachable
-from harness_pipelines.ports.lake_writes import Hidden, Replacement
+from harness_pipelines.ports.lake_writes import FileLists, Hidden, Replacement
 from harness_pipelines.ports.ledger import Swap, TableRow, view_names
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.coordinates import OFFSET
@@ -383,6 +383,12 @@ class Lake:
         with reachable(table.name, "reading the batch view's manifests"):
             view = self.load(table, metadata, view="batch")
             return regions.region_files(view, indexed_columns(table.spec))
+
+    def region_lists(self, table: TableRow, metadata: str, *, known: FileLists | None = None) -> FileLists:
+        """The same files by the manifests that name them; those of *known* are not read again."""
+        with reachable(table.name, "reading the batch view's manifests"):
+            view = self.load(table, metadata, view="batch")
+            return regions.region_lists(view, indexed_columns(table.spec), known=known)
 
     def key_files(self, table: TableRow, metadata: str) -> list[FileStats]:
         """The same files as `region_files`, with the bounds of the key's columns instead."""
