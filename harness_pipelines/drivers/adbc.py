@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError, wait
+from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, contextmanager, suppress
 from math import isinf
+from queue import SimpleQueue
 from typing import TypeVar
 
 import adbc_driver_manager
@@ -18,6 +20,9 @@ from harness_pipelines.secret import redact
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+Questions = SimpleQueue[Callable[[], None]]  #: of one thread
+_idle: list[Questions] = []  # of threads that wait for the next question; as many as were in use at a time
+os.register_at_fork(after_in_child=_idle.clear)  # the child has none of the threads
 
 
 class AdbcTimeout(adbc_driver_manager.OperationalError):
@@ -34,8 +39,9 @@ def within(limit_s: float, ask: Callable[[], T], *, late: Callable[[T | None], N
     """What *ask* returns. Raises: AdbcTimeout after *limit_s*, and what *ask* raises.
 
     The driver has no time limit, and a stopped server's kernel continues to acknowledge what it is sent. So *ask* runs
-    in a thread, which is left to itself where it is late. What it used is free again when it has ended at last:
-    *late* then puts that away, and gets what *ask* returned, or None.
+    in another thread, which is left to itself where it is late. What it used is free again when it has ended at last:
+    *late* then puts that away, and gets what *ask* returned, or None. Threads are kept: to start one costs as much as
+    a small statement.
     """
     answer: Future[T] = Future()
 
@@ -51,10 +57,29 @@ def within(limit_s: float, ask: Callable[[], T], *, late: Callable[[T | None], N
         except InvalidStateError:  # given up
             late(found)
 
-    threading.Thread(target=run, name="postgres-answer", daemon=True).start()
-    if not wait([answer], timeout=None if isinf(limit_s) else limit_s).done and answer.cancel():
-        raise AdbcTimeout(limit_s)
-    return answer.result()
+    _idle_thread().put(run)
+    try:
+        return answer.result(timeout=None if isinf(limit_s) else limit_s)
+    except TimeoutError:
+        if answer.cancel():
+            raise AdbcTimeout(limit_s) from None
+        return answer.result()  # it came at the last moment, or *ask* raised this
+
+
+def _idle_thread() -> Questions:
+    try:
+        return _idle.pop()
+    except IndexError:
+        questions: Questions = SimpleQueue()
+        threading.Thread(target=_answer, args=(questions,), name="postgres-answer", daemon=True).start()
+        return questions
+
+
+def _answer(questions: Questions) -> None:
+    """Do what is asked, one after the other; what takes for ever keeps this thread alone."""
+    while True:
+        questions.get()()
+        _idle.append(questions)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def with_coordinates(
         "_kafka_offset": offsets,
         "_kafka_timestamp": kafka_times(timestamps_ms),
     }
-    operation = {OPERATION: rows_.column(OPERATION)} if OPERATION in rows_.column_names else {}
+    operation = {OPERATION: rows_.column(OPERATION)} if rows_.schema.get_field_index(OPERATION) >= 0 else {}
     return pa.table({**coordinates, **operation, **{c.name: rows_.column(c.name) for c in columns}})
 
 
@@ -131,6 +131,8 @@ def stopped(table: TableRow, record: RefusedRecord, *, by_check: bool) -> Record
 
 
 def _violations(decoded: Decoded) -> list[Violations]:
+    if not decoded.refused and not decoded.warned:  # most batches
+        return []
     apart = Counter(one.check for one in decoded.refused if one.check is not None)
     found = [Violations(check=check, severity="quarantine", records=records) for check, records in apart.items()]
     return found + [Violations(check=c, severity="warn", records=records) for c, records in decoded.warned.items()]

@@ -6,7 +6,6 @@ asked of the file system, which costs up to 0.1 ms for a segment, so neither a b
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
@@ -29,12 +28,16 @@ class _Look:
     bytes: Mapping[int, int]
     bytes_max: Mapping[int, int | None]  #: of the specs as they are now: a worker keeps the one it began with
     pauses: dict[int, Fill]
-    taken: Counter[int] = field(default_factory=Counter)
+    taken: int = 0  #: by all tables
+    of_all: int = field(init=False)  #: the sum of *bytes*: there may be a thousand
+
+    def __post_init__(self) -> None:
+        self.of_all = sum(self.bytes.values())
 
     def fills(self, table: TableRow, server_max: int) -> list[Fill]:
         return fills(
             of_table=self.bytes.get(table.table_id, 0),
-            of_server=sum(self.bytes.values()),
+            of_server=self.of_all,
             table_max=self.bytes_max.get(table.table_id),
             server_max=server_max,
         )
@@ -78,10 +81,9 @@ class Room:
     def _looked(self, table: TableRow, taken: int) -> _Look:
         look = self._look
         if look is not None:
-            look.taken[table.table_id] += taken
-            of_all = sum(look.taken.values())
+            look.taken += taken
             age_s, changed = self._clock() - look.at, self._is_changed(table)
-            if not changed and not look_is_due(look.fills(table, self._bytes_max), age_s=age_s, taken=of_all):
+            if not changed and not look_is_due(look.fills(table, self._bytes_max), age_s=age_s, taken=look.taken):
                 return look
         self._look = look = self._ask()
         return look

@@ -42,6 +42,7 @@ NAME_BYTES_MAX = 63  #: Postgres cuts longer identifiers off without an error
 _SYSTEM_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid", "oid"})
 
 
+@lru_cache(maxsize=4096)
 def stored_name(name: str) -> str:
     """The name of a column inside a segment: its own, unless Postgres cannot have a column of that name."""
     if name not in _SYSTEM_COLUMNS and len(name.encode()) <= NAME_BYTES_MAX:
@@ -137,23 +138,26 @@ _POSTGRES: dict[pa.DataType, str] = {
     pa.binary(UUID_BYTES): "uuid",
 }
 
+#: Numbers of types that `_physical` does not change.
+_STORED_AS_THEY_ARE = frozenset(kind.id for kind in (pa.bool_(), pa.int32(), pa.int64(), pa.string(), pa.binary()))
+
 
 def to_copy(table: pa.Table, rest: Sequence[str] = ()) -> pa.Table:
     """The form of *table* (coordinates and user columns) that binary COPY into a segment with this *rest* takes.
 
     `_kafka_timestamp` stays a timestamp. Strings must not hold U+0000, which Postgres cannot store: codecs refuse it.
     """
-    fields, columns, beyond = [], [], frozenset(rest)
+    names, columns, beyond = [], [], frozenset(rest)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name in beyond:
             continue
-        stored = column if name in COORDINATES else _mapped(column, _physical)
-        fields.append(pa.field(stored_name(name), stored.type))
-        columns.append(stored)
+        is_same = column.type.id in _STORED_AS_THEY_ARE or name in COORDINATES
+        names.append(stored_name(name))
+        columns.append(column if is_same else _mapped(column, _physical))
     if rest:
         columns.append(packed([_mapped(table.column(name), _physical) for name in rest], rows=table.num_rows))
-        fields.append(pa.field(REST, pa.string()))
-    return pa.table(columns, schema=pa.schema(fields))
+        names.append(REST)
+    return pa.Table.from_arrays(columns, names=names)
 
 
 def from_copy(table: pa.Table, schema: pa.Schema) -> pa.Table:

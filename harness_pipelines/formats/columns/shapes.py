@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from harness_pipelines.formats.base import Reason
 
@@ -121,9 +120,13 @@ def shown(text: str) -> str:
 
 
 def within(array: pa.Array, low: int, high: int) -> pa.Array:
-    numbers = array.view(pa.int32() if array.type == pa.date32() else pa.int64())
-    found = pc.min_max(numbers).as_py()
-    if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
+    """*array* of dates or moments, as it is. Raises: OutOfRange, where one is not within *low* and *high*."""
+    values = array if array.null_count == 0 else array.drop_null()
+    if not len(values):
+        return array
+    # Not by Arrow's functions: each costs as much as some hundred values.
+    numbers = np.frombuffer(values.buffers()[1], f"<i{array.type.bit_width // 8}")[values.offset :][: len(values)]
+    if not low <= numbers.min() <= numbers.max() <= high:
         raise OutOfRange
     return array
 

@@ -33,14 +33,14 @@ class Ages:
         """Count *ages_s*, each for *weight* records."""
         self.total += len(ages_s) * weight
         self.late += int((ages_s > goal_s).sum()) * weight
-        classes = np.searchsorted(BOUNDS, np.clip(ages_s, AGE_S_MIN, AGE_S_MAX)).clip(max=len(BOUNDS) - 1)
+        classes = np.minimum(np.searchsorted(BOUNDS, ages_s), len(BOUNDS) - 1)
+        counted = np.bincount(classes, minlength=len(BOUNDS)) * weight
         at = int(now_s // SLOT_S)
-        found = self._slots.get(at, np.zeros(len(BOUNDS), dtype=np.int64))
-        counted = found + np.bincount(classes, minlength=len(BOUNDS)) * weight
-        self._slots = {
-            **{slot: one for slot, one in self._slots.items() if slot > at - WINDOW_S // SLOT_S},
-            at: counted,
-        }
+        if (found := self._slots.get(at)) is not None:
+            self._slots[at] = found + counted
+            return
+        kept = {slot: one for slot, one in self._slots.items() if slot > at - WINDOW_S // SLOT_S}
+        self._slots = {**kept, at: counted}  # another thread may go through the one before
 
     def slots(self, now_s: float) -> NDArray[np.int64]:
         """Counts by class of the last minutes."""

@@ -392,7 +392,7 @@ class IngestLoop:
 
 def bytes_of(batch: PartitionBatch) -> int:
     """Bytes of the values of *batch*: what the buffer grows by is about as much."""
-    return sum(len(value) for value in batch.values if value is not None)
+    return sum(map(len, filter(None, batch.values)))
 
 
 def check_decodes(table: TableRow, positions: Mapping[int, IngestPosition]) -> None:
