@@ -283,9 +283,9 @@ class Store:
         self.late: set[str] = set()  #: files that no listing has yet
         self.uploads_before: list[datetime] = []
 
-    def listed(self, folder: str, *, allow_not_found: bool = True) -> Iterator[files.ListedFile]:
+    def listed(self, folder: str, *, allow_not_found: bool = True, sizes: bool = True) -> Iterator[Any]:
         self.listings += 1
-        found = files.listed(folder, allow_not_found=allow_not_found)
+        found = files.listed(folder, allow_not_found=allow_not_found, sizes=sizes)
         return (file for file in found if file.path not in self.late)
 
     def size_of(self, location: str) -> int | None:
