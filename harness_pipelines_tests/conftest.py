@@ -64,7 +64,13 @@ def _shortness(path: Path) -> int:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Where the lake of the tests on real services is, and what moves rows of tables whose spec does not say it."""
     parser.addoption("--warehouse", choices=("folder", "s3"), default="folder", help="where the lake of the tests is")
-    parser.addoption("--engine", choices=ENGINES, default=None, help="what moves the rows of the tests' tables")
+    parser.addoption("--engine", choices=ENGINES, default=None, help="what moves the rows of all tables")
+
+
+@pytest.fixture
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark moves the rows of this test, whatever the others take: it is about Spark."""
+    monkeypatch.setenv("HARNESS_ENGINE", "spark")
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -82,11 +82,16 @@ class Harness:
 
     def tables(self) -> list[Table]:
         """Return the tables whose ledger row can be read; `sick_tables` returns the others."""
-        return [Table(self, row) for row in self.stores.tables.tables()]
+        return self.survey()[0]
 
     def sick_tables(self) -> list[SickTable]:
         """Return the tables whose ledger row cannot be read, with the reason; no worker runs them."""
-        return self.stores.tables.survey()[1]
+        return self.survey()[1]
+
+    def survey(self, names: Collection[str] | None = None) -> tuple[list[Table], list[SickTable]]:
+        """Return `tables` and `sick_tables` by one look at the ledger, of all tables or those of *names* that exist."""
+        found, sick = self.stores.tables.survey(names)
+        return [Table(self, row) for row in found], sick
 
     def snapshot(self, name: str, tables: Sequence[str]) -> NamedSnapshot:
         """Name the current state of *tables* as one consistent cut; `read(at=name)` returns it until it is dropped.

@@ -45,8 +45,7 @@ def chosen_tables(harness: Harness, names: tuple[str, ...]) -> list[Table]:
     """Return the named tables, or all. Raises: TableUnknown; UsageError if there is no table."""
     if names:
         return [harness.table(name) for name in dict.fromkeys(names)]
-    found = harness.tables()
-    sick = harness.sick_tables()
+    found, sick = harness.survey()
     for one in sick:
         note(f"harness: left out: {one.why}")
     if not found and sick:

@@ -9,7 +9,14 @@ from functools import lru_cache
 from json import dumps, loads
 from typing import Any
 
-from harness_pipelines.ports.ledger import IngestPosition, ReadState, Segment, TableDamaged, TableRow
+from harness_pipelines.ports.ledger import (
+    IngestPosition,
+    PartitionStatus,
+    ReadState,
+    Segment,
+    TableDamaged,
+    TableRow,
+)
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import Bounds, vector_from_json
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -134,6 +141,12 @@ def ingest_position(row: Row) -> IngestPosition:
         leader_epoch=row["leader_epoch"],
         schema_version=row["schema_version"],
     )
+
+
+def partition_status(row: Row) -> PartitionStatus:
+    """Raises: BoundsBroken."""
+    bounds = Bounds(**{name: row[name] for name in ("start", "batch_hi", "stream_hi", "buffer_hi")})
+    return PartitionStatus(partition=row["partition"], bounds=bounds, trim_floor=row["trim_floor"])
 
 
 def segment(row: Row) -> Segment:

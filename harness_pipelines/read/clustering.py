@@ -27,7 +27,7 @@ class Clustering:
 
 
 _layout_of_files = ByPath(16)
-_LAYOUTS = ByPath(500_000)  #: published ones, of so many regions together
+_LAYOUTS = ByPath(500_000)  #: published ones; the weight of one is its number of regions
 
 
 def layout_of(stores: Ports, table: TableRow, version: Version) -> Clustering | None:

@@ -37,6 +37,7 @@ from harness_pipelines.ports.serving.cuts import (
     CutImpossible,
     CutOvertaken,
     CutsFull,
+    Found,
     Newest,
 )
 from harness_pipelines.ports.serving.keys import CutOverLimits
@@ -130,15 +131,17 @@ class Cutter:
         self._published = ""  #: the lease of the last cut
         self._compared_at: float | None = None  #: when the log was found to be the one that the chunks are of
 
-    def load(self, table: TableRow) -> Served:
+    def load(self, table: TableRow, found: Found | None = None) -> Served:
         """The newest cut, which is that of the state as it is now or was within `every`.
 
+        *found*: what the ledger was asked for just now, by the caller; else it is asked.
         Raises: CutImpossible, CutTooSlow, CutsFull, CutDamaged, LogEndsBelowCut; CutOvertaken when other servers were
         faster every time; as `look_plan` and, of a decoded tail, as `tail_batches`.
         """
         for _ in range(TRIES):
             with suppress(CutOvertaken):
-                return self._load(table)
+                return self._load(table, found)
+            found = None
         raise CutOvertaken(f"{table.name}: other servers published a newer cut {TRIES} times; load it again")
 
     def again(self, table: TableRow, cut: Cut) -> Served:
@@ -147,9 +150,9 @@ class Cutter:
         self._stores.cuts.serve(cut, keep=self._keep)
         return Served(table=table, cut=cut, made=False)
 
-    def _load(self, table: TableRow) -> Served:
-        asked = time.monotonic()
-        seen = self._stores.cuts.newest(table)
+    def _load(self, table: TableRow, found: Found | None) -> Served:
+        asked = time.monotonic() if found is None else found.asked
+        seen = self._stores.cuts.newest(table) if found is None else found.newest
         newest = seen.cut
         try:
             return self._of_now(table, seen, asked) or self._looked_for(table, seen)

@@ -146,10 +146,15 @@ class Filling:
         epochs = {run.partition: run.epoch for run in runs if run.epoch is not None}
         self._from, self._runs, self._rows, self._bytes = dict(self._at), [], 0, 0
         return Content(
-            rows=pa.concat_tables([self._schema.empty_table(), *(run.rows for run in runs)]),
+            # A chunk has its rows by partition and offset: so no row is put elsewhere when it is written.
+            rows=pa.concat_tables([self._schema.empty_table(), *(run.rows for run in sorted(runs, key=_partition))]),
             ranges=ranges,
             read_as=ReadAs(epochs=epochs, unsettled=unsettled),
         )
+
+
+def _partition(run: Run) -> int:
+    return run.partition
 
 
 def runs_of(rows: pa.Table, ranges: Ranges, read_as: ReadAs | None = None) -> Iterator[Run]:

@@ -17,7 +17,7 @@ import orjson
 
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
-from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutDamaged, CutImpossible, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutBook, CutDamaged, CutImpossible, CutOvertaken, Found
 from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanPlans, ScanTooLarge, ScanWanted
 from harness_pipelines.ports.serving.tokens import is_named
 from harness_pipelines.protocol.cuts import cut_folder
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 METADATA_BYTES_MAX = 64 * 1024 * 1024  #: of metadata files that are kept in memory
 OWN_KEYS = OneForAll(Storage())
+FOUND_S = 0.5  #: for so long a load takes what the ledger answered for what is there now
 WAIT_S = 30.0  #: for the thread that makes a cut of the same table
 
 
@@ -64,7 +65,9 @@ class ServedCut(Protocol):
 class Loads(Protocol):
     """Makes the cuts of one table; one thread at a time."""
 
-    def load(self, table: TableRow) -> ServedCut: ...
+    def load(self, table: TableRow, found: Found | None = None) -> ServedCut:
+        """*found*: what the ledger was asked for just now."""
+        ...
 
     def again(self, table: TableRow, cut: Cut) -> ServedCut:
         """*cut*, which is alive. Raises: CutDamaged, CutOvertaken."""
@@ -125,13 +128,15 @@ class FreshCatalog:
         self._metadata = Texts(files.read)
         self._lock = threading.Lock()
         self._tables: dict[int, _Table] = {}
+        self._given: dict[str, Cut] = {}  #: the last newest cut of each table that was loaded, by name
 
     def names(self, warehouse: Warehouse) -> Sequence[str]:
         names = self._cuts.tables_of(warehouse.snapshot) if warehouse.snapshot else self._ledger.names()
         return [name for name in names if self._shows(name)]
 
     def cut(self, name: str, warehouse: Warehouse) -> CutAnswer:
-        row = self._row(name)
+        found = self._found(name) if warehouse.kind == "fresh" else None
+        row = self._row(name) if found is None else found.table
         storage = self._vending.of(row)
         if warehouse.kind == "lake":
             return self._lake(row, storage)
@@ -140,8 +145,10 @@ class FreshCatalog:
         if not lock.acquire(timeout=WAIT_S):
             raise TableBusy(f"{name}: a cut has been made for more than {WAIT_S:g} s; load it again")
         began = time.monotonic()
+        if found is not None and began - found.asked > FOUND_S:  # another load ran, or keys were asked for
+            found = None
         try:
-            cut, made = self._served(known, row, warehouse)
+            cut, made = self._served(known, row, warehouse, found)
             behind = 0 if warehouse.snapshot else known.behind
         except CutImpossible as why:
             raise TableNotServed(str(why)) from why
@@ -161,11 +168,15 @@ class FreshCatalog:
     def storage(self, name: str) -> Storage:
         return self._vending.of(self._row(name))
 
-    def _served(self, known: _Table, row: TableRow, warehouse: Warehouse) -> tuple[Cut, bool]:
+    def _served(self, known: _Table, row: TableRow, warehouse: Warehouse, found: Found | None) -> tuple[Cut, bool]:
         if warehouse.snapshot:
             served = known.named.load(row, warehouse.snapshot)
             return served.cut, served.made
-        return self._pinned(known, row, warehouse.every_s) if warehouse.every_s else _load(known, row)
+        if warehouse.every_s:
+            return self._pinned(known, row, warehouse.every_s)
+        cut, made = _load(known, row, found)
+        self._given[row.name] = cut
+        return cut, made
 
     def _lake(self, row: TableRow, storage: Storage) -> CutAnswer:
         """The newest version of the view that the lake alone answers from, as a mirror of the table shows it."""
@@ -231,6 +242,10 @@ class FreshCatalog:
     def _shows(self, name: str) -> bool:
         return is_named(name, self._globs)
 
+    def _found(self, name: str) -> Found | None:
+        """The table with its newest cut and its state, by one question; None: there is none, or it is not shown."""
+        return self._cuts.found(name, known=self._given.get(name)) if self._shows(name) else None
+
     def _row(self, name: str) -> TableRow:
         if not self._shows(name):
             raise TableUnknown(f"no table {name!r} is served")
@@ -243,8 +258,8 @@ class FreshCatalog:
             return self._tables[row.table_id]
 
 
-def _load(known: _Table, row: TableRow) -> tuple[Cut, bool]:
-    served = known.loads.load(row)
+def _load(known: _Table, row: TableRow, found: Found | None = None) -> tuple[Cut, bool]:
+    served = known.loads.load(row, found)
     known.behind = served.behind
     return served.cut, served.made
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.ports.errors import KafkaUnreachable
+from harness_pipelines.ports.ledger import SickTable, TableUnknown
 from harness_pipelines.protocol.topics import label
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
     from harness_pipelines.ledgers.postgres.views.mirrors import MirrorLag
     from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
-    from harness_pipelines.ledgers.postgres.views.status import Counts, RefusedShare, RowlessOffsets
+    from harness_pipelines.ledgers.postgres.views.status import Counts, RefusedShare, RowlessOffsets, TableFacts
     from harness_pipelines.ports.ledger import PartitionStatus
     from harness_pipelines.ports.requests import RecallRequest
     from harness_pipelines.ports.source import Log, OpenTransaction, Watermark
@@ -240,13 +241,8 @@ class KafkaEnds:
         self._unstable: set[str] = set()  # topics with records behind open transactions, of those in `_marks`
         self.trouble: str | None = None
 
-    def ask(self, tables: Sequence[Table]) -> None:
-        """Ask for all *tables* at once; what is not answered is asked for table by table."""
-        _, pulses = self._harness.stores.watch.pulses([table.row.table_id for table in tables])
-        wanted: dict[str, set[int]] = {}
-        for table in tables:
-            if (pulse := pulses.get(table.row.table_id)) is not None and not isinstance(pulse, HarnessError):
-                wanted.setdefault(table.spec.topic, set()).update(p.partition for p in pulse.positions)
+    def ask(self, wanted: Mapping[str, Set[int]]) -> None:
+        """Ask for all *wanted* topics and partitions at once; what is not answered is asked for table by table."""
         with suppress(HarnessError):
             self._log = self._log or open_log(self._harness.settings)
             marks = self._log.watermarks_of(wanted)
@@ -298,61 +294,106 @@ def open_log(settings: Settings) -> Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What the ledger says of many tables in a statement each, in the order in which it says it."""
+class LedgerFacts:
+    """What the ledger has of some tables: one statement for each kind of fact, however many tables there are."""
 
-    stalls: list[Stall]
-    pins: list[Pin]
+    of: Mapping[int, TableFacts | HarnessError]  #: by the tables' ids
+    asked: Mapping[int, list[RecallRequest]]
+    stalls: Mapping[str, list[Stall]]  #: by the tables' names; those without any are left out, here and below
+    pins: Mapping[str, list[Pin]]
     growth: Mapping[str, BufferGrowth]
-    lags: list[Lag]
-    mirrors: list[MirrorLag]
+    lags: Mapping[str, list[Lag]]
+    mirrors: Mapping[str, list[MirrorLag]]
 
     @classmethod
-    def ask(cls, harness: Harness, names: Collection[str]) -> Beside:
-        """Of the tables called *names*."""
-        stores, wanted = harness.stores, list(names)
+    def ask(cls, harness: Harness, tables: Collection[Table]) -> LedgerFacts:
+        from harness_pipelines.ledgers.postgres.requests.recall import Recalls
+
+        stores, rows, names = harness.stores, [table.row for table in tables], [table.name for table in tables]
         return cls(
-            stalls=stores.stalls.now(wanted),
-            pins=stores.stalls.pins(wanted),
+            of=stores.overview.facts(rows),
+            asked=Recalls(stores.readers).open_of(rows),
+            stalls=_by_table(stores.stalls.now(names)),
+            pins=_by_table(stores.stalls.pins(names)),
             growth=stores.stalls.growth(),
-            lags=stores.stalls.lags(wanted),
-            mirrors=stores.mirrors.lags(wanted),
+            lags=_by_table(stores.stalls.lags(names)),
+            mirrors=_by_table(stores.mirrors.lags(names)),
         )
 
+    def partitions(self, tables: Collection[Table]) -> dict[str, set[int]]:
+        """Topics and partitions whose ends tell what waits in the log."""
+        wanted: dict[str, set[int]] = {}
+        for table in tables:
+            if not isinstance(found := self.of[table.row.table_id], HarnessError):
+                wanted.setdefault(table.spec.topic, set()).update(p.partition for p in found.positions)
+        return wanted
 
-def look(harness: Harness, table: Table, kafka: Ends, *, beside: Beside | None = None) -> TableSeen:
+
+class _OfTable(Protocol):
+    @property
+    def table(self) -> str: ...
+
+
+One = TypeVar("One", bound=_OfTable)
+
+
+def _by_table(found: Iterable[One]) -> dict[str, list[One]]:
+    """*found* by the names of the tables, in its order."""
+    by_name: dict[str, list[One]] = {}
+    for one in found:
+        by_name.setdefault(one.table, []).append(one)
+    return by_name
+
+
+def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
     """Query the ledger for the state of *table*, and *kafka* for the ends of its log.
 
-    *beside*: what was asked for this table and others together.
+    Raises: TableDamaged, BoundsBroken, TableUnknown.
     """
-    from harness_pipelines.ledgers.postgres.requests.recall import Recalls
-    from harness_pipelines.ledgers.postgres.views.status import Overview
+    return _seen(table, LedgerFacts.ask(harness, [table]), kafka)
 
-    books, beside = Overview(harness.stores.readers), beside or Beside.ask(harness, [table.name])
-    positions = table.positions()
-    ends, trouble = kafka.of(table, positions)
+
+def look_at_all(harness: Harness, tables: Sequence[Table], kafka: KafkaEnds) -> tuple[list[TableSeen], list[SickTable]]:
+    """As `look`, for *tables* together; one that cannot be read is named, and one that was dropped is left out."""
+    ledger, seen, sick = LedgerFacts.ask(harness, tables), list[TableSeen](), list[SickTable]()
+    if len(tables) > 1:
+        kafka.ask(ledger.partitions(tables))
+    for table in tables:
+        why = ledger.of[table.row.table_id]
+        if not isinstance(why, HarnessError):
+            seen.append(_seen(table, ledger, kafka))
+        elif not isinstance(why, TableUnknown):
+            sick.append(SickTable(name=table.name, why=str(why)))
+    return seen, sick
+
+
+def _seen(table: Table, ledger: LedgerFacts, kafka: Ends) -> TableSeen:
+    found = ledger.of[table.row.table_id]
+    if isinstance(found, HarnessError):
+        raise found
+    ends, trouble = kafka.of(table, found.positions)
     return TableSeen(
         table=table.name,
         topic=table.spec.topic,
-        head=harness.stores.tables.head(table.row),
-        since_tier_s=harness.stores.tables.since_tier_s(table.row),
-        since_ingest_s=books.since_ingest_s(table.row),
+        head=found.head,
+        since_tier_s=found.since_tier_s,
+        since_ingest_s=found.since_ingest_s,
         goals=table.spec.freshness,
-        positions=positions,
+        positions=found.positions,
         ends=ends,
-        claims=books.claims(table.row),
-        open_moves=books.open_moves(table.row),
-        counts=books.counts(table.row),
-        apart=books.apart(table.row),
-        refusing=books.refusing(table.row).get(table.row.table_id),
-        violations=books.violations(table.row),
-        asked=Recalls(harness.stores.readers).open(table.row),
+        claims=found.claims,
+        open_moves=found.open_moves,
+        counts=found.counts,
+        apart=found.apart,
+        refusing=found.refusing,
+        violations=found.violations,
+        asked=ledger.asked[table.row.table_id],
         stopped=table.row.stopped,
         trouble=trouble,
-        stalls=[one for one in beside.stalls if one.table == table.name],
-        pins=[one for one in beside.pins if one.table == table.name],
-        growth=beside.growth.get(table.name),
-        lags=[one for one in beside.lags if one.table == table.name],
-        mirrors=[one for one in beside.mirrors if one.table == table.name],
-        held={} if trouble else kafka.held(table, positions),
+        stalls=ledger.stalls.get(table.name, []),
+        pins=ledger.pins.get(table.name, []),
+        growth=ledger.growth.get(table.name),
+        lags=ledger.lags.get(table.name, []),
+        mirrors=ledger.mirrors.get(table.name, []),
+        held={} if trouble else kafka.held(table, found.positions),
     )

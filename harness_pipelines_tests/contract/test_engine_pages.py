@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import sys
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 
 import duckdb
@@ -12,6 +15,8 @@ import pyspark
 import pytest
 import yaml
 
+from harness_pipelines.cli.operate.demo import attach_lines
+from harness_pipelines.serve.attach import blocks as attaching
 from harness_pipelines.services.java import java_home
 from harness_pipelines_tests.contract.pages_rig import LAKE, NEWEST, ORDERS, Shop, shop_of
 from harness_pipelines_tests.contract.stores_rig import RealRig
@@ -39,6 +44,17 @@ RUN: Mapping[str, set[str]] = {  #: by page, the languages whose blocks a test b
     "superset": {"python"},
     "trino": {"properties", "sql"},
 }
+_DUCKDB = """#!{python}
+import sys
+
+import duckdb
+
+option, text = sys.argv[1:]
+assert option == "-c"
+with duckdb.connect() as connection:
+    for statement in duckdb.extract_statements(text):
+        print(connection.execute(statement).fetchall())
+"""
 UNTESTED = {"snowflake", "starrocks"}
 ONLY_FRESH = {"dbeaver", "superset"}  #: pages that read by Flight SQL, which has no `lake`
 
@@ -92,6 +108,30 @@ def test_duckdb(shop: Shop):
         said = [connection.execute(statement).fetchall() for statement in sql_of(shop, "duckdb")]
     assert_exact("duckdb", str(said))
     assert str(ORDERS) in shop.in_python("duckdb")
+
+
+@pytest.fixture
+def duckdb_program(shop: Shop) -> None:
+    """`duckdb -c SQL` by the engine's Python package, which brings no program for a shell."""
+    program = shop.folder / "bin" / "duckdb"
+    program.write_text(_DUCKDB.format(python=sys.executable))
+    program.chmod(0o755)
+
+
+@pytest.mark.usefixtures("duckdb_program")
+def test_what_serve_prints_for_duckdb_reads_the_table_in_a_shell(shop: Shop):
+    block = attaching(shop.served.url, table="shop.orders", warehouse=shop.served.settings.warehouse or "")["DuckDB"]
+    assert f"[({ORDERS},)]" in shop.ran("bash", "-euo", "pipefail", "-c", block)
+
+
+@pytest.mark.usefixtures("duckdb_program")
+def test_what_the_demo_prints_starts_a_server_and_reads_the_table_by_duckdb(shop: Shop):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    lines = [*takewhile(lambda line: line != "# Trino", attach_lines("shop.orders", "harness", port=port))]
+    assert "# DuckDB" in lines
+    ended = "trap 'kill $(jobs -p); wait' EXIT"
+    assert f"[({ORDERS},)]" in shop.ran("bash", "-uo", "pipefail", "-c", "\n".join([ended, *lines]))
 
 
 def test_dbt_is_given_the_tables_and_columns_that_its_engine_sees(shop: Shop):

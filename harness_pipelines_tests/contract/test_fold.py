@@ -56,7 +56,7 @@ def fold(real: RealRig, table: TableRow, **words: Any) -> Folded:
 
 def answers(real: RealRig, table: TableRow) -> dict[str, Any]:
     """What audits, fsck and status ask of the ledger's history."""
-    key = {"table_id": table.table_id, "limit": 20}
+    key = {"table_id": table.table_id, "tables": [table.table_id], "limit": 20}
     taken = real.ask(sql("audit/taken"), {**key, "stage": "ingest"})
     digests: dict[str, int] = {}
     for row in taken:
@@ -369,7 +369,7 @@ def test_counters_are_the_sums_that_they_stand_for(real: RealRig):
         )
         in_effect = "AND state = 'COMMITTED' AND undone_by IS NULL"
         [row] = real.ask(summed + in_effect, [table.table_id])
-        return real.ask(sql("overview/counts"), {"table_id": table.table_id})[0]["lake_rows"], row["n"]
+        return real.ask(sql("overview/counts"), {"tables": [table.table_id]})[0]["lake_rows"], row["n"]
 
     first, opened, _ = move("COMMITTED", 7), move("PLANNED", None), move("COMMITTED", 90, "ingest")
     assert counted() == (7, 7)

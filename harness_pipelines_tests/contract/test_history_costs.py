@@ -68,7 +68,7 @@ def blocks(real: RealRig, table: TableRow, name: str, given: Mapping[str, Any]) 
     """Blocks that a statement touches, in memory or not. Its second run counts: the first one reads the catalog."""
     move = "(SELECT max(move_id) FROM harness.moves WHERE table_id = %s)"
     [newest] = real.ask(f"SELECT {move} AS move_id, clock_timestamp() AS then", [table.table_id])
-    key = {"table_id": table.table_id, **newest, **given}
+    key = {"table_id": table.table_id, "tables": [table.table_id], **newest, **given}
     asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql(name)}"
     with real.owner.transaction() as connection:
         for _ in range(2):

@@ -72,10 +72,10 @@ def costs(real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     world.stores.close()
 
 
-def test_a_load_that_finds_nothing_new_asks_two_questions_and_takes_no_lease(costs: Costs):
+def test_a_load_that_finds_nothing_new_asks_one_question_and_takes_no_lease(costs: Costs):
     first, files = costs.load(), costs.files
     assert costs.load().snapshot_id == first.snapshot_id
-    assert costs.asked == ["ledger/tables", "cuts/newest"], "each is one round trip, without a transaction"
+    assert costs.asked == ["cuts/newest"], "it is one round trip, without a transaction"
     assert costs.files == files
 
 
@@ -93,7 +93,7 @@ def test_a_load_with_new_rows_looks_once_and_ends_its_lease_with_the_publication
     made = costs.load()
     assert made.made_s is not None
     assert costs.asked == [
-        "ledger/tables", "cuts/newest",
+        "cuts/newest",
         "reads/async_commit", "reads/share_trim_lock", "reads/look", COMMIT,
         "ledger/tables",  # is the table still there
         "cuts/publish", COMMIT,

@@ -36,6 +36,7 @@ from .conftest import MakeRig
 DISK_BYTES = 2_000_000
 
 
+@pytest.mark.usefixtures("by_spark")
 def test_a_spark_job_that_outlives_its_driver_is_closed_out_by_the_second_attempt(rig: TableRig):
     rig.produce(30)
     rig.ingest()
@@ -153,6 +154,7 @@ def test_a_spark_session_that_was_stopped_is_opened_again(settings: Settings, ka
         rig.assert_exact()
 
 
+@pytest.mark.usefixtures("by_spark")
 def test_a_spark_session_that_ended_is_trouble_once_and_the_next_attempt_has_its_own(settings: Settings, kafka):
     with hp.connect(settings) as harness:
         rig = TableRig(harness, kafka)

@@ -65,6 +65,7 @@ def test_a_refused_record_is_kept_as_with_a_buffer(make_rig: MakeRig):
             assert unbuffered["kafka_ms"] == buffered["kafka_ms"]
 
 
+@pytest.mark.usefixtures("by_spark")
 def test_a_write_whose_counts_spark_did_not_send_is_counted_and_not_written_again(
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ):

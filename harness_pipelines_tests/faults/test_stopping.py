@@ -59,6 +59,7 @@ def count_for_long(session: Any, begun: Path) -> None:
     session.range(0, TASKS, 1, TASKS).mapInArrow(task, "id long").selectExpr("sum(id)").collect()
 
 
+@pytest.mark.usefixtures("by_spark")
 def test_a_worker_that_is_interrupted_gives_up_what_spark_does_for_it(
     other: hp.Harness, harness: hp.Harness, kafka: KafkaRig, tmp_path: Path
 ):

@@ -99,8 +99,9 @@ class MemoryLedger:
     def tables(self) -> list[TableRow]:
         return sorted(self.state.books.tables.values(), key=lambda t: (t.spec.namespace, t.spec.name))
 
-    def survey(self) -> tuple[list[TableRow], list[SickTable]]:
-        return self.tables(), []  # what is in memory was read already
+    def survey(self, names: Collection[str] | None = None) -> tuple[list[TableRow], list[SickTable]]:
+        # What is in memory was read already, so nothing is sick.
+        return [table for table in self.tables() if names is None or table.name in names], []
 
     def table(self, name: str) -> TableRow:
         """The table called ``namespace.name``. Raises: TableUnknown, naming the tables that exist."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness_pipelines.cli.operate.serve import PORT
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
@@ -105,16 +106,15 @@ def _program() -> str:
     return "harness" if shutil.which("harness") else "deploy/run"
 
 
-def attach_lines(table: str, program: str) -> Iterator[str]:
-    """What makes a token, starts the catalog and reads *table* by DuckDB or Trino."""
-    from harness_pipelines.cli.operate.serve import PORT
+def attach_lines(table: str, program: str, *, port: int = PORT) -> Iterator[str]:
+    """What makes a token, starts the catalog on *port*, waits for it, and reads *table* by DuckDB or Trino."""
     from harness_pipelines.serve.attach import VARIABLE, blocks
 
     namespace = table.partition(".")[0]
     yield f"export {VARIABLE}=$({program} serve token create demo-$$ --tables '{namespace}.*' --expires 30d)"
-    yield f"{program} serve --log-file serve.log > serve.txt &"
-    yield "sleep 5"
-    found = blocks(f"http://127.0.0.1:{PORT}", table=table, warehouse="")
+    yield f"{program} serve --port {port} --log-file serve.log > serve.txt &"
+    yield "while kill -0 $! 2> /dev/null && ! grep -q 'serving at' serve.txt; do sleep 1; done"
+    found = blocks(f"http://127.0.0.1:{port}", table=table, warehouse="")
     for engine in ("DuckDB", "Trino"):
         yield ""
         yield f"# {engine}"

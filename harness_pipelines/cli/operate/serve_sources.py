@@ -40,11 +40,11 @@ def sources(settings: Settings, /, globs: tuple[str, ...], database: str, json_t
     from harness_pipelines.serve.sources import dbt_sources, is_served, left_out
 
     with opened(settings) as harness:
-        rows = [one.row for one in harness.tables() if is_named(one.name, globs)]
-        sick = harness.sick_tables()
+        found, sick = harness.survey()
+    rows = [one.row for one in found if is_named(one.name, globs)]
     for why in [*(one.why for one in sick), *left_out(rows)]:
         note(f"harness: left out: {why}")
     if not any(is_served(row) for row in rows):
         raise UsageError(f"no table of {', '.join(globs)} is served; nothing was printed")
-    found = dbt_sources(rows, database=database)
-    emit(found, json_target, lambda: click.echo(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), nl=False))
+    shown = dbt_sources(rows, database=database)
+    emit(shown, json_target, lambda: click.echo(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True), nl=False))

@@ -8,7 +8,7 @@ import click
 
 from harness_pipelines.cli.common import opened
 from harness_pipelines.show.output import emit, json_option, note
-from harness_pipelines.show.status import Beside, KafkaEnds, TableSeen, look
+from harness_pipelines.show.status import KafkaEnds, TableSeen, look_at_all
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.wording import quantity
 
@@ -38,13 +38,13 @@ def status(settings: Settings, tables: tuple[str, ...], *, json_target: str | No
     with opened(settings) as harness:
         health, kafka = Health(harness.settings), KafkaEnds(harness)
         health.begin()
-        sick = [one for one in harness.sick_tables() if not tables or one.name in tables]
-        named = [name for name in dict.fromkeys(tables) if name not in {one.name for one in sick}]
-        left = [harness.table(name) for name in named] if tables else harness.tables()
-        beside = Beside.ask(harness, [table.name for table in left])
-        if len(left) > 1:
-            kafka.ask(left)
-        seen = [look(harness, table, kafka, beside=beside) for table in left]
+        found, sick = harness.survey(tables or None)
+        for name in set(tables) - {one.name for one in found} - {one.name for one in sick}:
+            harness.table(name)  # which says that there is none, with the most similar names
+        if tables:
+            found.sort(key=lambda one: tables.index(one.name))
+        seen, unread = look_at_all(harness, found, kafka)
+        sick += unread
         silent = {name: why for name, why in health.look().items() if why is not None}
     seen.sort(key=lambda one: one.state is None)  # what is wrong comes first
     told = [{"table": one.name, "why": one.why} for one in sick]

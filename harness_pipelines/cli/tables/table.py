@@ -50,11 +50,12 @@ def apply_command(settings: Settings, file: str, json_target: str | None) -> Non
 
     spec = load_spec(file)
     with opened(settings) as harness, located(file):
-        before = {t.name: t.spec for t in harness.tables()}.get(spec.table)
+        before = next((one.spec for one in harness.survey([spec.table])[0]), None)
         seen = {} if before == spec else _sample(harness, spec)
         made = harness.apply(spec)
         what = "created" if before is None else "unchanged" if before == made.spec else "changed"
-        shown = {**_summary(made), "result": what, **seen}
+        [summary] = _summaries(harness, [made])
+        shown = {**summary, "result": what, **seen}
     emit(shown, json_target, lambda: _told(shown))
 
 
@@ -86,12 +87,17 @@ def _told(shown: dict[str, Any]) -> None:
         click.echo(f"next: harness run {name} --until-idle; harness read {name}")
 
 
-def _summary(one: Table) -> dict[str, Any]:
+def _summaries(harness: Harness, tables: Sequence[Table]) -> list[dict[str, Any]]:
+    partitions = harness.stores.overview.all_partitions([one.row for one in tables])
+    return [_summary(one, partitions[one.row.table_id]) for one in tables]
+
+
+def _summary(one: Table, partitions: list[int]) -> dict[str, Any]:
     return {
         "table": one.name,
         "topic": one.spec.topic,
         "buffer": one.spec.buffer_kind,
-        "partitions": [p.partition for p in one.positions()],
+        "partitions": partitions,
         "stopped": one.row.stopped,
     }
 
@@ -107,8 +113,8 @@ def list_command(settings: Settings, json_target: str | None) -> None:
       harness table list --json | jq -r '.tables[].table'
     """
     with opened(settings) as harness:
-        found = [_summary(one) for one in harness.tables()]
-        sick = harness.sick_tables()
+        tables, sick = harness.survey()
+        found = _summaries(harness, tables)
 
     def human() -> None:
         for broken in sick:
@@ -143,7 +149,8 @@ def show_command(settings: Settings, name: str, json_target: str | None) -> None
         words = dump_spec(one.spec)
         source = {"cluster_id": one.row.identity.cluster_id, "topic_id": one.row.identity.topic_id}
         view = harness.stores.tables.pointer(one.row, one.row.effects[Stage.TIER].view)
-        shown = {**_summary(one), **source, "schema_version": one.row.schema_version, "metadata": view, "spec": words}
+        [summary] = _summaries(harness, [one])
+        shown = {**summary, **source, "schema_version": one.row.schema_version, "metadata": view, "spec": words}
         shown |= _views(one)
         shown["quarantine"] = kept(harness.stores.readers, one.row)
     emit(shown, json_target, lambda: _show_spec(shown))

@@ -6,6 +6,7 @@ are called here, and what they refuse gets its name.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -18,7 +19,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow, TableUnknown
-from harness_pipelines.ports.rows import state_seen
+from harness_pipelines.ports.rows import state_seen, table_row
 from harness_pipelines.ports.serving.cuts import (
     Cut,
     CutDamaged,
@@ -28,6 +29,7 @@ from harness_pipelines.ports.serving.cuts import (
     CutPart,
     CutRejected,
     CutsFull,
+    Found,
     Newest,
 )
 from harness_pipelines.protocol.bounds import Vector
@@ -41,6 +43,7 @@ from harness_pipelines.protocol.cuts import (
 )
 
 log = structlog.get_logger(__name__)
+_TIMES = ("looked_at", "published_at", "served_at", "until")
 #: Errors of reading a row that another login wrote.
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 #: What the ledger's functions refuse, by SQLSTATE.
@@ -66,22 +69,45 @@ class Cuts:
         The folder of the next cut's files is in the ledger when this returns. One whose row is not understood is
         retired. Raises: TableUnknown, CutDamaged.
         """
-        found = self.database.rows("cuts/newest", {"table_id": table.table_id})
-        if not found:
+        row = self._row(table.name, None)
+        if row is None or row["of_table"] != table.table_id:
             raise TableUnknown(f"{table.name} is not there any more; `harness table list` shows the existing tables")
-        row = found[0]
+        return self._newest(row, None)
+
+    def found(self, name: str, *, known: Cut | None = None) -> Found | None:
+        """The table called *name*, with `newest` of it; None: there is none. It is one question.
+
+        Of *known*, if it is still the newest cut, only the times are read. Raises: TableDamaged, CutDamaged.
+        """
+        asked = time.monotonic()
+        row = self._row(name, known)
+        if row is None:
+            return None
+        return Found(table_row({**row, "table_id": row["of_table"]}), self._newest(row, known), asked)
+
+    def _row(self, name: str, known: Cut | None) -> Mapping[str, Any] | None:
+        namespace, _, short = name.partition(".")
+        location = known.metadata if known is not None and not known.is_over else None
+        given = {"namespace": namespace, "name": short, "known": location}
+        return next(iter(self.database.rows("cuts/newest", given)), None)
+
+    def _newest(self, row: Mapping[str, Any], known: Cut | None) -> Newest:
         if not row["is_noted"]:
             with self.database.transaction() as connection:
-                connection.execute(sql("cuts/prepare"), {"table_id": table.table_id, "version": None})
-        return Newest(self._understood(table, row), row["now"], state_seen(row))
+                connection.execute(sql("cuts/prepare"), {"table_id": row["of_table"], "version": None})
+        return Newest(self._understood(row, known), row["now"], state_seen(row))
 
-    def _understood(self, table: TableRow, row: Mapping[str, Any]) -> Cut:
+    def _understood(self, row: Mapping[str, Any], known: Cut | None) -> Cut:
         if row["sequence"] is None:
             return _none_yet(row)
+        if row["is_known"]:
+            assert known is not None, "the location of its metadata was asked for"
+            return replace(known, **{word: row[word] for word in _TIMES})
         try:
             return _cut(row)
         except _NOT_UNDERSTOOD as error:
-            log.warning("cut.not_understood", table=table.name, sequence=row["sequence"], error=str(error)[:200])
+            name = f"{row['namespace']}.{row['name']}"
+            log.warning("cut.not_understood", table=name, sequence=row["sequence"], error=str(error)[:200])
             self._retire("cuts/retire", row["table_id"], row["sequence"])
             return _cut({**row, "is_alive": False})
 

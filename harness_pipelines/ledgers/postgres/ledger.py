@@ -149,15 +149,18 @@ class PostgresLedger:
         """Those that can be understood; `survey` names the others too."""
         return self.survey()[0]
 
-    def survey(self) -> tuple[list[TableRow], list[SickTable]]:
-        """All tables; one unreadable row does not hide the others."""
+    def survey(self, names: Collection[str] | None = None) -> tuple[list[TableRow], list[SickTable]]:
+        """All tables, or those of *names* that exist; one unreadable row does not hide the others."""
         found: list[TableRow] = []
         sick: list[SickTable] = []
-        for row in self.database.rows("ledger/tables", {"namespace": None, "name": None}):
+        for row in self.database.rows("ledger/tables", parameters.of_names(names)):
+            name = f"{row['namespace']}.{row['name']}"
+            if names is not None and name not in names:
+                continue
             try:
                 found.append(rows.table_row(row))
             except TableDamaged as error:
-                sick.append(SickTable(name=f"{row['namespace']}.{row['name']}", why=str(error)))
+                sick.append(SickTable(name=name, why=str(error)))
         return found, sick
 
     def names(self) -> list[str]:
@@ -180,8 +183,7 @@ class PostgresLedger:
         try:
             return Droppable.of(self.table(name))
         except TableDamaged:
-            namespace, _, short = name.partition(".")
-            for row in self.database.rows("ledger/tables", {"namespace": namespace, "name": short}):
+            for row in self.database.rows("ledger/tables", parameters.of_names([name])):
                 return Droppable.of_damaged(row)
             raise
 
@@ -217,8 +219,7 @@ class PostgresLedger:
             check_held(connection, claim)
 
     def _find(self, name: str, connection: Connection) -> TableRow | None:
-        namespace, _, short = name.partition(".")
-        row = connection.execute(sql("ledger/tables"), {"namespace": namespace, "name": short}).fetchone()
+        row = connection.execute(sql("ledger/tables"), parameters.of_names([name])).fetchone()
         return rows.table_row(row) if row else None
 
     @staticmethod
@@ -377,23 +378,11 @@ class PostgresLedger:
 
     def positions(self, table: TableRow) -> list[PartitionStatus]:
         """Bounds of the head and of this instant, by partition."""
-        return [
-            PartitionStatus(
-                partition=row["partition"],
-                bounds=Bounds(
-                    start=row["start"],
-                    batch_hi=row["batch_hi"],
-                    stream_hi=row["stream_hi"],
-                    buffer_hi=row["buffer_hi"],
-                ),
-                trim_floor=row["trim_floor"],
-            )
-            for row in self.database.rows("reads/positions", {"table_id": table.table_id})
-        ]
+        return [rows.partition_status(row) for row in self.database.rows("reads/positions", _tables(table))]
 
     def since_tier_s(self, table: TableRow) -> float:
         """Seconds since tier last moved something, or since the table was made, by the database's clock."""
-        return float(self.database.rows("ledger/since_tier", {"table_id": table.table_id})[0]["since_tier_s"])
+        return float(self.database.rows("ledger/since_tier", _tables(table))[0]["since_tier_s"])
 
     def pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
@@ -557,6 +546,11 @@ def _draft_parameters(claim: Claim, draft: MoveDraft) -> dict[str, Any]:
 
 def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:
     return connection.execute(sql(statement), parameters).rowcount
+
+
+def _tables(table: TableRow) -> dict[str, list[int]]:
+    """The parameters of a statement that answers for any number of tables."""
+    return {"tables": [table.table_id]}
 
 
 def _one(connection: Connection, statement: str, /, **parameters: Any) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -10,6 +10,15 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.ports.ledger import LayoutState
 from harness_pipelines.protocol.bounds import Vector, vector_to_json
 from harness_pipelines.protocol.versions import Version
+
+
+def of_names(names: Collection[str] | None) -> dict[str, Any]:
+    """Tables called ``namespace.name``; None: all."""
+    parts = None if names is None else [name.partition(".") for name in names]
+    return {
+        "namespaces": parts and [namespace for namespace, _, _ in parts],
+        "names": parts and [short for _, _, short in parts],
+    }
 
 
 def of_version(value: Version) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines import faults
 from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.ledgers.postgres import parameters
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, older_needed
 from harness_pipelines.ports import rows
@@ -56,7 +57,7 @@ class KeptReach:
         snapshots, whose pins may go while they are read.
         """
         key = {"table_id": table.table_id}
-        fresh = self._database.rows("ledger/tables", {"namespace": table.spec.namespace, "name": table.spec.name})
+        fresh = self._database.rows("ledger/tables", parameters.of_names([table.name]))
         retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
         read = [version_leased(row) for row in self._database.rows("upkeep/leased_versions", key)]
         numbers = {r["base_version"] for r in self._database.rows("upkeep/open_bases", key)}

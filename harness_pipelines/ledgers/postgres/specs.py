@@ -8,6 +8,7 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, sql
+from harness_pipelines.ledgers.postgres import parameters
 from harness_pipelines.ledgers.postgres.acts.drop import TableInUse
 from harness_pipelines.ledgers.postgres.notify import announce
 from harness_pipelines.ports import rows
@@ -64,6 +65,6 @@ def with_columns_of_schema(table: TableRow) -> TableSpec:
 
 def in_force(connection: Connection, table: TableRow) -> TableRow:
     """*table* as the ledger has it now; one that was dropped as it was, which holds no claim. Raises: TableDamaged."""
-    key = {"namespace": table.spec.namespace, "name": table.spec.name}
+    key = parameters.of_names([table.name])
     found = [rows.table_row(row) for row in connection.execute(sql("ledger/tables"), key)]
     return next((now for now in found if now.table_id == table.table_id), table)

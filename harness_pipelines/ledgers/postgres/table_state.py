@@ -101,7 +101,7 @@ class TableStates:
             segments = [_segment(row) for row in _all(connection, "segments", key)]
             moves = [_move(row) for row in _all(connection, "moves", key)]
             schemas = _all(connection, "schemas", key)
-            since = connection.execute(sql("ledger/since_tier"), key).fetchone()
+            since = connection.execute(sql("ledger/since_tier"), {"tables": [table["table_id"]]}).fetchone()
             assert since is not None, "the table's row was read at this instant"
             return Books(
                 table_id=table["table_id"],

@@ -111,8 +111,23 @@ class Newest(NamedTuple):
     state: ReadState  #: without a lease: to compare with the cut, not to read
 
 
+class Found(NamedTuple):
+    """A table, and what the ledger had of it at the same instant."""
+
+    table: TableRow
+    newest: Newest
+    asked: float  #: a moment before that instant, by this process's clock (monotonic)
+
+
 class CutBook(Protocol):
     """What the ledger knows of cuts. A reader's login may do all of it."""
+
+    def found(self, name: str, *, known: Cut | None = None) -> Found | None:
+        """The table called *name*, with `newest` of it; None: there is none.
+
+        *known*, which this book gave before, is not read again where it is still the newest cut: only its times are.
+        """
+        ...
 
     def newest(self, table: TableRow) -> Newest:
         """The last cut; of one whose time has ended the numbers alone (`Cut.is_over`).

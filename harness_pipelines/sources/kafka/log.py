@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from math import inf
 from typing import Any
@@ -216,9 +215,8 @@ class KafkaLog:
             with suppress(TopicMissing, TopicForbidden):
                 self.describe(topic)
         asker = self._asker()
+        self._learn_leaders(asker, [topic for topic, parts in wanted.items() if not self._are_led(asker, topic, parts)])
         with ThreadPoolExecutor(LOOKERS) as pool:
-            unknown = [topic for topic, partitions in wanted.items() if not self._are_led(asker, topic, partitions)]
-            list(pool.map(partial(self._learn_leaders, asker), unknown))
             led = {topic: parts for topic, parts in wanted.items() if self._are_led(asker, topic, parts)}
             low, end = (self._ask_all(asker, led, spec) for spec in (_EARLIEST, _LATEST))
             found = {topic: self._marks(asker, topic, parts, (low, end)) for topic, parts in led.items()}
@@ -227,9 +225,17 @@ class KafkaLog:
             alone = dict(zip(others, asked, strict=True))
         return {topic: found.get(topic) or alone[topic] for topic in wanted}
 
-    def _learn_leaders(self, asker: _Asker, topic: str) -> None:
-        with suppress(KafkaException):  # a request for it alone names the error
-            self._metadata(asker, topic, timeout_s=self._client.timeouts.request_s)
+    def _learn_leaders(self, asker: _Asker, topics: Collection[str]) -> None:
+        """Ask for the leaders of all *topics* by one request. The client keeps them, as those of `_metadata`."""
+        if not topics:
+            return
+        asked_at, limit_s = time.monotonic(), self._client.timeouts.request_s
+        asked = asker.admin.describe_topics(TopicCollection(list(topics)), request_timeout=limit_s)
+        for topic, answer in asked.items():
+            with suppress(HarnessError):  # a request for it alone names the error
+                found = self._answer(asker, answer, topic=topic, doing=f"describing topic {topic!r}")
+                led = (p.id for p in found.partitions if p.leader is not None and p.leader.id >= 0)
+                asker.led[topic] = (asked_at, frozenset(led))
 
     def _marks(
         self, asker: _Asker, topic: str, partitions: Collection[int], answers: tuple[Offsets, Offsets]

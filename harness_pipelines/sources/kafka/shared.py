@@ -5,8 +5,7 @@ fetched for a lane waits there, and its reader is woken. A lane that is not empt
 slow reader holds up no other one.
 
 The client library drops what it had fetched when a partition is assigned again. The thread may hold a message from
-before that: the one that it waited for. Such a partition is assigned once more, at the offset that its lane expects, so
-no message is skipped or repeated.
+before that: the one that it waited for. It is dropped too, so no message is skipped or repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 
 import structlog
@@ -25,7 +23,8 @@ from harness_pipelines.sources.kafka.client import KafkaClient, Trail
 
 log = structlog.get_logger(__name__)
 SLICE_RECORDS = 1024
-WAIT_S = 0.1  #: how long the thread waits for the first message, and an end for the thread
+WAIT_S = 0.05  #: how long the thread waits for a message, and a reader for its first one
+REST_S = 1.0  #: and how long while nobody reads; a reader wakes it
 LANE_BYTES_MAX = 8 * 2**20  #: what waits in one lane before it is paused; older messages fall out of the caches
 ALL_BYTES_MAX = 256 * 2**20  #: what waits in all lanes, before each is paused that has its share
 SHARE_BYTES = 2**20
@@ -75,11 +74,15 @@ class Lane:
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         self.kept_back |= {(at.topic, at.partition) for at in partitions}
-        self._of.pause(self)
+        self._of.doubt(self)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         self.kept_back -= {(at.topic, at.partition) for at in partitions}
-        self._of.resume(self)
+        self._of.doubt(self)
+
+    def keeps_back(self, place: Place) -> bool:
+        """Nothing more is to be fetched of *place* for now."""
+        return self.is_full or place in self.kept_back
 
     def close(self) -> None:
         self._of.leave(self)
@@ -101,7 +104,11 @@ class Lane:
 
 
 class SharedConsumer:
-    """A consumer, its thread and its lanes. Thread-safe."""
+    """A consumer, its thread and its lanes. Thread-safe.
+
+    The thread alone calls the client, which lets one call in at a time: who called it beside would wait until a message
+    came. Readers leave what they want behind; the thread settles all of it between two waits.
+    """
 
     def __init__(self, client: KafkaClient) -> None:
         """Raises: KafkaPropertyRefused."""
@@ -110,12 +117,14 @@ class SharedConsumer:
             self._consumer = Consumer(client.consumer_config(self.trail))
         except KafkaException as error:
             raise client.bad_config(error) from None
-        self._lock, self._door = threading.Lock(), threading.Lock()
+        self._asked = threading.Condition()  # guards all that follows, but for the client
         self._lanes: set[Lane] = set()
         self._readers: dict[Place, Lane] = {}
-        self._left: set[Place] = set()  # of lanes that were closed: the thread takes them away
-        self._changes = 0  # how often partitions were assigned or taken away
-        self._changed_at: dict[Place, int] = {}
+        self._fetching: set[Place] = set()  # what the client has been given
+        self._gone: set[Place] = set()  # of these, what it is to drop, with all that it fetched
+        self._new: set[Place] = set()  # to fetch from the offset that the lane expects
+        self._paused: set[Place] = set()  # as the client has it
+        self._doubtful: set[Place] = set()  # to pause or to resume, perhaps
         self._ended = threading.Event()
         self._client = client
         self.failure: KafkaFailed | None = None  #: why it fetches nothing more
@@ -132,7 +141,7 @@ class SharedConsumer:
         None: another owner reads *topic* by this consumer, which fetches a partition once, or it is over.
         """
         made = Lane(self, owner, topic, wake)
-        with self._held():
+        with self._asked:
             if not self.is_usable or any(one.topic == topic and one.owner != owner for one in self._lanes):
                 return None
             self._lanes.add(made)
@@ -142,16 +151,12 @@ class SharedConsumer:
 
     def leave(self, lane: Lane) -> None:
         """Take the partitions of *lane* away; without any lane the consumer is closed. It waits for neither."""
-        with self._held():
+        with self._asked:
             self._lanes.discard(lane)
-            for place in lane.places:
-                self._readers.pop(place, None)
-                self._note_change(place)
-            self._left |= lane.places.keys()
-            lane.forget(set(lane.places))
-            lane.places.clear()
+            self._drop(lane, list(lane.places))
             if not self._lanes:
                 self._ended.set()
+            self._asked.notify()
 
     @property
     def is_alive(self) -> bool:
@@ -160,69 +165,47 @@ class SharedConsumer:
 
     def close(self) -> None:
         """End the thread, and close the consumer once it is idle."""
-        self._ended.set()
+        with self._asked:
+            self._ended.set()
+            self._asked.notify()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_S)
 
     def assign(self, lane: Lane, partitions: Sequence[TopicPartition]) -> None:
-        with self._held():
-            self._let_go()
+        with self._asked:
             for at in partitions:
                 place = (at.topic, at.partition)
                 self._readers[place], lane.places[place] = lane, at.offset
-                self._note_change(place)
-            self._consumer.incremental_assign(list(partitions))
-            if lane.is_full:
-                self._consumer.pause(list(partitions))
+                self._gone |= {place} & self._fetching
+                self._new.add(place)
+            self._asked.notify()
 
     def unassign(self, lane: Lane, partitions: Sequence[TopicPartition]) -> None:
-        with self._held():
-            self._unassign(lane, [(at.topic, at.partition) for at in partitions])
+        with self._asked:
+            self._drop(lane, [(at.topic, at.partition) for at in partitions])
 
-    def pause(self, lane: Lane) -> None:
-        with self._held():
-            self._consumer.pause([TopicPartition(*place) for place in lane.kept_back & lane.places.keys()])
-
-    def resume(self, lane: Lane) -> None:
-        with self._held():
-            self._resume(lane)
+    def doubt(self, lane: Lane) -> None:
+        """What *lane* has paused is not what it had."""
+        with self._asked:
+            self._doubtful |= lane.places.keys()
 
     def taken(self, lane: Lane) -> None:
         """A reader took some of what waited in *lane*."""
         if not lane.is_full or lane.bytes >= LANE_BYTES_MAX // 2:
             return
-        with self._held():
+        with self._asked:
             if lane.bytes < SHARE_BYTES // 2 or self._waiting() < ALL_BYTES_MAX // 2:
                 lane.is_full = False
-                self._resume(lane)
+                self._doubtful |= lane.places.keys()
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """The lock, for which the thread, that takes it again and again, makes way."""
-        with self._door, self._lock:
-            yield
-
-    def _resume(self, lane: Lane) -> None:
-        if not lane.is_full and (wanted := lane.places.keys() - lane.kept_back):
-            self._consumer.resume([TopicPartition(*place) for place in wanted])
-
-    def _unassign(self, lane: Lane, places: Sequence[Place]) -> None:
-        self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
+    def _drop(self, lane: Lane, places: Sequence[Place]) -> None:
+        """The lock is held."""
         for place in places:
             lane.places.pop(place, None)
             self._readers.pop(place, None)
-            self._note_change(place)
+        self._new.difference_update(places)
+        self._gone |= self._fetching.intersection(places)
         lane.forget(set(places))
-
-    def _let_go(self) -> None:
-        """Fetch nothing more of the partitions whose readers have left. The lock is held."""
-        if self._left:
-            left, self._left = self._left, set()
-            self._consumer.incremental_unassign([TopicPartition(*place) for place in left])
-
-    def _note_change(self, place: Place) -> None:
-        self._changes += 1
-        self._changed_at[place] = self._changes
 
     # -- the thread -----------------------------------------------------------------------------------------
 
@@ -234,44 +217,53 @@ class SharedConsumer:
             log.exception("kafka.consumer_broken", error=str(error))
             detail = self._client.clean(f"{type(error).__name__}: {error}")
             self.failure = KafkaFailed(self._client.bootstrap, doing="fetching for all topics", detail=detail)
-            with self._held():
+            with self._asked:
                 lanes = list(self._lanes)
             for lane in lanes:
                 lane.put([])
-            self._ended.wait()  # they take their partitions away first
         finally:
             self._consumer.close()
 
     def _fetch(self) -> None:
         """Hand out what is there, or wait for a message for a moment."""
-        with self._door:
-            self._lock.acquire()
-        try:
-            self._let_go()
+        with self._asked:
+            self._settle()
             if messages := self._consumer.consume(SLICE_RECORDS, 0):
                 self._hand_out(messages)
                 return
-            before = self._changes
-        finally:
-            self._lock.release()
+            if not self._fetching:
+                self._asked.wait_for(lambda: self._new or self._ended.is_set(), REST_S)
+                return
         if (message := self._consumer.poll(WAIT_S)) is not None:
-            with self._held():
+            with self._asked:
                 place = _place(message)
-                if self._changed_at.get(place, 0) > before:  # it may be of before
-                    self._again(place)
-                else:
+                if place not in self._gone and place not in self._new:  # else it is of before
                     self._hand_out([message])
 
-    def _again(self, place: Place) -> None:
-        """Fetch from the offset on that the lane of *place* expects."""
-        if (lane := self._readers.get(place)) is None:
-            return
-        again = TopicPartition(*place, lane.places[place])
-        self._consumer.incremental_unassign([again])
-        self._consumer.incremental_assign([again])
-        self._note_change(place)
-        if lane.is_full or place in lane.kept_back:
-            self._consumer.pause([again])
+    def _settle(self) -> None:
+        """Let the client fetch what the readers want by now. The lock is held.
+
+        The client drops what it fetched of a partition that is taken away, so what it gives after this is wanted.
+        """
+        if self._gone:
+            self._consumer.incremental_unassign([TopicPartition(*place) for place in self._gone])
+            self._fetching -= self._gone
+            self._paused -= self._gone
+            self._gone = set()
+        if self._new:
+            wanted = [TopicPartition(*place, self._readers[place].places[place]) for place in self._new]
+            self._consumer.incremental_assign(wanted)
+            self._fetching |= self._new
+            self._doubtful |= self._new
+            self._new = set()
+        if self._doubtful:
+            asked, self._doubtful = self._doubtful & self._readers.keys(), set()
+            paused = {place for place in asked if self._readers[place].keeps_back(place)}
+            if pause := paused - self._paused:
+                self._consumer.pause([TopicPartition(*place) for place in pause])
+            if resume := (asked - paused) & self._paused:
+                self._consumer.resume([TopicPartition(*place) for place in resume])
+            self._paused = (self._paused | paused) - resume
 
     def _hand_out(self, messages: list[Message]) -> None:
         """Put *messages* into their lanes, and pause those that are full. The lock is held."""
@@ -295,7 +287,7 @@ class SharedConsumer:
             is_full = self._waiting() >= ALL_BYTES_MAX
         if is_full and not lane.is_full:
             lane.is_full = True
-            self._consumer.pause([TopicPartition(*place) for place in lane.places])
+            self._doubtful |= lane.places.keys()
 
 
 class Consumers:

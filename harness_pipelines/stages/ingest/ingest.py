@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
-import pyarrow as pa
 import structlog
 
 from harness_pipelines import faults
@@ -46,7 +44,7 @@ from harness_pipelines.ports.source import (
     check_source,
     check_topic,
 )
-from harness_pipelines.protocol.digest import as_first, lake_digests, total_digest
+from harness_pipelines.protocol.digest import as_first, lake_digests_of, total_digest
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.ingest.ages import Ages, Waiting
@@ -74,15 +72,14 @@ class IngestProgress:
     waiting: dict[int, Waiting] = field(default_factory=dict)  #: for the lake, by partition
 
 
-def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[DecodedRange]:
-    """*ranges*, each with the digest of its rows, so that an audit can check them after Kafka dropped the records.
+def with_digests(units: Sequence[tuple[TableRow, Sequence[DecodedRange]]]) -> list[list[DecodedRange]]:
+    """The ranges of each unit with the digests of their rows: audits check them after Kafka dropped the records.
 
-    Worked out for all of them at once: a call costs as much as 2,000 rows.
+    They are worked out for all units at once: a call costs as much as 2,000 rows.
     """
-    rows = as_first(pa.concat_tables([r.rows for r in ranges]), table)
-    digests = lake_digests(rows, schema_version=table.schema_version)
-    ends = np.cumsum([r.rows.num_rows for r in ranges])
-    return [replace(r, digest=total_digest(part)) for r, part in zip(ranges, np.split(digests, ends[:-1]), strict=True)]
+    rows = [(as_first(one.rows, table), table.schema_version) for table, ranges in units for one in ranges]
+    digests = iter(lake_digests_of(rows))
+    return [[replace(one, digest=total_digest(next(digests))) for one in ranges] for _, ranges in units]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,7 +89,7 @@ class Ready:
     table: TableRow
     writer: BufferWriter
     segment: OpenSegment
-    ranges: Sequence[DecodedRange]
+    ranges: Sequence[DecodedRange]  #: without digests
     ask: Callable[[], Callable[[], TopicIdentity]]  #: begins to ask which topic the records came from
 
     def commit(self) -> int:
@@ -102,14 +99,15 @@ class Ready:
         the rows are written. Raises: what `BufferWriter.commit` and `check_topic` raise.
         """
         answer = self.ask()
+        [ranges] = with_digests([(self.table, self.ranges)])
 
         def confirm() -> None:
             check_topic(self.table, answer)
 
         try:
-            return self.writer.commit(self.segment.current(), self.ranges, confirm=confirm)
+            return self.writer.commit(self.segment.current(), ranges, confirm=confirm)
         except SegmentClosed:
-            return self.writer.commit(self.segment.renew(), self.ranges, confirm=confirm)
+            return self.writer.commit(self.segment.renew(), ranges, confirm=confirm)
 
 
 def alone(steps: Steps[T]) -> T:
@@ -179,7 +177,6 @@ def _taken(
         decoded = [decode(batch) for batch in cut if batch.high > batch.low]
     rows = 0
     if decoded:
-        decoded = with_digests(table, decoded)
         faults.point("ingest.before_lock")
         rows = yield ready(ranges=decoded)
         note_refused(table, (record for taken in decoded for record in taken.refused))

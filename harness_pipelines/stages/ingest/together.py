@@ -8,7 +8,7 @@ that is sick meets its error alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import structlog
@@ -18,7 +18,7 @@ from harness_pipelines.ports.buffer import WriterUnit
 from harness_pipelines.ports.decoded import DecodedRange
 from harness_pipelines.ports.errors import KafkaUnreachable
 from harness_pipelines.ports.source import Log, TopicIdentity, added_partitions
-from harness_pipelines.stages.ingest.ingest import Ready, Steps
+from harness_pipelines.stages.ingest.ingest import Ready, Steps, with_digests
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def is_small(ranges: Sequence[DecodedRange]) -> bool:
     """A unit of *ranges* holds up no others: it has few rows, and no record that is refused or counted."""
     if any(r.refused or r.violations or r.filtered for r in ranges):
         return False
-    bytes_: int = sum(r.rows.nbytes for r in ranges)
+    bytes_: int = sum(r.rows.get_total_buffer_size() for r in ranges)  # `nbytes` looks at each column
     return sum(r.rows.num_rows for r in ranges) <= RECORDS_MAX and bytes_ <= BYTES_MAX
 
 
@@ -103,13 +103,15 @@ def _commit(runs: Sequence[_Run[T]], stream: Log) -> None:
 
 
 def _units(runs: Sequence[_Run[T]], stream: Log) -> list[tuple[_Run[T], WriterUnit]]:
-    """Those of *runs* that can be committed together. Raises: what asking for the topics of all does."""
+    """Those of *runs* that can be committed together, with digests. Raises: what asking for the topics of all does."""
     topics = {run.ready.table.spec.topic for run in runs if run.ready is not None}
     found = stream.identities(topics)  # after their records were read
-    return [(run, unit) for run in runs if (unit := _unit(run, found)) is not None]
+    fit = [(run, *unit) for run in runs if (unit := _unit(run, found)) is not None]
+    ranges = with_digests([(ready.table, unit.ranges) for _, ready, unit in fit])
+    return [(run, replace(unit, ranges=one)) for (run, _, unit), one in zip(fit, ranges, strict=True)]
 
 
-def _unit(run: _Run[T], found: dict[str, TopicIdentity | HarnessError]) -> WriterUnit | None:
+def _unit(run: _Run[T], found: dict[str, TopicIdentity | HarnessError]) -> tuple[Ready, WriterUnit] | None:
     """What is to be committed of *run*; None: it must be looked at by itself, or has had its error."""
     ready = run.ready
     assert ready is not None
@@ -121,7 +123,7 @@ def _unit(run: _Run[T], found: dict[str, TopicIdentity | HarnessError]) -> Write
         if isinstance(identity, HarnessError):
             return None
         added_partitions(ready.table.identity, identity)
-        return WriterUnit(writer=ready.writer, segment=ready.segment.current(), ranges=ready.ranges)
+        return ready, WriterUnit(writer=ready.writer, segment=ready.segment.current(), ranges=ready.ranges)
     except HarnessError:
         return None
 

@@ -21,6 +21,7 @@ from harness_pipelines.stages.run.table_units import TableUnits
 
 log = structlog.get_logger(__name__)
 BUSY_S, IDLE_S = 0.25, 1.0  #: between two looks at the ledger: after one that found a change, and otherwise
+OFTEN_S = 0.05  #: between two looks of a worker that is to end as soon as nothing is left, or as long as a look took
 LOG_IDLE_S = 4.0  #: between two looks at logs that do not grow; records wake their readers by themselves
 AWAY_S_MAX = 5.0
 END_S = 2.0  #: how long the end waits for a server that does not answer
@@ -45,7 +46,7 @@ class Watcher:
         *,
         often: bool,
     ) -> None:
-        """*often*: a look does not rest longer because nothing changes."""
+        """*often*: looks follow each other closely, whether something changes or not."""
         self._stores, self._pool, self._stop, self._tables, self._often = stores, pool, stop, tables, often
         self._threads: list[threading.Thread] = []
         self._described_at = -math.inf  # monotonic seconds, when topics were last described
@@ -72,9 +73,11 @@ class Watcher:
         pause_s = 0.0
         while not self._is_over_after(pause_s, announced=self._announced if look == self.look else None):
             try:
+                began_at = time.monotonic()
                 changed = look()
                 pauses.worked()
-                pause_s = BUSY_S if changed or self._often else idle_s
+                took_s = time.monotonic() - began_at
+                pause_s = max(OFTEN_S, took_s) if self._often else BUSY_S if changed else idle_s
             except HarnessError as error:
                 log.info("watch.failed", of=name, error=str(error))
                 pause_s = pauses.next_s()

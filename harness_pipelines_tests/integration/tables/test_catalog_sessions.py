@@ -25,6 +25,7 @@ OPEN = """
 """
 
 
+@pytest.mark.usefixtures("by_spark")
 def test_an_idle_catalog_gives_its_connections_back_and_connects_anew_by_itself(
     make_rig: Callable[..., TableRig], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):

@@ -393,6 +393,7 @@ def test_a_spark_stream_that_follows_the_view_sees_no_row_twice(rig: TableRig, t
 # -- trouble ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("by_spark")
 def test_what_was_written_wrongly_is_never_published_and_holds_the_stage_by_name(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_tier_without_a_buffer_beside_a_session_of_another_zone_writes_the_value
     assert rows_of(rig) == expected(dict.fromkeys(range(5), 7))
 
 
+@pytest.mark.usefixtures("by_spark")
 def test_a_merge_that_overlooks_a_key_publishes_nothing(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch):
     """Were the session wrong all the same: the count of the keys that were compared tells."""
     rig = keyed(make_rig)

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from decimal import Decimal
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.digest import added, row_digests, shown, total_digest
+from harness_pipelines.protocol.digest import added, lake_digests, lake_digests_of, row_digests, shown, total_digest
 from harness_pipelines_tests.unit.read.values import tables
 
 SAMPLE = {
@@ -53,6 +54,19 @@ def test_the_order_of_columns_does_not_matter_and_a_column_of_nulls_adds_nothing
 
     assert row_digests(table.select(names)).tolist() == row_digests(table).tolist()
     assert row_digests(with_nulls).tolist() == row_digests(table).tolist()
+
+
+@given(drawn=tables(), seed=st.integers(), block=st.integers(1, 9))
+def test_the_digest_of_a_row_does_not_depend_on_the_tables_beside_it(drawn, seed, block):
+    _, table = drawn
+    cut = random.Random(seed).randint(0, table.num_rows)
+    parts = [(table.slice(cut), 2), (pa.table({"other": ["x", None]}), 1), (table, 2), (table.slice(0, cut), 3)]
+    alone = [lake_digests(rows, schema_version=version).tolist() for rows, version in parts]
+
+    with mock.patch("harness_pipelines.protocol.digest.BLOCK_ROWS", block):
+        beside = [found.tolist() for found in lake_digests_of(parts)]
+
+    assert beside == alone
 
 
 @given(drawn=tables(rows_max=8))

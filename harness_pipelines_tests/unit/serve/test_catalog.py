@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from harness_pipelines.drivers.object_stores.roles import RoleRefused
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
-from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, Found
 from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanTooLarge, ScanWanted
 from harness_pipelines.protocol.cuts import Chunk, cut_folder
 from harness_pipelines.serve import catalog as module
@@ -64,6 +65,8 @@ class Ledger:
         self.pins: dict[tuple[int, int, int], Cut] = {}  #: by table, length of the window, and window
         self.window = 0
         self.snapshots: dict[str, Sequence[str]] = {}
+        self.asked_at = time.monotonic
+        self.asked_with = list[Cut | None]()  #: the cut that each load knew
 
     def names(self) -> Sequence[str]:
         return list(self.rows)
@@ -72,6 +75,12 @@ class Ledger:
         if name not in self.rows:
             raise TableUnknown(f"no table {name!r}")
         return self.rows[name]
+
+    def found(self, name: str, *, known: Cut | None = None) -> Found | None:
+        self.asked_with.append(known)
+        row: Any = self.rows.get(name)
+        no_state: Any = None
+        return Found(row, no_state, self.asked_at()) if row is not None else None
 
     def pointer(self, table: Any, view: str) -> str:
         return f'{{"current-snapshot-id": {self.lake_snapshot}, "location": "{table.views[view]} {view}"}}'
@@ -113,9 +122,11 @@ class Loads:
         self.at_once = self.most = 0
         self.made, self.behind = False, 0
         self.given_again = list[int]()
+        self.found = list[Found | None]()  #: what each load was given
         self.lost = dict[int, HarnessError]()  #: by snapshot, why it is not given again
 
-    def load(self, table: TableRow) -> Made:
+    def load(self, table: TableRow, found: Found | None = None) -> Made:
+        self.found.append(found)
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         self.arrived.release()
@@ -237,9 +248,9 @@ def test_a_load_chooses_for_the_window_that_it_began_in():
     of, pin = rig(), Warehouse.parse("pin:5s")
     load = of.loads.load
 
-    def slow(table: TableRow) -> Made:
+    def slow(table: TableRow, found: Found | None = None) -> Made:
         of.ledger.window += 3
-        return load(table)
+        return load(table, found)
 
     of.loads.load = slow  # type: ignore[method-assign]
     assert of.catalog.cut("shop.orders", pin).snapshot_id == 1
@@ -464,3 +475,22 @@ def test_a_table_lies_in_the_folders_of_its_views_and_of_its_cuts(views: dict[st
     assert of_views == list(places.values())
     assert fresh == cut_folder("orders", f"{beside}/metadata/1.metadata.json")
     assert fresh.startswith("s3://lake/w/shop/orders__fresh-")
+
+
+def test_a_load_of_the_newest_state_asks_once_and_names_the_cut_that_it_knows():
+    of = rig()
+    for _ in range(2):
+        of.catalog.cut("shop.orders", FRESH)
+    of.loads.newest = cut(2)
+    of.catalog.cut("shop.orders", FRESH)
+    of.catalog.cut("shop.orders", FRESH)
+    known = [one and one.snapshot_id for one in of.ledger.asked_with]
+    assert known == [None, 1, 1, 2]
+    assert [one is not None and one.table for one in of.loads.found] == [of.ledger.rows["shop.orders"]] * 4
+
+
+def test_what_was_found_before_a_wait_is_not_taken_for_what_is_there_now():
+    of = rig()
+    of.ledger.asked_at = lambda: time.monotonic() - module.FOUND_S
+    of.catalog.cut("shop.orders", FRESH)
+    assert of.loads.found == [None]

@@ -14,6 +14,7 @@ from harness_pipelines.errors import DatabaseAway, HarnessError, OutcomeUnknown
 from harness_pipelines.ports.decoded import DecodedRange
 from harness_pipelines.ports.errors import KafkaPropertyRefused, KafkaUnreachable, TopicRecreated
 from harness_pipelines.ports.source import TopicIdentity
+from harness_pipelines.protocol.digest import lake_digests, total_digest
 from harness_pipelines.stages.ingest.ingest import Ready, Steps, alone
 from harness_pipelines.stages.ingest.together import RECORDS_MAX, together
 
@@ -23,6 +24,7 @@ class Buffer:
 
     def __init__(self) -> None:
         self.done: list[list[str]] = []
+        self.digests: dict[str, int | None] = {}  #: of the last commit of each table
         self.fails: BaseException | None = None  #: a transaction of several tables
 
 
@@ -36,6 +38,7 @@ class Writer:
             raise self._buffer.fails
         confirm()
         self._buffer.done.append([unit.writer.name for unit in units])
+        self._buffer.digests |= {unit.writer.name: unit.ranges[0].digest for unit in units}
         return [unit.ranges[0].rows.num_rows for unit in units]
 
     def commit(self, _segment: Any, ranges: Sequence[DecodedRange], *, confirm: Any) -> int:
@@ -43,6 +46,7 @@ class Writer:
         if self.refused is not None:
             raise self.refused
         self._buffer.done.append([self.name])
+        self._buffer.digests[self.name] = ranges[0].digest
         return len(ranges[0].rows)
 
 
@@ -77,7 +81,12 @@ class Table:
             leader_epoch=None,
         )
         table: Any = SimpleNamespace(
-            name=self.name, identity=_identity(self.name), spec=SimpleNamespace(topic=self.name, key=())
+            name=self.name,
+            identity=_identity(self.name),
+            spec=SimpleNamespace(topic=self.name, key=()),
+            schema_version=1,
+            first_names={},
+            first_layouts={},
         )
         segment: Any = SimpleNamespace(current=lambda: "seg", renew=lambda: "seg")
         writer: Any = self.writer
@@ -115,6 +124,17 @@ def test_small_units_share_a_transaction_and_one_question_for_their_topics(buffe
     assert take(log, *tables) == [3, 1, 2]
     assert buffer.done == [["a", "b", "c"]]
     assert log.asked == [{"a", "b", "c"}]
+
+
+def test_the_digest_of_a_unit_does_not_depend_on_those_beside_it(buffer: Buffer, log: Log):
+    tables = [Table(buffer, name, rows) for name, rows in (("a", 3), ("b", 1), ("c", 2))]
+    take(log, *tables)
+    together_, buffer.digests = buffer.digests, {}
+    for table in tables:
+        take(log, table)
+    assert buffer.digests == together_
+    expected = lake_digests(pa.table({"id": [0, 1, 2]}), schema_version=1)
+    assert together_["a"] == total_digest(expected)
 
 
 @pytest.mark.parametrize("error", [KafkaPropertyRefused("no such file"), IndexError("a defect")])

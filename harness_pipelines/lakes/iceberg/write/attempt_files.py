@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -31,10 +32,12 @@ from harness_pipelines.lakes.iceberg.parquet import RowGroups, told_of_file
 from harness_pipelines.lakes.iceberg.private.tables import Changes
 from harness_pipelines.lakes.iceberg.write import extents
 from harness_pipelines.lakes.iceberg.write.file_shape import FileShape
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.errors import LakeAway, StagedWrong
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.coordinates import PARTITION
 from harness_pipelines.protocol.lake.properties import summary_of
+from harness_pipelines.protocol.reading.queries import schema_of
 
 if TYPE_CHECKING:
     from harness_pipelines.lakes.iceberg.write.publish import Lake
@@ -55,7 +58,8 @@ class IcebergAttemptFiles:
     def __init__(self, table: TableRow, move: Move, view: Table) -> None:
         self.view, self._table, self._move, self._io = view, table, move, view.io
         self._metadata: TableMetadata = view.metadata
-        self._shape = _shape_of(view.metadata)
+        self._schema = _schema_of(table, move, view.metadata)
+        self._shape = _shape_of(view.metadata, self._schema)
         self._places = load_location_provider(view.metadata.location, view.metadata.properties)
         self._write_id, self.written = uuid4(), list[DataFile]()
 
@@ -107,7 +111,7 @@ class IcebergAttemptFiles:
         return property_as_int(self._metadata.properties, name, default) or default
 
     def _begin(self, partition: int | None) -> _OpenFile:
-        spec, schema = self._metadata.spec(), self._metadata.schema()
+        spec, schema = self._metadata.spec(), self._schema
         key = None
         if self.is_partitioned:
             key = PartitionKey([PartitionFieldValue(spec.fields[0], partition)], spec, schema)
@@ -172,12 +176,26 @@ class _OpenFile:
         )
 
 
-def _shape_of(metadata: TableMetadata) -> FileShape:
+def _schema_of(table: TableRow, move: Move, metadata: TableMetadata) -> Schema:
+    """The schema of the view that has the columns of *table*, as it was read for the move.
+
+    By now the view may have others, of a change that was published meanwhile or of another writer: the check before the
+    publish names these. Raises: StagedWrong where no schema of the view has these columns.
+    """
+    wanted = set(schema_of(table.spec).names)
+    schemas = sorted(metadata.schemas, key=lambda one: (one.schema_id == metadata.current_schema_id, one.schema_id))
+    for schema in reversed(schemas):
+        if {field.name for field in schema.fields} - {LAYER.name} == wanted:
+            return schema
+    raise StagedWrong(f"{table.name}: move {move.move_id}: no schema of the view has the columns of the table")
+
+
+def _shape_of(metadata: TableMetadata, schema: Schema) -> FileShape:
     """The shape of new files of a view; it changes with its schema and its properties alone."""
-    key = f"{metadata.table_uuid}\n{metadata.current_schema_id}\n{sorted(metadata.properties.items())}"
+    key = f"{metadata.table_uuid}\n{schema.schema_id}\n{sorted(metadata.properties.items())}"
     return KEPT.get(
         key,
-        lambda: FileShape(schema=metadata.schema(), properties=metadata.properties),
+        lambda: FileShape(schema=schema, properties=metadata.properties),
         kind="shape",
         weigh=lambda _: _SHAPE_BYTES,
     )

@@ -5,7 +5,7 @@ And which tables of recalled rows there are; what is in them, `harness_pipelines
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
@@ -24,7 +24,14 @@ class Recalls:
 
     def open(self, table: TableRow) -> list[RecallRequest]:
         """Those that are not done, oldest first."""
-        return [_request(row) for row in self.database.rows("recalls/open", {"table_id": table.table_id})]
+        return self.open_of([table])[table.table_id]
+
+    def open_of(self, tables: Collection[TableRow]) -> dict[int, list[RecallRequest]]:
+        """Those of *tables*, by their ids, in one statement."""
+        found: dict[int, list[RecallRequest]] = {table.table_id: [] for table in tables}
+        for row in self.database.rows("recalls/open", {"tables": list(found)}):
+            found[row["table_id"]].append(_request(row))
+        return found
 
     def find(self, table: TableRow, recall_id: int) -> RecallRequest:
         """The request of that number, open or not. Raises: RequestLost."""
@@ -37,7 +44,7 @@ class Recalls:
         key = {"table_id": table.table_id}
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), key)
-            for row in connection.execute(sql("recalls/open"), key):
+            for row in connection.execute(sql("recalls/open"), {"tables": [table.table_id]}):
                 found = _request(row)
                 if (found.act, found.where) == (act, where):
                     return found

@@ -1,22 +1,35 @@
 -- name: newest
--- The last cut, with whether it is alive, and whether the folder of the newest version's cuts is noted. And the state of the same
--- instant, as `reads/look` has it: a load that finds that nothing has changed asks for no more, and takes no lease.
-SELECT t.table_id AS of_table, c.*, f.is_noted, clock_timestamp() AS now, to_jsonb(f.head) AS head,
+-- The table of a name, as `ledger/tables` has it, with the last cut, whether that is alive, and whether the folder of the newest
+-- version's cuts is noted. And the state of the same instant, as `reads/look` has it: a load that finds that nothing has changed asks
+-- for no more, and takes no lease. Of a cut that is alive, and whose metadata the caller has (*known*), come the times alone: the
+-- rest of the newest row never changes.
+SELECT t.table_id AS of_table, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
+       jsonb_hash_extended(t.spec, 0) AS spec_hash, h.history,
+       c.is_alive, k.is_known, clock_timestamp() AS now, to_jsonb(v) AS head,
        (SELECT jsonb_object_agg(i.partition, jsonb_build_array(i.start, i.buffer_hi))
         FROM harness.ingest_positions i WHERE i.table_id = t.table_id) AS positions,
        (SELECT coalesce(jsonb_agg(to_jsonb(s) ORDER BY s.seq), '[]')
         FROM harness.segments s WHERE s.table_id = t.table_id AND s.state <> 'retired') AS segments,
-       coalesce(c.until > clock_timestamp() AND c.retired_at IS NULL AND c.history = harness.history(), false) AS is_alive,
-       greatest(c.sequence + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS following
+       EXISTS (SELECT FROM harness.cut_folders d
+               WHERE d.table_id = t.table_id AND d.folder = harness.cut_folder(t.name, v.stream_metadata)) AS is_noted,
+       c.table_id, c.sequence, c.looked_at, c.published_at, c.served_at, c.until,
+       greatest(c.sequence + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS following,
+       u.snapshot_id, u.timestamp_ms, u.version, u.schema_version, u.bounds, u.metadata, u.chunks, u.parts, u.files
 FROM harness.tables t
-CROSS JOIN LATERAL (
-    SELECT EXISTS (SELECT FROM harness.cut_folders d
-                   WHERE d.table_id = t.table_id AND d.folder = harness.cut_folder(t.name, v.stream_metadata)) AS is_noted,
-           v AS head
-    FROM harness.versions v WHERE v.table_id = t.table_id ORDER BY v.version DESC LIMIT 1
-) f
-LEFT JOIN LATERAL (SELECT * FROM harness.cuts WHERE table_id = t.table_id ORDER BY sequence DESC LIMIT 1) c ON true
-WHERE t.table_id = %(table_id)s
+CROSS JOIN LATERAL (SELECT * FROM harness.versions WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1) v
+CROSS JOIN LATERAL ( -- NULL: its schemas are gone
+    SELECT jsonb_agg(jsonb_build_object(
+        'schema_version', schema_version, 'fields', fields, 'spec', spec, 'starts', starts
+    ) ORDER BY schema_version) AS history
+    FROM harness.schemas WHERE table_id = t.table_id
+) h
+LEFT JOIN LATERAL (
+    SELECT *, until > clock_timestamp() AND retired_at IS NULL AND history = harness.history() AS is_alive
+    FROM harness.cuts WHERE table_id = t.table_id ORDER BY sequence DESC LIMIT 1
+) c ON true
+CROSS JOIN LATERAL (SELECT coalesce(c.is_alive AND c.metadata = %(known)s::text, false) AS is_known) k
+LEFT JOIN LATERAL (SELECT c.* WHERE NOT k.is_known) u ON true
+WHERE t.namespace = %(namespace)s AND t.name = %(name)s
 
 -- name: prepare
 -- NULL: of the newest version.

@@ -21,6 +21,7 @@ INSERT INTO harness.schemas (table_id, schema_version, fields, spec, starts, mov
 VALUES (%(table_id)s, %(schema_version)s, %(fields)s, %(spec)s, %(starts)s, %(move_id)s)
 
 -- name: tables
+-- By the index; of several names these may be more than were asked for.
 SELECT t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
        jsonb_hash_extended(t.spec, 0) AS spec_hash, s.history
 FROM harness.tables t
@@ -30,7 +31,8 @@ LEFT JOIN LATERAL ( -- NULL: its schemas are gone
     ) ORDER BY schema_version) AS history
     FROM harness.schemas WHERE table_id = t.table_id HAVING count(*) > 0
 ) s ON true
-WHERE (%(namespace)s::text IS NULL OR t.namespace = %(namespace)s) AND (%(name)s::text IS NULL OR t.name = %(name)s)
+WHERE (%(namespaces)s::text[] IS NULL OR t.namespace = ANY(%(namespaces)s))
+  AND (%(names)s::text[] IS NULL OR t.name = ANY(%(names)s))
 ORDER BY t.namespace, t.name
 
 -- name: modes
@@ -195,11 +197,11 @@ ORDER BY move_id DESC LIMIT 1
 -- name: since_tier
 -- Seconds, by this clock, since tier last moved something; where it never did, since the table was made. Versions of
 -- other stages do not count: while relayouts follow each other, what is buffered waits all the same.
-SELECT extract(epoch FROM clock_timestamp() - coalesce((
+SELECT t.table_id, extract(epoch FROM clock_timestamp() - coalesce((
     SELECT m.committed_at FROM harness.moves m
     WHERE m.table_id = t.table_id AND m.stage = 'tier' AND m.state = 'COMMITTED' ORDER BY m.move_id DESC LIMIT 1
 ), t.created_at))::float8 AS since_tier_s
-FROM harness.tables t WHERE t.table_id = %(table_id)s
+FROM harness.tables t WHERE t.table_id = ANY(%(tables)s)
 
 -- name: moves
 SELECT * FROM harness.moves WHERE table_id = %(table_id)s AND (%(stage)s::text IS NULL OR stage = %(stage)s)

@@ -11,11 +11,11 @@ SELECT pg_advisory_xact_lock_shared(1752330865, %(table_id)s)
 SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)
 
 -- name: positions
-SELECT i.partition, i.start, coalesce(l.stream_hi, i.start) AS stream_hi, coalesce(l.batch_hi, i.start) AS batch_hi,
-       i.buffer_hi, coalesce(l.trim_floor, i.start) AS trim_floor
+SELECT i.table_id, i.partition, i.start, coalesce(l.stream_hi, i.start) AS stream_hi,
+       coalesce(l.batch_hi, i.start) AS batch_hi, i.buffer_hi, coalesce(l.trim_floor, i.start) AS trim_floor
 FROM harness.ingest_positions i
 LEFT JOIN harness.lake_positions l USING (table_id, partition)
-WHERE i.table_id = %(table_id)s ORDER BY i.partition
+WHERE i.table_id = ANY(%(tables)s) ORDER BY i.table_id, i.partition
 
 -- name: pointer
 SELECT metadata_location FROM public.iceberg_tables

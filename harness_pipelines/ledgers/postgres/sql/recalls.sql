@@ -1,5 +1,5 @@
 -- name: open
-SELECT * FROM harness.recalls WHERE table_id = %(table_id)s AND state = 'asked' ORDER BY recall
+SELECT * FROM harness.recalls WHERE table_id = ANY(%(tables)s) AND state = 'asked' ORDER BY recall
 
 -- name: find
 SELECT * FROM harness.recalls WHERE table_id = %(table_id)s AND recall = %(recall)s
