@@ -274,6 +274,26 @@ def test_a_read_of_a_pin_keeps_what_answers_for_it_though_the_pin_goes_while_it_
     assert condemned and answers.stream.metadata not in condemned
 
 
+def test_a_listing_asks_for_the_age_of_files_that_nothing_reaches_and_of_no_other(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    moved(real, table, real.claim(table), 0, 15)
+    orphan = orphan_of(real, table, "orphan.avro")
+    asked: list[str] = []
+    stored = retention._stored
+
+    def noting(found: Any) -> Any:
+        asked.append(found.path)
+        return stored(found)
+
+    monkeypatch.setattr(retention, "_stored", noting)
+    condemned = expire(real, table).condemned
+    assert orphan.as_uri() in condemned
+    head = real.ledger.head(table)
+    needed = {head.stream.metadata, *real.paths(table, head.stream.metadata)}
+    assert needed.isdisjoint(asked)
+
+
 class Store:
     """The files of a folder; what is listed is noted, and the files of *kept* stay."""
 
