@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
@@ -24,6 +24,7 @@ from harness_pipelines.spec.locations import local_path, normal
 __all__ = [
     "Folder",
     "ListedFile",
+    "LocalFile",
     "SameFile",
     "SomeLeft",
     "abort_uploads",
@@ -48,6 +49,39 @@ class ListedFile:
     modified: datetime | None  #: as the storage's clock had it
 
 
+class LocalFile:
+    """A file of a listing of this machine, of which is asked only what somebody wants to know.
+
+    Of a file that is gone meanwhile *bytes* and *modified* raise FileNotFoundError.
+    """
+
+    __slots__ = ("_path", "_stat", "path")
+
+    def __init__(self, location: str, path: str) -> None:
+        self.path, self._path = location, path  #: as `ListedFile.path`; as the system has it
+        self._stat: os.stat_result | None = None
+
+    @property
+    def bytes(self) -> int:
+        return self._seen.st_size
+
+    @property
+    def modified(self) -> datetime:
+        return datetime.fromtimestamp(self._seen.st_mtime_ns / 1e9, UTC)
+
+    def is_there(self) -> bool:
+        """From then on it says what it was then."""
+        with suppress(FileNotFoundError):
+            return bool(self._seen)
+        return False
+
+    @property
+    def _seen(self) -> os.stat_result:
+        if self._stat is None:
+            self._stat = os.stat(self._path)
+        return self._stat
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
     """Names of what lies directly in a folder."""
@@ -66,8 +100,11 @@ def opened(location: str) -> tuple[FileSystem, str]:
     return filesystem(location), location.partition("://")[2]
 
 
-def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[ListedFile]:
-    """Every file below *folder*, at any depth. Raises: OSError when it cannot be listed; StoreRefused."""
+def listed(folder: str, *, allow_not_found: bool = True, sizes: bool = True) -> Iterator[ListedFile | LocalFile]:
+    """Every file below *folder*, at any depth. Raises: OSError when it cannot be listed; StoreRefused.
+
+    Without *sizes* the size and the age of a local file are asked for when the caller wants them.
+    """
     base = _base(folder)
     if local_path(base) is None:
         found = False
@@ -77,12 +114,29 @@ def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[ListedFile]
         if not found and not allow_not_found:
             raise absent(folder)
         return
-    system, root = opened(base)
-    root, base = root.rstrip("/"), base.rstrip("/")  # below a normal form what the system lists is in it too
-    for entry in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=allow_not_found)):
-        if entry.type is FileType.File:
-            below = entry.path[len(root) + 1 :]
-            yield ListedFile(path=f"{base}/{below}", bytes=entry.size, modified=entry.mtime)
+    root, base = (local_path(base) or "").rstrip("/"), base.rstrip("/")
+    for file in _local(root or "/", base, allow_not_found=allow_not_found):
+        if not sizes or file.is_there():
+            yield file
+
+
+def _local(root: str, base: str, *, allow_not_found: bool) -> Iterator[LocalFile]:
+    """The files below the folder *root*, whose normal form is *base*: what is below it is in that form too."""
+    waiting = [(root, base, allow_not_found)]
+    while waiting:
+        folder, location, may_lack = waiting.pop()
+        try:
+            there = os.scandir(folder)
+        except FileNotFoundError:
+            if may_lack:
+                continue
+            raise
+        with there:
+            for entry in there:
+                if entry.is_file():
+                    yield LocalFile(f"{location}/{entry.name}", entry.path)
+                elif entry.is_dir():
+                    waiting.append((entry.path, f"{location}/{entry.name}", True))  # it may go while it is looked at
 
 
 def directly_in(folder: str) -> Folder:

@@ -36,8 +36,9 @@ class FoundFile(Protocol):
 class FileStore(Protocol):
     """Raises: OSError for all that may end by itself, StoreRefused for what a person has to correct."""
 
-    def listed(self, folder: str, *, allow_not_found: bool = True) -> Iterator[FoundFile]:
-        """Every file below *folder*, at any depth."""
+    def listed(self, folder: str, *, allow_not_found: bool = True, sizes: bool = True) -> Iterator[FoundFile]:
+        """Every file below *folder*, at any depth. Without *sizes* a caller must reckon with a file that is gone when
+        it asks for its size or age: FileNotFoundError."""
         ...
 
     def size_of(self, location: str) -> int | None:

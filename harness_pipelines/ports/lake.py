@@ -291,7 +291,7 @@ class ViewMetadata(Protocol):
         """The manifest lists of all snapshots that *metadata* names."""
         ...
 
-    def main(self, identifier: tuple[str, str], metadata: str, *, known: Container[str] = ()) -> Main:
+    def main(self, metadata: str, *, known: Container[str] = ()) -> Main:
         """What main of *metadata* reaches; the manifests that are *known* without their files.
 
         Raises: ManifestDamaged, OSError too.

@@ -321,9 +321,9 @@ def test_nine_thousand_live_cuts_cost_as_many_statements_as_one(
     listed = real.upkeep.files.listed  # type: ignore[attr-defined]
 
     class Many(Store):
-        def listed(self, of: str, *, allow_not_found: bool = True) -> Any:
+        def listed(self, of: str, *, allow_not_found: bool = True, sizes: bool = True) -> Any:
             if normal(of) != normal(folder):
-                return listed(of, allow_not_found=allow_not_found)
+                return listed(of, allow_not_found=allow_not_found, sizes=sizes)
             old = timedelta(days=9)
             now = real.ask("SELECT clock_timestamp() AS now")[0]["now"]
             return iter([ListedFile(path=normal(one), bytes=1, modified=now - old) for one in (*names, *lost)])

@@ -274,6 +274,26 @@ def test_a_read_of_a_pin_keeps_what_answers_for_it_though_the_pin_goes_while_it_
     assert condemned and answers.stream.metadata not in condemned
 
 
+def test_a_listing_asks_for_the_age_of_files_that_nothing_reaches_and_of_no_other(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    moved(real, table, real.claim(table), 0, 15)
+    orphan = orphan_of(real, table, "orphan.avro")
+    asked: list[str] = []
+    stored = retention._stored
+
+    def noting(found: Any) -> Any:
+        asked.append(found.path)
+        return stored(found)
+
+    monkeypatch.setattr(retention, "_stored", noting)
+    condemned = expire(real, table).condemned
+    assert orphan.as_uri() in condemned
+    head = real.ledger.head(table)
+    needed = {head.stream.metadata, *real.paths(table, head.stream.metadata)}
+    assert needed.isdisjoint(asked)
+
+
 class Store:
     """The files of a folder; what is listed is noted, and the files of *kept* stay."""
 
@@ -283,9 +303,9 @@ class Store:
         self.late: set[str] = set()  #: files that no listing has yet
         self.uploads_before: list[datetime] = []
 
-    def listed(self, folder: str, *, allow_not_found: bool = True) -> Iterator[files.ListedFile]:
+    def listed(self, folder: str, *, allow_not_found: bool = True, sizes: bool = True) -> Iterator[Any]:
         self.listings += 1
-        found = files.listed(folder, allow_not_found=allow_not_found)
+        found = files.listed(folder, allow_not_found=allow_not_found, sizes=sizes)
         return (file for file in found if file.path not in self.late)
 
     def size_of(self, location: str) -> int | None:

@@ -67,13 +67,12 @@ def tiered(real: RealRig, table: TableRow, claim: Claim, *, moves: int, first: i
 def kept(real: RealRig, table: TableRow, wanted: InReach, of: KeptReach | None = None) -> set[str]:
     found = of or KeptReach(real.database, real.catalog)
     found.catch_up(table, wanted)
-    return {path for path, is_reached in found.paths(table, "stream", wanted) if is_reached}
+    return {path for paths, is_reached in found.paths(table, "stream", wanted) if is_reached for path in paths}
 
 
 def said(real: RealRig, table: TableRow, *versions: Version) -> set[str]:
     """What the metadata of *versions* says, read in full."""
-    identifier = (table.spec.namespace, table.views["stream"])
-    return {path for v in versions for path, _ in real.catalog.main(identifier, v.stream.metadata).paths()}
+    return {path for v in versions for path, _ in real.catalog.main(v.stream.metadata).paths()}
 
 
 def all_of(real: RealRig, table: TableRow) -> list[Version]:

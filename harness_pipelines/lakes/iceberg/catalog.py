@@ -6,7 +6,8 @@ in ``unit/lakes/test_catalog.py``.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
@@ -24,7 +25,7 @@ from harness_pipelines.drivers.file_notes import FileNotes
 from harness_pipelines.lakes.iceberg.checked_io import CheckedIO, StoreIO
 from harness_pipelines.lakes.iceberg.parquet import write_checksums
 from harness_pipelines.lakes.iceberg.private.catalogs import Staging
-from harness_pipelines.lakes.iceberg.read.manifests import columns_of, manifests_of, metadata_of
+from harness_pipelines.lakes.iceberg.read.manifests import columns_of, listed_in, main_list, manifests_of, metadata_of
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.reach import Main
@@ -115,18 +116,19 @@ class StagingCatalog(Staging):
         """The manifest lists of all snapshots that *metadata* names. Raises: MetadataMissing."""
         return [snapshot.manifest_list for snapshot in self.at(identifier, metadata).metadata.snapshots]
 
-    def main(self, identifier: tuple[str, str], metadata: str, *, known: Container[str] = ()) -> Main:
+    def main(self, metadata: str, *, known: Container[str] = ()) -> Main:
         """What main of *metadata* reaches; no manifest that is *known* is opened.
 
         Raises: MetadataMissing, ManifestDamaged, OSError.
         """
-        view = self.at(identifier, metadata)
-        head = view.metadata.current_snapshot()
+        io = self.opened_io(self.properties)
+        with _metadata_named(metadata):
+            manifest_list = main_list(metadata, io)
         manifests = {
-            manifest.manifest_path: None if manifest.manifest_path in known else columns_of(manifest, view.io).paths()
-            for manifest in manifests_of(head, view.io)
+            manifest.manifest_path: None if manifest.manifest_path in known else columns_of(manifest, io).paths()
+            for manifest in ([] if manifest_list is None else listed_in(manifest_list, io))
         }
-        return Main(metadata=metadata, manifest_list=None if head is None else head.manifest_list, manifests=manifests)
+        return Main(metadata=metadata, manifest_list=manifest_list, manifests=manifests)
 
     def earlier(self, identifier: tuple[str, str], metadata: str) -> set[str]:
         """The metadata files that *metadata* follows, as far as it says. Raises: MetadataMissing."""
@@ -188,8 +190,15 @@ def schema_beside(view: Schema, fields: Sequence[Mapping[str, Any]]) -> Schema:
 
 def read_metadata(io: FileIO, location: str) -> TableMetadata:
     """The metadata that a file holds; immutable, so it is parsed once. Raises: MetadataMissing."""
-    try:
+    with _metadata_named(location):
         return metadata_of(location, io)
+
+
+@contextmanager
+def _metadata_named(location: str) -> Iterator[None]:
+    """Raises: MetadataMissing, for what stands in the way of reading a metadata file."""
+    try:
+        yield
     except FileDamaged as error:
         raise MetadataMissing(f"metadata file {error}") from error
     # A file without its end: its writer died, or is writing it. Nothing names it yet.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
 from harness_pipelines import faults
+from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres import parameters
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
@@ -78,10 +79,10 @@ class KeptReach:
         while not self._read_on(table, wanted):  # somebody else did at the same time
             pass
 
-    def paths(self, table: TableRow, view: ViewName, wanted: InReach) -> Iterator[tuple[str, bool]]:
-        """Every file of a view that versions are known to reach, and whether one in reach does."""
+    def paths(self, table: TableRow, view: ViewName, wanted: InReach) -> Iterator[tuple[Sequence[str], bool]]:
+        """Every file of a view that versions are known to reach, some at a time, and whether one in reach does."""
         for row in self._database.streamed("reach/paths", {**_parameters(table, wanted), "view": view}):
-            yield row["path"], row["is_reached"]
+            yield row["paths"], row["is_reached"]
 
     def firsts_of(self, table: TableRow, lists: Sequence[str]) -> dict[str, int]:
         """For each of these manifest lists that is known a version that has it."""
@@ -109,10 +110,11 @@ class KeptReach:
                 table, rows.version(row), is_read={"stream": row["is_stream_read"], "batch": row["is_batch_read"]}
             )
         for first in range(0, len(later), VERSIONS_PER_WRITE):
-            before = _through(newest)
+            before, some = _through(newest), later[first : first + VERSIONS_PER_WRITE]
+            KNOWN.learn(pinned.metadata for version in some for pinned in version.views.values())
             try:
-                for version in later[first : first + VERSIONS_PER_WRITE]:
-                    self._follow(table, newest, version)
+                for version in some:
+                    self._follow(newest, version)
             finally:
                 written = self._write(table, newest, before=before)
             if not written:
@@ -131,13 +133,13 @@ class KeptReach:
                 part["through"] = row["first"]
         return {view: Newest(**part) for view, part in parts.items()}
 
-    def _follow(self, table: TableRow, newest: Newests, version: Version) -> None:
+    def _follow(self, newest: Newests, version: Version) -> None:
         """All views or none: a version that was read in one of them counts as read."""
         mains: dict[ViewName, Main] = {}
         for view, pinned in version.views.items():
             before = newest.get(view, Newest())
             if pinned.metadata not in before.alone:
-                mains[view] = self._main(table, view, pinned.metadata, known=before.manifests)
+                mains[view] = self._catalog.main(pinned.metadata, known=before.manifests)
         for view, main in mains.items():
             newest.setdefault(view, Newest()).follow(version.version, main)
 
@@ -145,14 +147,11 @@ class KeptReach:
         """A version that came in reach when later ones were read: a lease has it of a pin that went."""
         for view, pinned in version.views.items():
             if not is_read[view]:
-                paths, kinds = zip(*self._main(table, view, pinned.metadata).paths(), strict=True)
+                paths, kinds = zip(*self._catalog.main(pinned.metadata).paths(), strict=True)
                 key = {"table_id": table.table_id, "view": view, "version": version.version}
                 with self._database.transaction() as connection:
                     connection.execute(sql("reach/lock"), {"table_id": table.table_id})
                     connection.execute(sql("reach/add"), {**key, "paths": list(paths), "kinds": list(kinds)})
-
-    def _main(self, table: TableRow, view: ViewName, metadata: str, *, known: Collection[str] = ()) -> Main:
-        return self._catalog.main((table.spec.namespace, table.views[view]), metadata, known=known)
 
     # -- writing --------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from harness_pipelines.ledgers.postgres.specs import in_force
 from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, pin_of
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import FilesKept
-from harness_pipelines.ports.files import FileStore
+from harness_pipelines.ports.files import FileStore, FoundFile
 from harness_pipelines.ports.lake import ViewMetadata
 from harness_pipelines.ports.ledger import TableRow, view_dropped
 from harness_pipelines.ports.repair import WarehouseMark
@@ -68,13 +68,13 @@ class _Seen:
     at: datetime  #: before anything was asked or listed, by the database's clock
     horizon: datetime  #: of then: who had a move open may have published its files since
     same: SameFile
-    stored: Mapping[str, StoredFile]  #: all that there are, by their keys
+    stored: Mapping[str, FoundFile]  #: all that there are, by their keys
     loose: tuple[StoredFile, ...]  #: those that nothing reaches
     gone: tuple[str, ...]  #: that nothing reaches any more either, and that are not there
     in_reach: InReach
     fresh: frozenset[str]  #: keys of those that servers wrote for cuts
 
-    def of_cuts(self, file: StoredFile) -> bool:
+    def of_cuts(self, file: FoundFile) -> bool:
         return self.same.key(file.path) in self.fresh
 
 
@@ -293,11 +293,9 @@ class Upkeep:
         ripe = [(path, loose[key]) for key, path in condemned.items() if key in loose]
         if not dry_run:
             if not remove_large:
-                going, stored = (
-                    [file for file in files if not seen.of_cuts(file)]
-                    for files in ([file for _, file in ripe], seen.stored.values())
-                )
-                self._guard(table, going, stored)
+                going = sum(file.bytes for _, file in ripe if not seen.of_cuts(file))
+                if going > GUARD_FREE_BYTES:
+                    self._guard(table, going, (file for file in seen.stored.values() if not seen.of_cuts(file)))
             ripe = _of_one_run(ripe, seen)
             if ripe:
                 self.ownership.confirm()  # another ledger may reach what this one does not
@@ -358,10 +356,10 @@ class Upkeep:
         return sum(self.files.abort_uploads(folder, before=before) for folder in (*views, *fresh))
 
     @staticmethod
-    def _guard(table: TableRow, ripe: Iterable[StoredFile], stored: Iterable[StoredFile]) -> None:
+    def _guard(table: TableRow, going: int, stored: Iterable[FoundFile]) -> None:
         """Of the files of the views: those of cuts are copies, which all go some time after servers stop."""
-        going, total = sum(file.bytes for file in ripe), sum(file.bytes for file in stored)
-        if going > GUARD_FREE_BYTES and going > SHARE_MAX * total:
+        total = sum(found.bytes for file in stored if (found := _stored(file)))
+        if going > SHARE_MAX * total:
             raise SizeGuard(
                 f"{table.name}: expire would remove {going:,} of {total:,} bytes at once, more than {SHARE_MAX:.0%}; "
                 f"nothing was removed. `harness run {table.name} --stage expire --dry-run` lists them. "
@@ -397,12 +395,13 @@ class Upkeep:
             # What a server names it may remove itself, so that it is gone is no damage.
             kept |= same.keys(in_reach.mirrored).keys()
         loose = tuple(
-            file
+            found
             for key, file in stored.items()
             if key not in kept
             and (own := owner_path(key)) not in kept
             and key not in beside
             and (key in fresh or _is_own(own, ours))
+            and (found := _stored(file)) is not None
         )
         try:
             check_listed(table.name, live, stored, folders=[*keys.values()], loose=[f.path for f in loose])
@@ -420,19 +419,17 @@ class Upkeep:
             fresh=frozenset(fresh),
         )
 
-    def _listed(self, folders: Mapping[str, str | None], same: SameFile) -> tuple[dict[str, StoredFile], set[str]]:
+    def _listed(self, folders: Mapping[str, str | None], same: SameFile) -> tuple[dict[str, FoundFile], set[str]]:
         """The files below *folders*, by their keys; the keys of those that are beside the view of their folder.
 
         Folders are by the spelling of their view, with their keys; None: all that lies below is of one.
         """
-        stored, beside = dict[str, StoredFile](), set[str]()
+        stored, beside = dict[str, FoundFile](), set[str]()
         for folder, key_of in folders.items():
             views = (normal(folder), key_of) if key_of is not None else ()
             of_view: dict[str, bool] = {}  # by the folder that a file is directly in
-            for found in self.files.listed(folder):
-                key = same.key(found.path)
-                modified = found.modified or datetime.now(UTC)
-                stored[key] = StoredFile(path=found.path, bytes=found.bytes, modified=modified)
+            for found in self.files.listed(folder, sizes=False):
+                stored[key := same.key(found.path)] = found
                 if (directly := found.path.rpartition("/")[0]) not in of_view:
                     of_view[directly] = not views or any(is_of_view(found.path, view) for view in views)
                 if not of_view[directly]:
@@ -467,11 +464,11 @@ class Upkeep:
             current = place.pointers[name]
             in_view = in_reach.and_shown(known[path] for path in lists[name] if path in known)
             reached |= {current, *self.catalog.reached(identifier, current=current, known=known)}
-            for path, is_reached in self.reach.paths(table, name, in_view):
+            for paths, is_reached in self.reach.paths(table, name, in_view):
                 if is_reached:
-                    reached.add(path)
+                    reached.update(paths)
                 else:
-                    needless.append(path)
+                    needless += paths
         if (quarantine := place.metadata) is not None:
             identifier = (table.spec.namespace, table.quarantine)
             reached |= {quarantine, *self.catalog.reached(identifier, current=quarantine)}
@@ -536,6 +533,14 @@ class Upkeep:
         named = {name: move for name in refs if (move := move_of(name)) is not None}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
         return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
+
+
+def _stored(found: FoundFile) -> StoredFile | None:
+    """What the storage says of a listed file; None: it is gone."""
+    try:
+        return StoredFile(path=found.path, bytes=found.bytes, modified=found.modified or datetime.now(UTC))
+    except FileNotFoundError:
+        return None
 
 
 def _of_one_run(ripe: Sequence[tuple[str, StoredFile]], seen: _Seen) -> list[tuple[str, StoredFile]]:

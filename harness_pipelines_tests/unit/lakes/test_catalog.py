@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetPropertiesUpdate
 
 from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS, StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.private.tables import Changes, apply
+from harness_pipelines.lakes.iceberg.read import manifests
+from harness_pipelines.lakes.iceberg.read.manifests import main_list
+from harness_pipelines.ports.errors import MetadataMissing
 
 NAME = ("shop", "orders__stream")
 
@@ -111,3 +117,55 @@ def test_a_commit_stages_a_file_and_leaves_the_older_one_as_it_was(table: Table,
     assert table.metadata_location != old
     assert catalog.at(NAME, old).properties == {"a": "b"}
     assert catalog.at(NAME, table.metadata_location).properties == {"a": "b", "c": "d"}
+
+
+def appended(table: Table) -> Table:
+    with Changes(table) as transaction, transaction.update_snapshot().fast_append():
+        pass
+    return table
+
+
+def test_the_manifest_list_of_main_is_the_one_that_pyiceberg_finds(table: Table, catalog: StagingCatalog):
+    assert catalog.main(table.metadata_location).manifest_list is None
+    for _ in range(3):
+        head = appended(table).metadata.current_snapshot()
+        assert head is not None
+        assert catalog.main(table.metadata_location).manifest_list == head.manifest_list
+        assert main_list(table.metadata_location, table.io) == head.manifest_list
+
+
+def test_of_a_version_no_metadata_is_parsed_as_a_whole(
+    table: Table, catalog: StagingCatalog, monkeypatch: pytest.MonkeyPatch
+):
+    parsed: list[str] = []
+
+    def noting(location: str, _io: FileIO) -> TableMetadata:
+        parsed.append(location)
+        raise AssertionError
+
+    appended(table)
+    monkeypatch.setattr(manifests, "metadata_of", noting)
+    assert catalog.main(table.metadata_location).manifest_list is not None
+    assert parsed == []
+
+
+def test_a_version_whose_metadata_is_packed_is_read_by_pyiceberg(table: Table, catalog: StagingCatalog):
+    head = appended(table).metadata.current_snapshot()
+    assert head is not None
+    packed = table.metadata_location.replace(".metadata.json", ".gz.metadata.json")
+    content = Path(table.metadata_location.removeprefix("file://")).read_bytes()
+    Path(packed.removeprefix("file://")).write_bytes(gzip.compress(content))
+    assert catalog.main(packed).manifest_list == head.manifest_list
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff"])
+def test_of_damaged_metadata_nothing_is_believed(table: Table, catalog: StagingCatalog, content: bytes):
+    damaged = folder(table) / "00009-damaged.metadata.json"
+    damaged.write_bytes(content)
+    with pytest.raises(MetadataMissing, match="00009-damaged"):
+        catalog.main(damaged.as_uri())
+
+
+def test_metadata_that_is_gone_is_named(table: Table, catalog: StagingCatalog):
+    with pytest.raises(MetadataMissing, match="absent"):
+        catalog.main((folder(table) / "absent.metadata.json").as_uri())

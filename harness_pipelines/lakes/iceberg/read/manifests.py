@@ -8,8 +8,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import orjson
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry, ManifestFile, read_manifest_list
@@ -46,6 +47,23 @@ def _bytes_of(metadata: TableMetadata) -> int:
     """About what PyIceberg's objects take."""
     fields = sum(len(schema.fields) for schema in metadata.schemas)
     return 16_384 + 4_096 * len(metadata.snapshots) + 1_024 * (fields + len(metadata.metadata_log))
+
+
+def main_list(location: str, io: FileIO) -> str | None:
+    """The manifest list of main of a metadata file; None: main has no snapshot.
+
+    PyIceberg's objects of all snapshots, refs and schemas that it names take many times as long as this one word.
+    Raises: as `metadata_of`.
+    """
+    if not KEPT.has(location, kind="metadata") and not location.endswith(".gz.metadata.json"):
+        with io.new_input(location).open() as stream, suppress(ValueError, LookupError, TypeError):
+            told = orjson.loads(stream.read())
+            head = told["current-snapshot-id"]
+            found = [one["manifest-list"] for one in told["snapshots"] if one["snapshot-id"] == head]
+            if len(found) == 1 and isinstance(found[0], str):
+                return found[0]
+    snapshot = metadata_of(location, io).current_snapshot()  # nothing is there, or it is written in another way
+    return None if snapshot is None else snapshot.manifest_list
 
 
 def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
