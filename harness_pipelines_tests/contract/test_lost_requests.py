@@ -12,7 +12,7 @@ from harness_pipelines.layout.requested import Request
 from harness_pipelines.ports.requests import RequestCancelled, RequestLost
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import OverlayRequest
-from harness_pipelines.stages.otree import otree, recall, recluster
+from harness_pipelines.stages.otree import look, recall, recluster
 from harness_pipelines_tests.contract.recall_rig import Lake, fill
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
@@ -23,7 +23,7 @@ SHORT = timedelta(minutes=5)  #: the claim of another worker, so that `run` only
 
 @pytest.fixture
 def lake(real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    monkeypatch.setattr(otree, "_due", lambda *_, **__: [])  # a relayout would need Spark
+    monkeypatch.setattr(look, "due", lambda *_, **__: [])  # a relayout would need Spark
     made = Lake(real, tmp_path)
     fill(made)
     yield made

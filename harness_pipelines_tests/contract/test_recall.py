@@ -32,7 +32,7 @@ from harness_pipelines.protocol.lake.overlays import NotRecallable, OverlayReque
 from harness_pipelines.protocol.lake.properties import RECALLED
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.where import WhereError
-from harness_pipelines.stages.otree import otree, recalled
+from harness_pipelines.stages.otree import look, recalled
 from harness_pipelines.stages.otree.otree import plan, publish, stage, trigger
 from harness_pipelines.stages.otree.recall import plan_recall, plan_release
 from harness_pipelines.stages.run.moving import FAILURES_MAX
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option:UserWarnin
 @pytest.fixture(autouse=True)
 def _nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that nobody clustered are, and a relayout would need Spark."""
-    monkeypatch.setattr(otree, "_due", lambda *_, **__: [])
+    monkeypatch.setattr(look, "due", lambda *_, **__: [])
 
 
 @pytest.fixture

@@ -277,6 +277,7 @@ def test_a_failed_run_does_not_block_its_retry_but_each_doubles_the_pause(
         ("none", "HARNESS_KAFKA", "127.0.0.1:9"),
     ],
 )
+@pytest.mark.usefixtures("by_spark")
 def test_after_a_failure_no_run_is_started_while_a_server_that_it_needs_does_not_answer(
     make_rig: MakeRig,
     environment: None,
