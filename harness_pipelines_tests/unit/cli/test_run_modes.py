@@ -20,7 +20,7 @@ def opened(**modes: str) -> Any:
             raise TableUnknown(name)
         return tables[name]
 
-    return SimpleNamespace(tables=lambda: list(tables.values()), table=table, sick_tables=list)
+    return SimpleNamespace(survey=lambda: (list(tables.values()), []), table=table)
 
 
 def test_without_names_the_modes_hold_and_a_named_table_is_taken_whatever_its_mode():
