@@ -72,6 +72,18 @@ def test_a_table_that_changed_is_read_again_and_the_others_stay_the_same_objects
     assert after == watch(real).pulses(numbers)[1], "as one who looks for the first time sees it"
 
 
+@pytest.mark.parametrize("apart", range(1, 33))
+def test_partitions_that_advance_alike_change_the_pulse(real: RealRig, apart: int):
+    """Such a change leaves the hash of a jsonb as it was where 32 values lie between the two."""
+    table, seen = real.table(partitions=34), watch(real)
+    real.ingest(table, {0: (0, 1)})  # what comes now makes the segment no larger
+    seen.pulses([table.table_id])
+    real.ingest(table, {1: (0, 1), 1 + apart: (0, 1)})
+    [found] = seen.pulses([table.table_id])[1].values()
+    assert isinstance(found, TablePulse)
+    assert {one.partition for one in found.positions if one.bounds.buffer_hi} == {0, 1, 1 + apart}
+
+
 def test_a_claim_whose_lease_ends_changes_the_pulse(real: RealRig):
     table, seen = real.table(), watch(real)
     claim = real.claim(table, Stage.TIER)

@@ -39,6 +39,7 @@ from harness_pipelines.protocol.lake.files import (
     check_own,
     condemned_before,
     is_of_view,
+    owner_path,
     shares,
 )
 from harness_pipelines.protocol.lake.overlays import needless, overlays_from_json
@@ -593,9 +594,3 @@ def _identifiers(table: TableRow) -> dict[ViewName, tuple[str, str]]:
 def _is_own(path: str, ours: Container[str] | None) -> bool:
     """Return whether the harness wrote the file: a server that mirrors the table may keep its metadata beside ours."""
     return ours is None or not path.endswith(".metadata.json") or path in ours
-
-
-def owner_path(path: str) -> str:
-    """The file that a Hadoop checksum (``.name.crc`` beside ``name``) belongs to; any other file is its own."""
-    folder, _, name = path.rpartition("/")
-    return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else path

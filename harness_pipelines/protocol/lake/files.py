@@ -148,3 +148,9 @@ def shares(first: int, second: int, *, most: int) -> tuple[int, int]:
     """
     taken = min(first, max(most // 2, most - second))
     return taken, min(second, most - taken)
+
+
+def owner_path(path: str) -> str:
+    """The file that a Hadoop checksum (``.name.crc`` beside ``name``) belongs to; any other file is its own."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else path

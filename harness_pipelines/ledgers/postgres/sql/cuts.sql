@@ -4,7 +4,7 @@
 -- for no more, and takes no lease. Of a cut that is alive, and whose metadata the caller has (*known*), come the times alone: the
 -- rest of the newest row never changes.
 SELECT t.table_id AS of_table, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
-       jsonb_hash_extended(t.spec, 0) AS spec_hash, h.history,
+       hashtextextended(t.spec::text, 0) AS spec_hash, h.history,
        c.is_alive, k.is_known, clock_timestamp() AS now, to_jsonb(v) AS head,
        (SELECT jsonb_object_agg(i.partition, jsonb_build_array(i.start, i.buffer_hi))
         FROM harness.ingest_positions i WHERE i.table_id = t.table_id) AS positions,

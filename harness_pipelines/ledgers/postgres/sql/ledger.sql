@@ -23,7 +23,7 @@ VALUES (%(table_id)s, %(schema_version)s, %(fields)s, %(spec)s, %(starts)s, %(mo
 -- name: tables
 -- By the index; of several names these may be more than were asked for.
 SELECT t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
-       jsonb_hash_extended(t.spec, 0) AS spec_hash, s.history
+       hashtextextended(t.spec::text, 0) AS spec_hash, s.history
 FROM harness.tables t
 LEFT JOIN LATERAL ( -- NULL: its schemas are gone
     SELECT jsonb_agg(jsonb_build_object(

@@ -56,9 +56,10 @@ ORDER BY coalesce(p.unread, 0) + p.buffered DESC, t.table_id
 
 -- name: pulses
 -- What tells which stages of tables have work, for all at one instant; each part is one look at an index. A table whose
--- row has the hash %(known)s has no row; its id is among the `same` ones, which the first row has.
+-- row has the hash %(known)s has no row; its id is among the `same` ones, which the first row has. Hashes are of texts:
+-- that of a jsonb stays the same when two of its values that lie 32 apart change alike.
 WITH p AS MATERIALIZED (
-    SELECT t.table_id, jsonb_hash_extended(t.spec, 0) AS spec_hash, t.stopped, t.stopped_stage, p.positions, v.version, v.stream_metadata, v.batch_metadata,
+    SELECT t.table_id, hashtextextended(t.spec::text, 0) AS spec_hash, t.stopped, t.stopped_stage, p.positions, v.version, v.stream_metadata, v.batch_metadata,
            coalesce(c.claims, '{}') AS claims, coalesce(m.open, '{}') AS open,
            EXISTS (SELECT FROM harness.recalls r WHERE r.table_id = t.table_id AND r.state = 'asked')
            OR EXISTS (SELECT FROM harness.reclusters r WHERE r.table_id = t.table_id AND r.ended_at IS NULL) AS asked,
@@ -99,7 +100,7 @@ WITH p AS MATERIALIZED (
     ) m ON true
     WHERE t.table_id = ANY(%(tables)s)
 ), h AS MATERIALIZED (
-    SELECT p.*, hash_record_extended(p, 0) AS row_hash, k.known
+    SELECT p.*, hashtextextended(p::text, 0) AS row_hash, k.known
     FROM p JOIN unnest(%(tables)s::integer[], %(known)s::bigint[]) k (table_id, known) USING (table_id)
 )
 SELECT c.*, CASE WHEN c.nr IS NULL OR c.nr = 1 THEN s.same END AS same, extract(epoch FROM clock_timestamp())::float8 AS now
