@@ -22,7 +22,7 @@ def test_two_changes_of_one_view_that_gave_one_number_to_their_schemas_have_two_
     view = catalog.stage_new(("a", "b"), schema=FIRST, location=place, properties={}, arrangement=Arrangement.NONE)
     found = []
     for schema in (WIDER, OTHER):
-        updates = (AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate(schema_id=-1))
+        updates = (AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1))
         metadata = catalog.commit_table(view, (), updates).metadata
         found.append((metadata.current_schema_id, _shape_of(metadata, metadata.schema())))
     (first, wider), (second, other) = found
