@@ -78,7 +78,7 @@ class TableUnits:
         self._backoffs: list[Backoff] = [self.watching]
         self._restart = Restart(self, self._backoffs)
         self.pulse: TablePulse | None = None  #: None: the ledger has not answered
-        self._pulsed_at = -math.inf  #: monotonic seconds, before the pulse was asked for
+        self.pulsed_at = -math.inf  #: monotonic seconds, before the pulse was asked for
         self._asked_for: tuple[object, ...] | None = None  # what the units were asked for by, when that changed last
         self._unasked: set[StageUnit] = set()
         self._clock_s = 0.0  #: the database's time less the monotonic one
@@ -304,7 +304,7 @@ class TableUnits:
 
     def _take(self, found: TablePulse, asked_at: float, now: float) -> None:
         before, self.pulse = self.pulse, found
-        self._pulsed_at, self._clock_s = asked_at, now - time.monotonic()
+        self.pulsed_at, self._clock_s = asked_at, now - time.monotonic()
         if before is not found:
             self.progress.positions, self.progress.stream = list(found.positions), found.stream
             if self.reading is not None:
@@ -415,7 +415,7 @@ class TableUnits:
 
     def _is_caught_up(self) -> bool:
         """All that is known is moved; there may be partitions that are not known yet."""
-        if self.reading is not None and self.reading.joined_at >= self._pulsed_at:
+        if self.reading is not None and self.reading.joined_at >= self.pulsed_at:
             return False
         if self.options.only_due:
             return self._quiet >= self.stages
