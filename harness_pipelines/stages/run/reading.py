@@ -146,7 +146,7 @@ class IngestUnit:
         self._mine: list[int] = []  #: its partitions
         self._is_idle = False  # there are no partitions for it
         self._waits_until = 0.0  #: after a failure, on the monotonic clock
-        self._moved_at = 0.0  #: when the loop began, or last took something, on the monotonic clock
+        self._moved_at = 0.0  #: when the loop began, or last committed, on the monotonic clock
 
     @property
     def stage(self) -> Stage:
@@ -262,12 +262,14 @@ class IngestUnit:
             self._started, self._is_idle, self._moved_at = generation, not self._mine, time.monotonic()
         if self._is_idle:
             return inf  # partitions that join wake it
+        commits = self.counts.commits
         if joined:
             taken = yield from loop.steps(records_max=RECORDS_MAX)
         else:
             taken = loop.step()
-        if taken:
+        if commits != self.counts.commits:  # of offsets without a record, too
             self._moved_at = time.monotonic()
+        if taken:
             return max(0.0, loop.not_before - time.monotonic())
         if self._is_ahead(loop):
             self._started = None  # it begins again where the ledger is
