@@ -186,6 +186,8 @@ class TableUnits:
             except TableDamaged:
                 self._damaged = stored
                 raise
+        if stored == self.table.spec_hash:
+            self._damaged = None
         if self.table is not self._followed:
             before, self._followed = self._followed.spec, self.table
             if changed := [word for word in type(before).model_fields if _differ(before, self.table.spec, word)]:
@@ -352,12 +354,13 @@ class TableUnits:
     def is_quiet(self, stage: Stage) -> bool:
         return stage in self._quiet
 
-    def note_quiet(self, stage: Stage, *, quiet: bool) -> None:
+    def note_quiet(self, stage: Stage, *, quiet: bool, held: bool) -> None:
+        """*stage* was asked for; where the claim is not *held*, another worker may have it, and nothing was done."""
         if quiet:
             self._quiet.add(stage)
         else:
             self._quiet.discard(stage)
-        if stage is Stage.EXPIRE:
+        if stage is Stage.EXPIRE and held:
             self._expired_at, self._expired_for = time.monotonic(), self._expires_for
 
     def rest_s(self, stage: Stage) -> float:
