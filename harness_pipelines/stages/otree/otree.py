@@ -51,7 +51,7 @@ from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.read.clustering import BUDGET_BYTES, Clustering, layout_of, target_bytes, target_rows_of
 from harness_pipelines.stages.otree import look, recalled
 from harness_pipelines.stages.otree.look import NOT_BETTER
-from harness_pipelines.stages.run.moving import FAILURES_MAX, Moving, Pointless, Tally, base_of, make_branch
+from harness_pipelines.stages.run.moving import FAILURES_MAX, Moving, Pointless, Tally, TooLarge, base_of, make_branch
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Positions
@@ -187,8 +187,7 @@ def plan(
 ) -> Move | None:
     """Record a merge of what the stream view has more, or a move without ranges: a recall, a relayout that is due."""
     head = stores.ledger.head(table)
-    offsets_max = min(MOVE_OFFSETS_MAX, stores.engine.offsets_max(table, Stage.OTREE) or MOVE_OFFSETS_MAX)
-    lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=offsets_max)
+    lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=_offsets_max(stores, table))
     parts: list[Rewrite] = []
     recall: int | None = None
     if below is not None:
@@ -212,6 +211,21 @@ def plan(
         recall=recall,
     )
     return stores.ledger.plan_move(claim, draft)
+
+
+def _offsets_max(stores: Ports, table: TableRow) -> int:
+    return min(MOVE_OFFSETS_MAX, stores.engine.offsets_max(table, Stage.OTREE) or MOVE_OFFSETS_MAX)
+
+
+def _check_size(stores: Ports, table: TableRow, move: Move) -> None:
+    """A spec may name another engine since the move was planned. Raises: TooLarge."""
+    offsets_max = _offsets_max(stores, table)
+    _, within = plan_ranges({r.partition: r for r in move.ranges}, offsets_max=offsets_max)
+    if any(r.high > within[r.partition] for r in move.ranges):
+        raise TooLarge(
+            f"{table.name}: otree move {move.move_id} was planned for {sum(r.span for r in move.ranges)} offsets, and "
+            f"the engine that does it now takes {offsets_max} at once; the move is planned again"
+        )
 
 
 def _recall_first(stores: Ports, table: TableRow, *, merge: bool) -> int | None:
@@ -256,7 +270,8 @@ def left_of_request(stores: Ports, table: TableRow, head: Version, request: Requ
 
 
 def stage(stores: Ports, table: TableRow, move: Move) -> Attempt:
-    """Let Spark write the move's rows by region to the attempt's branch, and check from metadata what it wrote."""
+    """Let the engine write the move's rows by region to the attempt's branch, and check from metadata what it wrote."""
+    _check_size(stores, table, move)
     base = make_branch(stores, table, move)
     layout = layout_of(stores, table, base)
     if move.recall is not None:
