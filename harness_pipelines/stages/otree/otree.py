@@ -46,7 +46,7 @@ from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.files import check_merged_into
 from harness_pipelines.protocol.lake.overlays import OverlayChange, OverlayRequest, next_generation
-from harness_pipelines.protocol.moves import Move, MoveState, budget_of, may_relayout, plan_ranges
+from harness_pipelines.protocol.moves import Move, MoveState, budget_of, may_relayout, plan_ranges, waited_s
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.read.clustering import BUDGET_BYTES, Clustering, layout_of, target_bytes, target_rows_of
 from harness_pipelines.stages.otree import look, recalled
@@ -91,13 +91,15 @@ class Attempt:
     overlays: OverlayChange | None = None  #: what becomes of the recalled rows
 
 
-def trigger(stores: Ports, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
+def trigger(
+    stores: Ports, table: TableRow, *, idle: bool = False, judged: str | None = None, seen_s: float = 0.0
+) -> str | None:
     """Why otree should move now: ``recovery``, ``idle``, ``rows``, ``age``, ``request`` or ``due``; ``None``: need not.
 
     A ``request`` is one to recall, to release or to recluster.
 
     *idle*: tier has nothing left to move, and whatever the batch view lacks is merged at once. *judged* is a metadata
-    file of the batch view in which nothing was due.
+    file of the batch view in which nothing was due. *seen_s*: for how long the caller has seen no move of otree.
     """
     if stores.tables.open_move(table, Stage.OTREE, shard=0) is not None:
         return "recovery"
@@ -107,7 +109,7 @@ def trigger(stores: Ports, table: TableRow, *, idle: bool = False, judged: str |
         return "idle"
     if lag >= table.spec.tier.max_rows:
         return "rows"
-    if lag and _waited_s(stores, table) >= table.spec.freshness.lake:
+    if lag and waited_s(_since_s(stores, table), seen_s=seen_s) >= table.spec.freshness.lake:
         return "age"
     if stores.recalls.open(table) or stores.reclusters.open(table):
         return "request"
@@ -116,8 +118,8 @@ def trigger(stores: Ports, table: TableRow, *, idle: bool = False, judged: str |
     return "due" if look.due(stores, table, head, budget_bytes=BUDGET_BYTES) else None
 
 
-def _waited_s(stores: Ports, table: TableRow) -> float:
-    """Seconds since the last move of otree, by the ledger's clock; endless before the first."""
+def _since_s(stores: Ports, table: TableRow) -> float:
+    """Seconds since the last move of otree, by the database's clock; endless before the first."""
     last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
     if last is None:
         return inf
