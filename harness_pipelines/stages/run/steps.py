@@ -40,6 +40,8 @@ class OfWorker(Protocol):
     @property
     def options(self) -> WorkerOptions: ...
     def claim(self, stage: Stage) -> Claim: ...
+    def unmoved_s(self, stage: Stage) -> float: ...
+    def note_moved(self, stage: Stage) -> None: ...
 
 
 class Steps:
@@ -108,7 +110,7 @@ class Steps:
     def _tier(self) -> bool:
         of = self._of
         idle = self._ingest_is_idle if self._moves_rest(Stage.TIER) else None
-        trigger = tier.trigger(of.stores, of.table, idle=idle)
+        trigger = tier.trigger(of.stores, of.table, idle=idle, seen_s=of.unmoved_s(Stage.TIER))
         if trigger is None:
             return False
         moved = self._move(Stage.TIER, tier.tier_once, trigger)
@@ -120,7 +122,8 @@ class Steps:
         of, by = self._of, self._of.table
         looked_at = of.stores.ledger.head(by).batch
         idle = self._moves_rest(Stage.OTREE) and self._tier_is_idle()
-        trigger = otree.trigger(of.stores, by, idle=idle, judged=self.nothing_due)
+        seen_s = of.unmoved_s(Stage.OTREE)
+        trigger = otree.trigger(of.stores, by, idle=idle, judged=self.nothing_due, seen_s=seen_s)
         if trigger is None:
             self.nothing_due = None if looked_at is None else looked_at.metadata
             self._doubt(by)
@@ -152,6 +155,7 @@ class Steps:
         published = once(of.stores, of.table, claim, trigger=trigger, run_id=run_id, done=done)
         if published is None:
             return False
+        of.note_moved(stage)
         of.progress.moves += 1
         of.progress.version = published.version
         return True

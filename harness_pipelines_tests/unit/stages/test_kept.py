@@ -41,7 +41,7 @@ def steps_of(of: Any) -> Steps:
         log=SimpleNamespace(watermarks=lambda *_: {}),
         segments=SimpleNamespace(),
     )
-    of.options, of.full = WorkerOptions(), None
+    of.options, of.full, of.unmoved_s = WorkerOptions(), None, lambda _: 0.0
     return Steps(of)
 
 
