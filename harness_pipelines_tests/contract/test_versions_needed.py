@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import sql
 from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
+from harness_pipelines.ledgers.postgres.reach import KeptReach
 from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, older_needed, pin_of
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow
@@ -129,6 +130,7 @@ def lose_the_head(real: RealRig, table: TableRow) -> None:
 def test_what_a_version_answered_for_that_was_lost_waits_again(real: RealRig):
     """The buffer answers for what a snapshot pins until the stream view that there is has it."""
     table, name = real.table(partitions=1, views="stream", retention={"versions": "1h", "grace": "1s"}), "lost_answer"
+    reach = KeptReach(real.database, real.catalog)
     real.ingest(table, {0: (0, 5)})
     first = real.segments.open_segment(table)
     real.segments.rotate(table)
@@ -139,7 +141,7 @@ def test_what_a_version_answered_for_that_was_lost_waits_again(real: RealRig):
         claim = real.claim(table, Stage.EXPIRE)
         real.upkeep.trim(real.again(table), claim, dry_run=True)
         real.ask("UPDATE harness.tables SET retained_from = 2 WHERE table_id = %s", [table.table_id])  # lost, too
-        assert real.upkeep.reach.in_reach(real.again(table)).pinned == {1}, "version 2 answers, and is retained"
+        assert reach.in_reach(real.again(table)).pinned == {1}, "version 2 answers, and is retained"
 
         lose_the_head(real, table)
         real.move(table, {0: 0}, {0: 5})
@@ -156,6 +158,6 @@ def test_what_a_version_answered_for_that_was_lost_waits_again(real: RealRig):
         real.upkeep.trim(real.again(table), real.claim(table, Stage.EXPIRE))
         after = real.again(table)
         assert after.retained_from > answers.version
-        assert real.upkeep.reach.in_reach(after).pinned == {1, answers.version}
+        assert reach.in_reach(after).pinned == {1, answers.version}
     finally:
         Snapshots(real.database).drop(name)
