@@ -8,11 +8,12 @@ import click
 
 from harness_pipelines.cli.common import chosen_tables, opened
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.show.output import emit, json_option
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
+    from harness_pipelines.protocol.versions import Version
     from harness_pipelines.read.report.costs import TableCost
 
 DAYS_MAX = 400
@@ -46,10 +47,11 @@ def cost(
     with opened(settings) as harness:
         chosen = chosen_tables(harness, tables)
         names = [one.name for one in chosen]
+        heads = harness.stores.overview.heads([one.row for one in chosen])
         found = table_costs(
             names,
             harness.stores.costs.days(names, days=days),
-            lake={one.name: _lake_bytes(one) for one in chosen},
+            lake={one.name: _lake_bytes(one, heads[one.row.table_id]) for one in chosen},
             buffers={name: grown.bytes for name, grown in harness.stores.stalls.growth().items()},
             prices=priced,
         )
@@ -57,11 +59,13 @@ def cost(
     emit({**shown, "tables": [one.to_json() for one in found]}, json_target, lambda: _show(found, prices is None))
 
 
-def _lake_bytes(one: Table) -> int | None:
-    """Bytes of the data files of the newest version; None while the lake does not answer."""
+def _lake_bytes(one: Table, head: Version | HarnessError) -> int | None:
+    """Bytes of the data files of *head*, the newest version; None while the lake does not answer."""
     from harness_pipelines.read.report.storage import costs
 
-    head = one.harness.stores.tables.head(one.row)
+    if isinstance(head, HarnessError):
+        note(f"harness: {head}")
+        return None
     try:
         return sum(view.bytes for view in costs(one.row, head, one.harness.stores.lake_reads))
     except HarnessError:
@@ -73,7 +77,7 @@ def _show(found: list[TableCost], examples: bool) -> None:
 
     for one in found:
         currency, stored = one.prices.currency, one.stored_month
-        lake = "unknown (the lake does not answer)" if one.lake_bytes is None else size(one.lake_bytes)
+        lake = "unknown bytes (its head or the lake cannot be read)" if one.lake_bytes is None else size(one.lake_bytes)
         click.echo(f"{one.table}: {lake} in the lake, {size(one.buffer_bytes)} in the buffer")
         if stored is not None:
             click.echo(f"  stored for a month: {stored:,.2f} {currency}{' (prices are examples)' if examples else ''}")

@@ -152,10 +152,13 @@ def table_costs(
     prices: Prices,
 ) -> list[TableCost]:
     """The costs of *tables*, in their order; *lake* and *buffers* are the bytes that are stored now."""
+    by_table: dict[str, list[Work]] = {}
+    for one in work:
+        by_table.setdefault(one.table, []).append(one)
     return [
         TableCost(
             table=name,
-            days=_days([one for one in work if one.table == name], prices),
+            days=_days(by_table.get(name, []), prices),
             lake_bytes=lake.get(name),
             buffer_bytes=buffers.get(name, 0),
             prices=prices,
@@ -165,5 +168,7 @@ def table_costs(
 
 
 def _days(work: Sequence[Work], prices: Prices) -> list[DayCost]:
-    days = sorted({one.day for one in work}, reverse=True)
-    return [DayCost(day=day, stages=[one for one in work if one.day == day], prices=prices) for day in days]
+    by_day: dict[date, list[Work]] = {}
+    for one in work:
+        by_day.setdefault(one.day, []).append(one)
+    return [DayCost(day=day, stages=stages, prices=prices) for day, stages in sorted(by_day.items(), reverse=True)]

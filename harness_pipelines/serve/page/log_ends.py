@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines.ports.errors import KafkaUnreachable
 from harness_pipelines.secret import redact
 from harness_pipelines.show.status import open_log
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
     from harness_pipelines.app.table import Table
     from harness_pipelines.ports.ledger import PartitionStatus, TableRow
-    from harness_pipelines.ports.source import Log, OpenTransaction
+    from harness_pipelines.ports.source import Log, OpenTransaction, Watermark
 
 PAUSE_S = 0.5  #: between two rounds
 EVERY_S = 3.0  #: a table that is not open in a browser is polled
@@ -95,26 +94,45 @@ class LogEnds:
 
     def _round(self, tables: list[TableRow]) -> None:
         try:
-            partitions = Overview(self._harness.stores.readers).partitions()
+            partitions = self._harness.stores.overview.partitions()
             self._log = self._log or open_log(self._harness.settings)
         except HarnessError as error:
             self.trouble = redact(str(error))
             return
-        for table in sorted(tables, key=lambda table: table.name != self._opened):
-            if self._over.is_set():
-                return
-            known = self._answers.get(table.table_id)
-            if known and table.name != self._opened and time.monotonic() - known.at < EVERY_S:
-                continue
-            try:
-                wanted = partitions.get(table.table_id, [])
-                marks = self._log.watermarks(table.spec.topic, wanted)
-                held = self._log.held(table.spec.topic, wanted) if table.name == self._opened else {}
-                answer = _Answer({p: mark.end for p, mark in marks.items()}, None, time.monotonic(), held)
-            except KafkaUnreachable as error:  # so are the others'
-                self.trouble = redact(str(error))
-                return
-            except HarnessError as error:
-                answer = _Answer({}, redact(str(error)), time.monotonic())
-            self._answers[table.table_id] = answer
+        due = sorted(filter(self._is_due, tables), key=lambda table: table.name != self._opened)
+        try:
+            marks = self._log.watermarks_of(_wanted(due, partitions))
+            for table in due:
+                known = partitions.get(table.table_id, [])
+                self._answers[table.table_id] = self._answer(self._log, table, known, marks.get(table.spec.topic, {}))
+        except HarnessError as error:
+            self.trouble = redact(str(error))
+            return
         self.trouble = None
+
+    def _is_due(self, table: TableRow) -> bool:
+        found = self._answers.get(table.table_id)
+        return table.name == self._opened or found is None or time.monotonic() - found.at >= EVERY_S
+
+    def _answer(
+        self, log: Log, table: TableRow, partitions: list[int], marks: Mapping[int, Watermark] | HarnessError
+    ) -> _Answer:
+        """Raises: KafkaUnreachable, when the other topics get no answer either."""
+        try:
+            if isinstance(marks, HarnessError):
+                raise marks
+            held = log.held(table.spec.topic, partitions) if table.name == self._opened and partitions else {}
+            return _Answer({p: marks[p].end for p in partitions}, None, time.monotonic(), held)
+        except KafkaUnreachable:
+            raise
+        except HarnessError as error:
+            return _Answer({}, redact(str(error)), time.monotonic())
+
+
+def _wanted(tables: Iterable[TableRow], partitions: Mapping[int, list[int]]) -> dict[str, set[int]]:
+    """The partitions to ask for by topic; several tables may have one topic."""
+    found: dict[str, set[int]] = {}
+    for table in tables:
+        if known := partitions.get(table.table_id):
+            found.setdefault(table.spec.topic, set()).update(known)
+    return found

@@ -107,6 +107,11 @@ class Overview:
         )
         return {table.table_id: found.of(table) for table in tables}
 
+    def heads(self, tables: Collection[TableRow]) -> dict[int, Version | HarnessError]:
+        """The newest versions of *tables* by their ids, or why one cannot be read."""
+        found = self._by_table("overview/heads", tables)
+        return {table.table_id: _head(table, found[table.table_id]) for table in tables}
+
     def _by_table(self, statement: str, tables: Collection[TableRow], **more: Any) -> dict[int, list[Row]]:
         """The rows of *statement*, without the ids of the tables that they are kept by."""
         found: dict[int, list[Row]] = {table.table_id: [] for table in tables}
@@ -179,13 +184,12 @@ class _Found:
         number = table.table_id
         if not self.since_tier[number]:
             return TableUnknown(f"table {table.name} is not in the ledger any more")
-        if not self.heads[number]:
-            return TableDamaged(
-                f"{table.name} has no version in harness.versions; `harness fsck {table.name}` names what is missing"
-            )
+        head = _head(table, self.heads[number])
+        if isinstance(head, HarnessError):
+            return head
         try:
             return TableFacts(
-                head=rows.version({"table_id": number, **self.heads[number][0]}),
+                head=head,
                 positions=[rows.partition_status(row) for row in self.positions[number]],
                 since_tier_s=float(self.since_tier[number][0]["since_tier_s"]),
                 since_ingest_s=_since_ingest(self.since_ingest[number]),
@@ -198,6 +202,17 @@ class _Found:
             )
         except HarnessError as broken:
             return broken
+
+
+def _head(table: TableRow, found: list[Row]) -> Version | HarnessError:
+    if not found:
+        return TableDamaged(
+            f"{table.name} has no version in harness.versions; `harness fsck {table.name}` names what is missing"
+        )
+    try:
+        return rows.version({"table_id": table.table_id, **found[0]})
+    except HarnessError as broken:
+        return broken
 
 
 def _since_ingest(found: list[Row]) -> float | None:
