@@ -6,7 +6,8 @@ Cancelling the backfill withdraws the request, and so the part of it that has no
 repetition does not end. After an outage the request stays: a retry of the run, or any other worker, continues it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import product
@@ -37,7 +38,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.read.clustering import layout_of
 from harness_pipelines.read.report.layout import NoLayout, look
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.otree.recluster import NothingToRecluster, ask, plan_recluster, run
+from harness_pipelines.stages.otree.recluster import NothingToRecluster, plan_recluster, run
 
 DEPTH = 4
 _PASSING = (TryAgain, OutcomeUnknown)  #: what a repetition may end
@@ -105,10 +106,8 @@ def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, 
         return {"regions": ", ".join(chosen), "parts": 0, "why": str(error)}
     before = asdict(look(stores, table).score)
     if plan.parts:
-        with _withdrawn_if_given_up(context, stores, table, plan.request) as note_made:
-            begun = ask(stores, table, plan)
-            note_made(begun.request)
-            for left in run(stores, table, begun.request, run_id=context.run.run_id):
+        with _requested(context, stores, table, plan.request) as request:
+            for left in run(stores, table, request, run_id=context.run.run_id):
                 context.log.info(f"{table.name}: {len(left.parts)} parts are left, {left.bytes} bytes")
     return {
         "regions": ", ".join(chosen),
@@ -119,31 +118,35 @@ def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, 
 
 
 @contextmanager
-def _withdrawn_if_given_up(
-    context: AssetExecutionContext, stores: Stores, table: TableRow, wanted: Request
-) -> Iterator[Callable[[Request], None]]:
-    """Withdraw the request that the block made for *wanted* when its rest is not wanted, or a person is needed first.
+def _requested(context: AssetExecutionContext, stores: Stores, table: TableRow, wanted: Request) -> Iterator[Request]:
+    """Ask for *wanted*; withdraw the request that this made when its rest is not wanted, or a person is needed first.
 
     The next holder of otree finishes a move that has begun, and moves that are published stay. A request that was
     there before is somebody else's, unless this run is the retry of the one that made it: Dagster gives a retry the
     tags of its parent. A run that ends for another reason, as when its machine does, leaves its request to other
-    workers. The block notes the request that it got by what the manager gives.
+    workers.
     """
-    made = context.run.tags.get(REQUEST_TAG)
-    known = {one.request_id for one in stores.reclusters.open(table)} - {int(made or 0)}
+    own: list[Request] = []
+    tags = context.run.tags
 
-    def note_made(request: Request) -> None:
-        if request.request_id not in known:
-            context.instance.add_run_tags(context.run.run_id, {REQUEST_TAG: str(request.request_id)})
+    def ask() -> Request:
+        asked = stores.reclusters.ask(table, paths=wanted.paths, upto=wanted.upto, rebuild=wanted.rebuild)
+        if asked.is_new or tags.get(REQUEST_TAG) == str(asked.request.request_id):
+            own.append(asked.request)
+        return asked.request
 
     try:
-        yield note_made
+        # Dagster interrupts the main thread: in another one the ledger's answer comes, and `own` names the request.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            request = pool.submit(ask).result()
+        if own:
+            context.instance.add_run_tags(context.run.run_id, {REQUEST_TAG: str(request.request_id)})
+        yield request
     except BaseException as error:  # Dagster's interruption is no Exception
         if _is_cancelled(context) or (isinstance(error, Exception) and not isinstance(error, _PASSING)):
-            for one in stores.reclusters.open(table):
-                if one.request_id not in known and (one.paths, one.rebuild) == (wanted.paths, wanted.rebuild):
-                    stores.reclusters.cancel(table, one)
-                    context.log.info(f"{table.name}: request {one.request_id} to rewrite regions is withdrawn")
+            for one in own:
+                stores.reclusters.cancel(table, one)
+                context.log.info(f"{table.name}: request {one.request_id} to rewrite regions is withdrawn")
         elif isinstance(error, _PASSING):
             context.log.info(
                 f"{table.name}: what is left of the request to rewrite regions is done by a retry of this run or by "

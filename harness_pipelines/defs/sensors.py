@@ -253,6 +253,8 @@ class _Runs:
             return True
         pause: float = min(RETRY_S * 2 ** (failed - 1), RETRY_S_MAX)
         waited = time.time() - (records[0].end_time or 0.0)
+        if waited < -RETRY_S_MAX:  # a clock was set back since, or the other machine's is far ahead
+            return self.needed.answer(spec, stage)
         return waited >= pause and (waited >= RETRY_S_MAX or self.needed.answer(spec, stage))
 
     def want(self, checks: Sequence[AssetCheckKey]) -> bool:

@@ -81,6 +81,14 @@ class LeftOut:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came of asking for a rewrite."""
+
+    request: Request
+    is_new: bool  #: False: somebody had asked for the same parts before, and that request is still open
+
+
 class RecallRequests(Protocol):
     """Requests to recall or release rows."""
 
@@ -96,7 +104,7 @@ class ReclusterRequests(Protocol):
 
     def open(self, table: TableRow) -> list[Request]: ...
     def is_open(self, table: TableRow, request: Request) -> bool: ...
-    def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Request: ...
+    def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Asked: ...
     def end(self, table: TableRow, request: Request) -> None: ...
     def cancel(self, table: TableRow, request: Request) -> None: ...
     def leave_out(self, table: TableRow, *, move_id: int, files: Iterable[str], error: str) -> None: ...

@@ -191,6 +191,7 @@ class Folded:
     versions: int = 0
     moves: int = 0
     events: int = 0
+    records: int = 0  #: refused ones that name none of these moves any more
     through: int = 0  #: version up to which history is folded now; 0: nothing was due
 
     def plus(self, other: Folded) -> Folded:
@@ -198,6 +199,7 @@ class Folded:
             versions=self.versions + other.versions,
             moves=self.moves + other.moves,
             events=self.events + other.events,
+            records=self.records + other.records,
             through=max(self.through, other.through),
         )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
@@ -116,6 +117,14 @@ def budget_of(move: Move, *, bytes_max: int) -> int:
     one of them fits at last. What it leaves is due for the next move.
     """
     return bytes_max >> ((move.attempt - 1) // ATTEMPTS_MAX)
+
+
+def waited_s(since_s: float, *, seen_s: float = 0.0) -> float:
+    """Seconds since the last move of a stage: *since_s* by the database's clock; at least *seen_s*, as a worker saw.
+
+    Endless where the move lies ahead of that clock, which was set back since: the next move settles it.
+    """
+    return inf if since_s < 0 else max(since_s, seen_s)
 
 
 def may_relayout(*, rows_wait: bool, last_merged: bool) -> bool:

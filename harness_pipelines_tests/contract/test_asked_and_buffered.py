@@ -9,6 +9,7 @@ import pytest
 
 from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.requests import Asked
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import RealRig, agrees, decoded
@@ -36,17 +37,18 @@ def rows(real: RealRig, table: TableRow) -> list[dict[str, Any]]:
 def test_a_request_is_open_until_it_is_ended_and_one_for_the_same_parts_goes_on_with_it(
     real: RealRig, reclusters: Reclusters, table: TableRow
 ):
-    first = reclusters.ask(table, paths=("a",), upto=5, rebuild=False)
-    second = reclusters.ask(table, paths=("b",), upto=6, rebuild=False)
+    first = reclusters.ask(table, paths=("a",), upto=5, rebuild=False).request
+    second = reclusters.ask(table, paths=("b",), upto=6, rebuild=False).request
     assert reclusters.open(table) == [first, second]
-    assert reclusters.ask(table, paths=("a",), upto=9, rebuild=False) == first
+    assert reclusters.ask(table, paths=("a",), upto=9, rebuild=False) == Asked(first, is_new=False)
     reclusters.end(table, first)
     was = rows(real, table)
     assert [row["ended_at"] is None for row in was] == [False, True]
     reclusters.end(table, first)
     assert rows(real, table) == was
     assert reclusters.open(table) == [second]
-    assert reclusters.ask(table, paths=("a",), upto=9, rebuild=False).request_id > second.request_id
+    later = reclusters.ask(table, paths=("a",), upto=9, rebuild=False)
+    assert later.is_new and later.request.request_id > second.request_id
 
 
 def test_a_relayout_that_failed_is_noted_once_and_until_somebody_asks_again(

@@ -66,38 +66,45 @@ def test_a_longer_history_holds_from_its_apply_on_in_the_middle_of_a_run_too(rea
     assert len(before) - len(kept(real, table)) == 50
 
 
-@pytest.mark.parametrize("stage", ["ingest", "tier"])
-def test_moves_that_stay_hold_no_later_ones_up(real: RealRig, stage: str):
-    """Moves that refused records of the quarantine stay: the first 400 of them."""
-    table = planted(real)
-    before = answers(real, table)
-    refused = (
+def refused(real: RealRig, table: TableRow, of: str) -> None:
+    """Old moves, those of versions *of*, refused the first record that they read of partition 0."""
+    made = (
         'INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, headers, refused_by) '
         "SELECT m.table_id, 0, (m.lo ->> '0')::bigint, 'malformed', 'no JSON', '[]', ARRAY[m.move_id] "
-        "FROM harness.moves m WHERE m.table_id = %s AND m.stage = %s ORDER BY m.move_id LIMIT 400"
+        f"FROM harness.moves m JOIN harness.versions v USING (move_id) WHERE m.table_id = %s AND {of}"
     )
-    real.ask(refused, [table.table_id, stage])
+    real.ask(made, [table.table_id])
+
+
+def once_rows(real: RealRig, table: TableRow) -> None:
+    """What was refused had been a row, which a replay removed: the moves stay."""
+    removed = (
+        'INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, was, move_id) '
+        "SELECT table_id, 1, partition, \"offset\", 'removed', '0', refused_by[1] FROM harness.quarantine "
+        "WHERE table_id = %s"
+    )
+    real.ask(removed, [table.table_id])
+
+
+def test_moves_that_stay_hold_no_later_ones_up(real: RealRig):
+    table = planted(real)
+    refused(real, table, "v.version <= 401")
+    once_rows(real, table)
     before = answers(real, table)
 
     fold(real, table)
 
     left = real.ask("SELECT stage, count(*) AS n FROM harness.moves WHERE table_id = %s GROUP BY 1", [table.table_id])
-    others = 400 if stage == "ingest" else 0
-    assert {row["stage"]: row["n"] for row in left} == {"ingest": YOUNG + others, "tier": YOUNG + 400 - others}
+    assert {row["stage"]: row["n"] for row in left} == {"ingest": YOUNG, "tier": YOUNG + 400}
     assert answers(real, table) == before
     assert fold(real, table, at_least=0).moves == 0
 
 
 def test_a_history_with_many_seams_is_folded_beside_them(real: RealRig):
-    """Every tenth move of tier refused a record and stays: checkpoints lie between them, and join where one goes."""
+    """Every tenth move of tier stays: checkpoints lie between them, and join where one goes."""
     table = planted(real)
-    before = answers(real, table)
-    refused = (
-        'INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, headers, refused_by) '
-        "SELECT v.table_id, 0, v.version, 'malformed', 'no JSON', '[]', ARRAY[v.move_id] "
-        "FROM harness.versions v WHERE v.table_id = %s AND v.version %% 10 = 0"
-    )
-    real.ask(refused, [table.table_id])
+    refused(real, table, "v.version %% 10 = 0")
+    once_rows(real, table)
     before = answers(real, table)
     fold(real, table)
     old = STEPS - YOUNG
@@ -106,7 +113,7 @@ def test_a_history_with_many_seams_is_folded_beside_them(real: RealRig):
     assert {one["moves"] for one in checkpoints(real, table, "tier")[1:-1]} == {9}
     assert abs(len(checkpoints(real, table, "tier")) - old // 10) <= 1
 
-    real.ask("UPDATE harness.quarantine SET refused_by = NULL WHERE table_id = %s", [table.table_id])
+    real.ask("DELETE FROM harness.corrections WHERE table_id = %s", [table.table_id])
     fold(real, table, at_least=0)
 
     assert len(checkpoints(real, table, "tier")) == 1

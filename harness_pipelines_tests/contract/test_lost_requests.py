@@ -65,7 +65,7 @@ def test_a_request_to_recluster_that_the_ledger_lost_is_not_done(
 ):
     other = lake.rig.claim(lake.row, Stage.OTREE, lease=SHORT)
     monkeypatch.setattr(recluster, "_looked_at", lambda *_: None)  # these files are not of a region tree
-    asked = lake.stores.reclusters.ask(lake.row, paths=("",), upto=7, rebuild=True)
+    asked = lake.stores.reclusters.ask(lake.row, paths=("",), upto=7, rebuild=True).request
     looks = recluster.run(lake.stores, lake.row, asked)
     next(looks)
 
@@ -77,7 +77,7 @@ def test_a_request_to_recluster_that_the_ledger_lost_is_not_done(
 
 
 def test_a_request_to_recluster_that_ended_is_open_no_more(lake: Lake):
-    asked: Request = lake.stores.reclusters.ask(lake.row, paths=("",), upto=7, rebuild=True)
+    asked: Request = lake.stores.reclusters.ask(lake.row, paths=("",), upto=7, rebuild=True).request
     assert lake.stores.reclusters.is_open(lake.row, asked)
 
     lake.stores.reclusters.end(lake.row, asked)
@@ -88,7 +88,7 @@ def test_a_request_to_recluster_that_ended_is_open_no_more(lake: Lake):
 def test_a_request_to_recluster_that_somebody_cancelled_is_not_done(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     other = lake.rig.claim(lake.row, Stage.OTREE, lease=SHORT)
     monkeypatch.setattr(recluster, "_looked_at", lambda *_: None)  # these files are not of a region tree
-    asked = lake.stores.reclusters.ask(lake.row, paths=("",), upto=7, rebuild=True)
+    asked = lake.stores.reclusters.ask(lake.row, paths=("",), upto=7, rebuild=True).request
     looks = recluster.run(lake.stores, lake.row, asked)
     next(looks)
 
@@ -98,3 +98,12 @@ def test_a_request_to_recluster_that_somebody_cancelled_is_not_done(lake: Lake, 
     with pytest.raises(RequestCancelled, match=rf"{lake.row.name}: request {asked.request_id} was cancelled"):
         next(looks)
     lake.rig.ledger.release(other)
+
+
+def test_a_request_that_got_the_number_of_a_lost_one_is_not_ended_in_its_place(lake: Lake):
+    lost = lake.stores.reclusters.ask(lake.row, paths=("",), upto=7, rebuild=True).request
+    lake.rig.ask("UPDATE harness.reclusters SET upto = 8 WHERE table_id = %s", [lake.row.table_id])
+
+    lake.stores.reclusters.cancel(lake.row, lost)
+
+    assert [one.upto for one in lake.stores.reclusters.open(lake.row)] == [8]

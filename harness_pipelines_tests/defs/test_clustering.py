@@ -1,5 +1,8 @@
 """A backfill of regions writes them again, is done once, and always says so; other runs of otree merge as before."""
 
+import os
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -7,13 +10,16 @@ from typing import Any
 import pytest
 from dagster import AssetKey, DagsterExecutionInterruptedError, DagsterInstance, DagsterRunStatus, Definitions
 
+from harness_pipelines.defs import clustering
 from harness_pipelines.defs.build import build
-from harness_pipelines.defs.clustering import REGIONS, _withdrawn_if_given_up, covered
+from harness_pipelines.defs.clustering import REGIONS, _requested, covered
 from harness_pipelines.defs.tables import job_name
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.layout.requested import Request
+from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
 from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.ledger import TableStopped
+from harness_pipelines.ports.requests import Asked
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.read.report.layout import look
 from harness_pipelines_tests.faults.conftest import MakeRig
@@ -147,26 +153,30 @@ class Ledger:
     def __init__(self) -> None:
         self.asked = [Request(request_id=1, paths=("0",), upto=5, rebuild=True)]  # of somebody else
         self.stores: Any = SimpleNamespace(
-            reclusters=SimpleNamespace(open=lambda _: list(self.asked), cancel=lambda _, one: self.asked.remove(one))
+            reclusters=SimpleNamespace(ask=self.ask, cancel=lambda _, one: self.asked.remove(one))
         )
+        self.next_id = 2
+        self.after_ask: Callable[[], None] = lambda: None
 
-    def ask(self, wanted: Request, request_id: int) -> Request:
+    def ask(self, _: Any, **wanted: Any) -> Asked:
         """As `Reclusters.ask`: an open request for the same is gone on with."""
         for one in self.asked:
-            if (one.paths, one.rebuild) == (wanted.paths, wanted.rebuild):
-                return one
-        self.asked.append(replace(wanted, request_id=request_id))
-        return self.asked[-1]
+            if (one.paths, one.rebuild) == (wanted["paths"], wanted["rebuild"]):
+                return Asked(one, is_new=False)
+        self.asked.append(Request(request_id=self.next_id, **wanted))
+        self.after_ask()
+        return Asked(self.asked[-1], is_new=True)
 
-    def run(self, error: BaseException, *, status: DagsterRunStatus, tags: dict[str, str], number: int = 2) -> None:
-        """A run of a backfill that ends by *error*; *tags* are the run's."""
+    def run(self, error: BaseException | None, *, status: DagsterRunStatus, tags: dict[str, str]) -> None:
+        """A run of a backfill that ends by *error*; *tags* are the run's. None: by an interrupt while it asks."""
         run = SimpleNamespace(run_id="r", status=status, tags=tags)
         instance = SimpleNamespace(get_run_by_id=lambda _: run, add_run_tags=lambda _, more: tags.update(more))
         context: Any = SimpleNamespace(run=run, instance=instance, log=SimpleNamespace(info=lambda _: None))
         table: Any = SimpleNamespace(name="a.b")
-        with pytest.raises(type(error)), _withdrawn_if_given_up(context, self.stores, table, WANTED) as note_made:
-            note_made(self.ask(WANTED, number))
+        with pytest.raises(type(error or INTERRUPTED)), _requested(context, self.stores, table, WANTED):
+            assert error is not None
             raise error
+        self.next_id += 1
 
     @property
     def left(self) -> list[int]:
@@ -209,12 +219,75 @@ def test_a_person_who_asks_meanwhile_keeps_the_request_for_other_regions() -> No
 def test_a_retry_owns_the_request_of_the_run_that_it_repeats(error: BaseException, left: list[int]) -> None:
     ledger, tags = Ledger(), dict[str, str]()
     ledger.run(AWAY, status=STARTED, tags=tags)
-    ledger.run(error, status=CANCELING if error is INTERRUPTED else STARTED, tags=dict(tags), number=9)
+    ledger.run(error, status=CANCELING if error is INTERRUPTED else STARTED, tags=dict(tags))
     assert ledger.left == left
 
 
 def test_another_backfill_does_not_own_a_request_that_was_there_before() -> None:
     ledger = Ledger()
     ledger.run(AWAY, status=STARTED, tags={})
-    ledger.run(INTERRUPTED, status=CANCELING, tags={}, number=9)
+    ledger.run(INTERRUPTED, status=CANCELING, tags={})
     assert ledger.left == [1, 2]
+
+
+def test_a_run_that_is_interrupted_while_it_asks_withdraws_what_it_gets() -> None:
+    def interrupted(*_: Any) -> None:
+        raise INTERRUPTED
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        ledger = Ledger()
+        ledger.after_ask = lambda: os.kill(os.getpid(), signal.SIGINT)
+        ledger.run(None, status=CANCELING, tags={})
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ledger.left == [1]
+
+
+def test_a_run_withdraws_the_request_that_it_made_and_no_newer_one_for_the_same_regions(
+    clustered: TableRig, environment: None, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[Request] = []
+
+    def overtaken(stores: Any, table: Any, request: Request, *, run_id: str) -> Iterator[None]:
+        stores.reclusters.end(table, request)  # another worker did it
+        later.append(asked(clustered, request))
+        raise REFUSED
+        yield
+
+    monkeypatch.setattr(clustering, "run", overtaken)
+    assert not executed(clustered, instance).success
+    assert clustered.stores.reclusters.open(clustered.table.row) == later
+
+
+def test_a_run_leaves_a_request_that_another_one_made_while_it_planned(
+    clustered: TableRig, environment: None, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, other = Reclusters.ask, list[Request]()
+
+    def late(self: Reclusters, table: Any, **wanted: Any) -> Any:
+        monkeypatch.setattr(Reclusters, "ask", ask)
+        other.append(asked(clustered, Request(request_id=0, **wanted)))
+        return ask(self, table, **wanted)
+
+    def refused(*_: Any, **__: Any) -> Iterator[None]:
+        raise REFUSED
+        yield
+
+    monkeypatch.setattr(Reclusters, "ask", late)
+    monkeypatch.setattr(clustering, "run", refused)
+    assert not executed(clustered, instance).success
+    assert clustered.stores.reclusters.open(clustered.table.row) == other
+
+
+def asked(rig: TableRig, wanted: Request) -> Request:
+    """The open request for what *wanted* names, made if it was not there."""
+    rig.stores.reclusters.ask(rig.table.row, paths=wanted.paths, upto=wanted.upto, rebuild=wanted.rebuild)
+    return rig.stores.reclusters.open(rig.table.row)[-1]
+
+
+def executed(rig: TableRig, instance: DagsterInstance) -> Any:
+    """A run over all regions, which may fail."""
+    job = definitions(rig).resolve_job_def(job_name(Stage.OTREE))
+    tags = {RANGE_START: ALL[0], RANGE_END: ALL[-1]}
+    return job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)

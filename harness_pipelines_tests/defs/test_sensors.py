@@ -269,6 +269,16 @@ def test_a_failed_run_does_not_block_its_retry_but_each_doubles_the_pause(
     assert control.woken() == [(rig.name, "ingest")]
 
 
+def test_a_run_that_failed_before_the_clock_was_set_back_is_tried_again(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce(10)
+    control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.FAILURE)
+    back = time.time() - 4 * 3600
+    monkeypatch.setattr("harness_pipelines.defs.sensors.time.time", lambda: back)
+    assert control.woken() == [(rig.name, "ingest")]
+
+
 @pytest.mark.parametrize(
     ("buffer", "variable", "address"),
     [

@@ -46,12 +46,12 @@ from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.files import check_merged_into
 from harness_pipelines.protocol.lake.overlays import OverlayChange, OverlayRequest, next_generation
-from harness_pipelines.protocol.moves import Move, MoveState, budget_of, may_relayout, plan_ranges
+from harness_pipelines.protocol.moves import Move, MoveState, budget_of, may_relayout, plan_ranges, waited_s
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.read.clustering import BUDGET_BYTES, Clustering, layout_of, target_bytes, target_rows_of
 from harness_pipelines.stages.otree import look, recalled
 from harness_pipelines.stages.otree.look import NOT_BETTER
-from harness_pipelines.stages.run.moving import FAILURES_MAX, Moving, Pointless, Tally, base_of, make_branch
+from harness_pipelines.stages.run.moving import FAILURES_MAX, Moving, Pointless, Tally, TooLarge, base_of, make_branch
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Positions
@@ -91,13 +91,15 @@ class Attempt:
     overlays: OverlayChange | None = None  #: what becomes of the recalled rows
 
 
-def trigger(stores: Ports, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
+def trigger(
+    stores: Ports, table: TableRow, *, idle: bool = False, judged: str | None = None, seen_s: float = 0.0
+) -> str | None:
     """Why otree should move now: ``recovery``, ``idle``, ``rows``, ``age``, ``request`` or ``due``; ``None``: need not.
 
     A ``request`` is one to recall, to release or to recluster.
 
     *idle*: tier has nothing left to move, and whatever the batch view lacks is merged at once. *judged* is a metadata
-    file of the batch view in which nothing was due.
+    file of the batch view in which nothing was due. *seen_s*: for how long the caller has seen no move of otree.
     """
     if stores.tables.open_move(table, Stage.OTREE, shard=0) is not None:
         return "recovery"
@@ -107,7 +109,7 @@ def trigger(stores: Ports, table: TableRow, *, idle: bool = False, judged: str |
         return "idle"
     if lag >= table.spec.tier.max_rows:
         return "rows"
-    if lag and _waited_s(stores, table) >= table.spec.freshness.lake:
+    if lag and waited_s(_since_s(stores, table), seen_s=seen_s) >= table.spec.freshness.lake:
         return "age"
     if stores.recalls.open(table) or stores.reclusters.open(table):
         return "request"
@@ -116,8 +118,8 @@ def trigger(stores: Ports, table: TableRow, *, idle: bool = False, judged: str |
     return "due" if look.due(stores, table, head, budget_bytes=BUDGET_BYTES) else None
 
 
-def _waited_s(stores: Ports, table: TableRow) -> float:
-    """Seconds since the last move of otree, by the ledger's clock; endless before the first."""
+def _since_s(stores: Ports, table: TableRow) -> float:
+    """Seconds since the last move of otree, by the database's clock; endless before the first."""
     last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
     if last is None:
         return inf
@@ -187,8 +189,7 @@ def plan(
 ) -> Move | None:
     """Record a merge of what the stream view has more, or a move without ranges: a recall, a relayout that is due."""
     head = stores.ledger.head(table)
-    offsets_max = min(MOVE_OFFSETS_MAX, stores.engine.offsets_max(table, Stage.OTREE) or MOVE_OFFSETS_MAX)
-    lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=offsets_max)
+    lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=_offsets_max(stores, table))
     parts: list[Rewrite] = []
     recall: int | None = None
     if below is not None:
@@ -212,6 +213,21 @@ def plan(
         recall=recall,
     )
     return stores.ledger.plan_move(claim, draft)
+
+
+def _offsets_max(stores: Ports, table: TableRow) -> int:
+    return min(MOVE_OFFSETS_MAX, stores.engine.offsets_max(table, Stage.OTREE) or MOVE_OFFSETS_MAX)
+
+
+def _check_size(stores: Ports, table: TableRow, move: Move) -> None:
+    """A spec may name another engine since the move was planned. Raises: TooLarge."""
+    offsets_max = _offsets_max(stores, table)
+    _, within = plan_ranges({r.partition: r for r in move.ranges}, offsets_max=offsets_max)
+    if any(r.high > within[r.partition] for r in move.ranges):
+        raise TooLarge(
+            f"{table.name}: otree move {move.move_id} was planned for {sum(r.span for r in move.ranges)} offsets, and "
+            f"the engine that does it now takes {offsets_max} at once; the move is planned again"
+        )
 
 
 def _recall_first(stores: Ports, table: TableRow, *, merge: bool) -> int | None:
@@ -256,7 +272,8 @@ def left_of_request(stores: Ports, table: TableRow, head: Version, request: Requ
 
 
 def stage(stores: Ports, table: TableRow, move: Move) -> Attempt:
-    """Let Spark write the move's rows by region to the attempt's branch, and check from metadata what it wrote."""
+    """Let the engine write the move's rows by region to the attempt's branch, and check from metadata what it wrote."""
+    _check_size(stores, table, move)
     base = make_branch(stores, table, move)
     layout = layout_of(stores, table, base)
     if move.recall is not None:

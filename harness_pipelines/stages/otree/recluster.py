@@ -93,7 +93,7 @@ def ask(stores: Ports, table: TableRow, plan: Reclustering) -> Reclustering:
     """Record what was planned; an open request for the same parts is gone on with, and what is left of it returned."""
     wanted = plan.request
     made = stores.reclusters.ask(table, paths=wanted.paths, upto=wanted.upto, rebuild=wanted.rebuild)
-    return _looked_at(stores, table, stores.ledger.head(table), made)
+    return _looked_at(stores, table, stores.ledger.head(table), made.request)
 
 
 def run(stores: Ports, table: TableRow, request: Request, *, run_id: str | None = None) -> Iterator[Reclustering]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from harness_pipelines.ports.access import (
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.upkeep import TablePulse, TableWork
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.protocol.moves import MoveState, waited_s
 from harness_pipelines.protocol.shape import intake_of
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact
@@ -75,7 +75,8 @@ def due_moves(spec: TableSpec, work: TableWork) -> dict[Stage, Due]:
     # A run costs seconds and leaves events: by age it comes as often as the objective asks for, which is less often
     # than a worker may move. Half of it is left for the run itself.
     rules = spec.tier.model_copy(update={"max_age": max(spec.tier.max_age, spec.freshness.lake / 2)})
-    why = tier_due(rules, lag=waiting[Stage.TIER], buffered_bytes=work.buffered_bytes, since_tier_s=work.since_tier_s)
+    since_s = waited_s(work.since_tier_s)
+    why = tier_due(rules, lag=waiting[Stage.TIER], buffered_bytes=work.buffered_bytes, since_tier_s=since_s)
     if why := ("recovery" if tier else why):
         due[Stage.TIER] = Due(why=why, attempt=tier["attempt"] if tier else 0, position=work.stream_at)
     return {stage: found for stage, found in due.items() if not is_held(work, stage)}
@@ -96,6 +97,7 @@ class Known:
     small: str | None = None  #: metadata file of the stream view in which no rewrite was worth its cost
     judged: str | None = None  #: metadata file of the batch view in which nothing was due
     mirrored: int | None = None  #: the version that all catalogs show
+    unmoved_s: Mapping[Stage, float] = field(default_factory=dict)  #: for how long it has seen no move of a stage
 
 
 def rest_s(stage: Stage, spec: TableSpec, seen: TablePulse, known: Known, *, now: float) -> float:
@@ -123,7 +125,7 @@ def _tier_rest_s(spec: TableSpec, seen: TablePulse, known: Known, *, now: float)
     buffered = sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in seen.positions)
     unread = sum(max(known.ends.get(p.partition, 0) - p.bounds.buffer_hi, 0) for p in seen.positions)
     lag = intake_of(spec).waiting(buffered=buffered, unread=unread)[Stage.TIER]
-    since_s = now - seen.tier_at
+    since_s = waited_s(now - seen.tier_at, seen_s=known.unmoved_s.get(Stage.TIER, 0.0))
     if tier_due(spec.tier, lag=lag, buffered_bytes=seen.buffered_bytes, since_tier_s=since_s):
         return 0.0
     return spec.tier.max_age - since_s if lag else inf
@@ -135,7 +137,10 @@ def _otree_rest_s(spec: TableSpec, seen: TablePulse, known: Known, *, now: float
         return 0.0
     if not lag:
         return inf
-    return 0.0 if seen.otree_at is None else max(0.0, spec.freshness.lake - (now - seen.otree_at))
+    if seen.otree_at is None:
+        return 0.0
+    since_s = waited_s(now - seen.otree_at, seen_s=known.unmoved_s.get(Stage.OTREE, 0.0))
+    return max(0.0, spec.freshness.lake - since_s)
 
 
 def is_held(work: TableWork, stage: Stage) -> bool:

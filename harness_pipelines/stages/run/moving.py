@@ -32,6 +32,12 @@ class Pointless(HarnessError):
     recovery = Recovery.REFRESH
 
 
+class TooLarge(HarnessError):
+    """The engine that does the move now takes less at once than the one that it was planned for: plan it again."""
+
+    recovery = Recovery.REFRESH
+
+
 PLANS_MAX = 3  #: moves that one call plans, because what the one before was planned on is gone
 FAILURES_MAX = 3  #: attempts that failed by themselves before a move is halved
 _UNRANGED = {Stage.OTREE: "regions due", Stage.COMPACT: "small files"}
@@ -86,10 +92,10 @@ class Moving(Generic[Attempt]):
         """Finish the open move, or make a new one; ``None`` when there is nothing to move.
 
         Raises: MoveStuck, FencedOut, ForeignCommit (NEVER); SchemaMoved, read the table again; BaseGone, FilesGone,
-        OverlaysMoved where each of several plans was overtaken; TryAgain when Spark or a store is away.
+        OverlaysMoved, TooLarge where each of several plans was overtaken; TryAgain when Spark or a store is away.
         """
         for _ in range(PLANS_MAX - 1):
-            with suppress(BaseGone, FilesGone, OverlaysMoved):
+            with suppress(BaseGone, FilesGone, OverlaysMoved, TooLarge):
                 return self._once(claim, trigger=trigger, run_id=run_id)
         return self._once(claim, trigger=trigger, run_id=run_id)
 
@@ -116,6 +122,9 @@ class Moving(Generic[Attempt]):
         except Pointless as why:
             self._give_up(claim, move, state=MoveState.ABANDONED, error=str(why))
             return None
+        except TooLarge as error:
+            self._give_up(claim, move, state=MoveState.ABANDONED, error=str(error))
+            raise
         except (BaseGone, FilesGone, OverlaysMoved) as gone:
             self._give_up(claim, move, state=MoveState.ABANDONED, error=str(gone))
             check_ours(self._stores, self._table, move)

@@ -82,6 +82,8 @@ class TableUnits:
         self._asked_for: tuple[object, ...] | None = None  # what the units were asked for by, when that changed last
         self._unasked: set[StageUnit] = set()
         self._clock_s = 0.0  #: the database's time less the monotonic one
+        # When a stage last moved, by the database's time, and since when that is known, in monotonic seconds.
+        self._moved_at: dict[Stage, tuple[float | None, float]] = {}
         self._caught_up_at: float | None = None  #: monotonic seconds, since when all that is known is moved
         self._quiet: set[Stage] = set()  # had nothing to do when last asked, or another worker has them
         self._expired_at = -math.inf  # monotonic seconds
@@ -186,6 +188,8 @@ class TableUnits:
             except TableDamaged:
                 self._damaged = stored
                 raise
+        if stored == self.table.spec_hash:
+            self._damaged = None
         if self.table is not self._followed:
             before, self._followed = self._followed.spec, self.table
             if changed := [word for word in type(before).model_fields if _differ(before, self.table.spec, word)]:
@@ -303,6 +307,9 @@ class TableUnits:
     def _take(self, found: TablePulse, asked_at: float, now: float) -> None:
         before, self.pulse = self.pulse, found
         self._pulsed_at, self._clock_s = asked_at, now - time.monotonic()
+        for stage, at in ((Stage.TIER, found.tier_at), (Stage.OTREE, found.otree_at)):
+            if stage not in self._moved_at or self._moved_at[stage][0] != at:
+                self._moved_at[stage] = at, time.monotonic()
         if before is not found:
             self.progress.positions, self.progress.stream = list(found.positions), found.stream
             if self.reading is not None:
@@ -352,12 +359,13 @@ class TableUnits:
     def is_quiet(self, stage: Stage) -> bool:
         return stage in self._quiet
 
-    def note_quiet(self, stage: Stage, *, quiet: bool) -> None:
+    def note_quiet(self, stage: Stage, *, quiet: bool, held: bool) -> None:
+        """*stage* was asked for; where the claim is not *held*, another worker may have it, and nothing was done."""
         if quiet:
             self._quiet.add(stage)
         else:
             self._quiet.discard(stage)
-        if stage is Stage.EXPIRE:
+        if stage is Stage.EXPIRE and held:
             self._expired_at, self._expired_for = time.monotonic(), self._expires_for
 
     def rest_s(self, stage: Stage) -> float:
@@ -373,8 +381,18 @@ class TableUnits:
             small=self.steps.nothing_small,
             judged=self.steps.nothing_due,
             mirrored=self.steps.mirrored,
+            unmoved_s={moves: self.unmoved_s(moves) for moves in (Stage.TIER, Stage.OTREE)},
         )
         return rest_s(stage, self.table.spec, pulse, known, now=time.monotonic() + self._clock_s)
+
+    def unmoved_s(self, stage: Stage) -> float:
+        """For how long the worker has seen no move of *stage*: the database's clock may be set back meanwhile."""
+        _, since = self._moved_at.get(stage, (None, time.monotonic()))
+        return time.monotonic() - since
+
+    def note_moved(self, stage: Stage) -> None:
+        """A move of *stage* was published, of which the ledger's next answer has the time."""
+        self._moved_at.pop(stage, None)
 
     def _expire_rest_s(self, pulse: TablePulse) -> float:
         """A table that nothing changed, and of which nothing is over, has nothing to expire."""

@@ -24,7 +24,7 @@ from harness_pipelines.ports.access import (
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Bounds, Vector, buffered
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.moves import Move, plan_ranges
+from harness_pipelines.protocol.moves import Move, plan_ranges, waited_s
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.table import TierRules
 from harness_pipelines.stages.run.moving import Moving, Tally
@@ -40,11 +40,16 @@ class Ports(HasBufferRows, HasEngine, HasLake, HasLakeReads, HasLedger, HasLog, 
 
 
 def trigger(
-    stores: Ports, table: TableRow, *, idle: Callable[[Mapping[int, Bounds]], bool] | None = None
+    stores: Ports,
+    table: TableRow,
+    *,
+    idle: Callable[[Mapping[int, Bounds]], bool] | None = None,
+    seen_s: float = 0.0,
 ) -> str | None:
     """Why tier should move now: ``recovery`` of an open move, ``idle``, or a trigger of the spec; ``None``: need not.
 
     *idle* says of the bounds whether ingest has nothing left to take; then whatever is buffered is moved at once.
+    *seen_s*: for how long the caller has seen no move, whatever the database's clock says.
     """
     if stores.tables.open_move(table, Stage.TIER, shard=0) is not None:
         return "recovery"
@@ -53,7 +58,8 @@ def trigger(
         return "idle" if any(b.buffer_hi > b.stream_hi for b in bounds.values()) else None
     size = sum(int(s["bytes"]) for s in stores.segments.sizes(table) if s["state"] != "retired")
     lag = sum(b.buffer_hi - b.stream_hi for b in bounds.values())
-    return due(table.spec.tier, lag=lag, buffered_bytes=size, since_tier_s=stores.tables.since_tier_s(table))
+    since_s = waited_s(stores.tables.since_tier_s(table), seen_s=seen_s)
+    return due(table.spec.tier, lag=lag, buffered_bytes=size, since_tier_s=since_s)
 
 
 def due(rules: TierRules, *, lag: int, buffered_bytes: int, since_tier_s: float) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines import faults
+from harness_pipelines.engines.arrow import engine
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
@@ -20,6 +21,7 @@ from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import EVERYTHING, Key, KeyedRig, assert_sound, row
 from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.rig import OTREE
 
 KEYS: list[Key] = list(product([None, -1, 0, 1, 2, 3, 2**40], [None, "", "eu", "ü" * 30]))
 POINTS = ("after_plan", "during_files", "after_files", "before_lock", "in_transaction", "after_commit")
@@ -225,3 +227,34 @@ def test_a_key_of_any_types_is_found_again(harness: hp.Harness, kafka: KafkaRig)
     assert found == sorted(row[-3:] for row in rig.state({0: 10**9, 1: 10**9}).values())
     assert not rig.quarantine()
     assert_sound(rig)
+
+
+def test_a_merge_that_was_planned_for_spark_is_planned_again_within_what_arrow_takes_at_once(
+    harness: hp.Harness, kafka: KafkaRig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine, "MERGE_OFFSETS_MAX", 50)
+    rig = KeyedRig(harness, kafka, engine="arrow")
+    rig.produce(60)
+    rig.to_stream()
+    moved_by(rig, "spark")
+    claim = rig.claim(Stage.OTREE)
+    planned = otree.plan(rig.stores, rig.table.row, claim, trigger="test", run_id=None)
+    assert planned is not None and sum(r.span for r in planned.ranges) == 120
+    rig.stores.ledger.release(claim)
+
+    moved_by(rig, "arrow")
+    rig.worker(OTREE, until_idle=True).run()
+
+    moves = {move["move_id"]: move for move in rig.stores.ledger.moves(rig.table.row, stage=Stage.OTREE)}
+    assert moves[planned.move_id]["state"] == "ABANDONED"
+    assert "planned for 120 offsets" in moves[planned.move_id]["error"]
+    taken = [sum(m["hi"].values()) - sum(m["lo"].values()) for m in moves.values() if m["state"] == "COMMITTED"]
+    assert sum(taken) == 120 and max(taken) <= 50, taken
+    rig.assert_merged()
+    assert_sound(rig)
+
+
+def moved_by(rig: KeyedRig, word: str) -> None:
+    """Apply the spec of *rig* with another engine."""
+    spec = rig.table.spec.model_dump(mode="json", by_alias=True)
+    rig.table = rig.harness.apply(hp.TableSpec.model_validate({**spec, "engine": word}))

@@ -48,6 +48,7 @@ def spec(buffer: str) -> TableSpec:
         (999, 299.0, None),
         (1000, 10.0, "rows"),
         (5, 300.0, "age"),
+        (5, -3600.0, "age"),  # the clock was set back: when tier moved last, nobody knows
         (0, 9999.0, None),
         (None, 9999.0, None),  # nobody has looked at the log
     ],
@@ -110,6 +111,8 @@ UNMERGED = replace(
     [
         (Stage.TIER, BUFFERED, 50.0),  # by age
         (Stage.TIER, replace(BUFFERED, tier_at=NOW - 60.0), 0.0),
+        (Stage.TIER, replace(BUFFERED, tier_at=NOW + 3600.0), 0.0),  # the database's clock was set back
+        (Stage.OTREE, replace(UNMERGED, otree_at=NOW + 3600.0), 0.0),
         (Stage.TIER, replace(BUFFERED, buffered_bytes=2**40), 0.0),
         (Stage.TIER, MOVED, inf),
         (Stage.TIER, replace(MOVED, open=frozenset({"tier"})), 0.0),
@@ -128,6 +131,12 @@ UNMERGED = replace(
 )
 def test_a_stage_rests_until_the_ledger_says_that_it_has_work(stage: Stage, seen: TablePulse, rest: float):
     assert rest_s(stage, spec("postgres"), seen, KNOWN, now=NOW) == rest
+
+
+def test_what_a_worker_saw_pass_counts_though_the_clock_of_the_database_was_set_back():
+    known = replace(KNOWN, unmoved_s={Stage.TIER: 55.0, Stage.OTREE: 595.0})
+    assert rest_s(Stage.TIER, spec("postgres"), BUFFERED, known, now=NOW) == 5.0
+    assert rest_s(Stage.OTREE, spec("postgres"), UNMERGED, known, now=NOW) == 5.0
 
 
 def test_without_a_buffer_what_only_the_log_has_is_work_for_tier():

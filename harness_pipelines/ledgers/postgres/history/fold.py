@@ -39,6 +39,7 @@ from harness_pipelines.protocol.checkpoints import (
 from harness_pipelines.protocol.claims import Claim
 
 log = structlog.get_logger(__name__)
+RECORDS_AT_ONCE = 1_000  #: refused ones, each of which is sealed again: some 0.2 s under the trim lock
 BATCHES_MAX = 100  #: transactions of one run: a ledger that was never folded gets there over some runs
 
 
@@ -65,10 +66,11 @@ class HistoryFold:
         if not found or not (found[0]["is_due"] or table.table_id in self._unfinished):
             return Folded()
         needed = self._needed(table, retained_from=found[0]["retained_from"])
+        staying = [row["move_id"] for row in self._database.rows("fold/staying", {"table_id": table.table_id})]
         whole = Folded()
         self._unfinished.add(table.table_id)
         for _ in range(BATCHES_MAX):
-            done = self._batch(table, claim, needed)
+            done = self._batch(table, claim, needed, staying)
             whole = whole.plus(done)
             if done == Folded(through=done.through):
                 self._unfinished.discard(table.table_id)
@@ -98,7 +100,7 @@ class HistoryFold:
             first = connection.execute(sql("fold/first"), key).fetchall()
         return frozenset({*pins, *older, *(row["version"] for row in first)})
 
-    def _batch(self, table: TableRow, claim: Claim, needed: Collection[int]) -> Folded:
+    def _batch(self, table: TableRow, claim: Claim, needed: Collection[int], staying: Sequence[int]) -> Folded:
         """What is old is decided by the spec in force: a longer history holds from its `apply`."""
         try:
             with self._database.transaction() as connection:
@@ -106,7 +108,7 @@ class HistoryFold:
                 key = self._asked(in_force(connection, table))
                 if (state := connection.execute(sql("fold/state"), key).fetchone()) is None:
                     return Folded()
-                done = _fold(connection, {**key, **state}, needed)
+                done = _fold(connection, {**key, **state, "staying": staying}, needed)
                 check_held(connection, claim)
                 faults.point("expire.in_fold")
                 return done
@@ -126,16 +128,25 @@ def _fold(connection: Connection, key: Mapping[str, Any], needed: Collection[int
     ingest, abandoned = sql("fold/old_ingest"), sql("fold/old_abandoned")
     beside = [row["move_id"] for some in (ingest, abandoned) for row in connection.execute(some, key)]
     move_ids = [*beside, *(v.move_id for v in versions if v.move_id is not None)]
-    rows = connection.execute(sql("fold/moves_of"), {**key, "move_ids": move_ids}).fetchall()
+    rows = connection.execute(sql("fold/moves_of"), {**asked, "move_ids": move_ids}).fetchall()
     spans = {r["move_id"]: _span(r) for r in rows if foldable(r["stage"], r["state"], r["trigger"])}
     going = without_needed(versions, through=allowed, needed=needed, moves=spans.keys())[: key["limit"]]
+    moves = [spans[n] for n in (*beside, *(v.move_id for v in going)) if n in spans]
+    if (records := _judge_for_good(connection, key, moves)) == RECORDS_AT_ONCE:  # there may be more
+        return Folded(records=records, through=before)
     if going or through > before:
         numbers = {"before": before, "through": through, "versions": [v.version for v in going]}
         connection.execute(sql("fold/fold_versions"), {**key, **numbers})
-    moves = [spans[n] for n in (*beside, *(v.move_id for v in going)) if n in spans]
     _fold_moves(connection, key, moves)
     events = _fold_events(connection, {**key, "through": through})
-    return Folded(versions=len(going), moves=len(moves), events=events, through=through)
+    return Folded(versions=len(going), moves=len(moves), events=events, records=records, through=through)
+
+
+def _judge_for_good(connection: Connection, key: Mapping[str, Any], moves: Sequence[Span]) -> int:
+    """Let records that *moves* refused name them no more; how many: `RECORDS_AT_ONCE` at most."""
+    in_effect = [one.first_move for one in moves if one.kind == "in effect"]
+    judged = {"move_ids": [one.first_move for one in moves], "in_effect": in_effect, "records": RECORDS_AT_ONCE}
+    return connection.execute(sql("fold/judge_for_good"), {**key, **judged}).rowcount
 
 
 def _fold_moves(connection: Connection, key: Mapping[str, Any], moves: Sequence[Span]) -> None:

@@ -11,7 +11,7 @@ from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.layout.requested import Request
 from harness_pipelines.ledgers.postgres.notify import announce
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.requests import LeftOut, RequestCancelled, RequestLost
+from harness_pipelines.ports.requests import Asked, LeftOut, RequestCancelled, RequestLost
 
 
 class Reclusters:
@@ -33,7 +33,7 @@ class Reclusters:
             return bool(row["is_open"])
         raise RequestLost.of(table, request.request_id)
 
-    def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Request:
+    def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Asked:
         """Record a request; an open one for the same parts is gone on with instead."""
         with self.database.transaction() as connection:
             key = {"table_id": table.table_id}
@@ -41,13 +41,13 @@ class Reclusters:
             for row in connection.execute(sql("recluster/open"), key):
                 found = _request(row)
                 if (found.paths, found.rebuild) == (paths, rebuild):
-                    return found
+                    return Asked(found, is_new=False)
             wanted = {**key, "paths": Jsonb(list(paths)), "upto": upto, "rebuild": rebuild}
             made = connection.execute(sql("recluster/ask"), wanted).fetchone()
             assert made is not None
             connection.execute(sql("recluster/forget_left_out"), key)  # a person has looked
             announce(connection, table.table_id)
-            return _request(made)
+            return Asked(_request(made), is_new=True)
 
     def end(self, table: TableRow, request: Request) -> None:
         """Close *request*: it is done. A second call changes nothing."""
@@ -58,8 +58,8 @@ class Reclusters:
         self._end(table, request, cancelled=True)
 
     def _end(self, table: TableRow, request: Request, *, cancelled: bool) -> None:
-        key = {"table_id": table.table_id, "request_id": request.request_id, "cancelled": cancelled}
-        self.database.run("recluster/end", key)
+        key = {"table_id": table.table_id, "request_id": request.request_id, "upto": request.upto}
+        self.database.run("recluster/end", {**key, "cancelled": cancelled})
 
     def leave_out(self, table: TableRow, *, move_id: int, files: Iterable[str], error: str) -> None:
         """Record that the relayout *move_id* of *files* failed in every attempt. A second call changes nothing."""

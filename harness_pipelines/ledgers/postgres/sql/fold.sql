@@ -4,9 +4,7 @@
 SELECT coalesce(f.version, 0) AS version, coalesce(f.event, 0) AS event, w.retained_from, w.last,
        coalesce(greatest(w.last - coalesce(f.version, 0), 0) >= %(least)s, false) OR coalesce((
            SELECT m.committed_at FROM harness.moves m
-           WHERE m.table_id = t.table_id AND m.stage = 'ingest' AND m.state = 'COMMITTED' AND m.move_id <> ALL(ARRAY(
-               SELECT unnest(q.refused_by) FROM harness.quarantine q
-               WHERE q.table_id = t.table_id AND q.refused_by IS NOT NULL))
+           WHERE m.table_id = t.table_id AND m.stage = 'ingest' AND m.state = 'COMMITTED'
            ORDER BY m.move_id OFFSET %(least)s + %(newest)s LIMIT 1
        ) < clock_timestamp() - %(history)s::interval, false) AS is_due
 FROM harness.tables t LEFT JOIN harness.folds f USING (table_id)
@@ -38,6 +36,16 @@ UNION SELECT base_version FROM harness.moves
 -- name: first
 SELECT version FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version LIMIT 1
 
+-- name: staying
+-- Moves that refused a record which was a row when the first correction changed it (`buffer: none`). If what corrected it is
+-- undone, only such a move says that the record is no row.
+SELECT DISTINCT unnest(q.refused_by) AS move_id FROM harness.quarantine q
+WHERE q.table_id = %(table_id)s AND q.refused_by IS NOT NULL
+  AND EXISTS (SELECT FROM harness.corrections a WHERE a.table_id = %(table_id)s AND a.kind IN ('replaced', 'removed')) AND (
+    SELECT c.kind FROM harness.corrections c
+    WHERE c.table_id = q.table_id AND c.partition = q.partition AND c."offset" = q."offset"
+    ORDER BY c.version LIMIT 1) IN ('replaced', 'removed')
+
 -- name: old_versions
 -- Those up to *through* that something made which goes on by itself; among them the newest of each stage, which stay. What
 -- stays for long is left out here, so that it holds no later ones up.
@@ -45,8 +53,8 @@ SELECT v.version, v.move_id, v.revert_of FROM harness.versions v JOIN harness.mo
 WHERE v.table_id = %(table_id)s AND v.version <= %(through)s AND v.revert_of IS NULL
   AND v.version <> ALL(%(needed)s::bigint[]) AND m.stage IN ('tier', 'otree', 'compact')
   AND m.trigger NOT IN ('accept-loss', 'accept-foreign', 'reconcile') AND m.recall IS NULL AND m.parts = '[]'
-  AND NOT EXISTS (SELECT FROM harness.moves c WHERE c.parent_move = m.move_id) AND m.move_id <> ALL(ARRAY(
-      SELECT unnest(q.refused_by) FROM harness.quarantine q WHERE q.table_id = %(table_id)s AND q.refused_by IS NOT NULL))
+  AND NOT EXISTS (SELECT FROM harness.moves c WHERE c.parent_move = m.move_id)
+  AND m.move_id <> ALL(%(staying)s::bigint[])
 ORDER BY v.version LIMIT %(limit)s + 4 * %(newest)s
 
 -- name: reverts
@@ -67,17 +75,14 @@ WITH newest AS MATERIALIZED (
 SELECT m.* FROM harness.moves m JOIN newest USING (stage)
 WHERE m.table_id = %(table_id)s AND m.move_id = ANY(%(move_ids)s::bigint[]) AND m.recall IS NULL AND m.parts = '[]'
   AND m.move_id < newest.since AND NOT EXISTS (SELECT FROM harness.moves c WHERE c.parent_move = m.move_id)
-  AND m.move_id <> ALL(ARRAY(
-      SELECT unnest(q.refused_by) FROM harness.quarantine q WHERE q.table_id = %(table_id)s AND q.refused_by IS NOT NULL))
+  AND m.move_id <> ALL(%(staying)s::bigint[])
 
 -- name: old_ingest
 -- Of ingest those whose rows the buffer need not hold any more: all below the trim floor.
 SELECT m.move_id FROM (
     SELECT move_id, hi, committed_at FROM harness.moves
     WHERE table_id = %(table_id)s AND stage = 'ingest' AND state = 'COMMITTED'
-      AND trigger NOT IN ('accept-loss', 'accept-foreign', 'reconcile') AND move_id <> ALL(ARRAY(
-          SELECT unnest(q.refused_by) FROM harness.quarantine q
-          WHERE q.table_id = %(table_id)s AND q.refused_by IS NOT NULL))
+      AND trigger NOT IN ('accept-loss', 'accept-foreign', 'reconcile')
     ORDER BY move_id LIMIT %(limit)s
 ) m
 WHERE m.committed_at < clock_timestamp() - %(history)s::interval
@@ -103,6 +108,17 @@ WHERE table_id = %(table_id)s AND trigger = 'reconcile' AND state = 'COMMITTED' 
 
 -- name: fold_versions
 SELECT harness.fold_versions(%(table_id)s::integer, %(before)s::bigint, %(through)s::bigint, %(versions)s::bigint[]) AS folded
+
+-- name: judge_for_good
+-- Records that the given moves refused name these no more (`buffer: none`), some of them. One that a move in effect refused
+-- is no row for good, as one that ingest refused. A move that is undone for good says nothing.
+UPDATE harness.quarantine q
+SET digest = NULL, refused_by = CASE WHEN NOT q.refused_by && %(in_effect)s::bigint[] THEN ARRAY(
+    SELECT r.move_id FROM unnest(q.refused_by) AS r (move_id) WHERE r.move_id <> ALL(%(move_ids)s::bigint[])) END
+WHERE q.ctid = ANY(ARRAY(
+    SELECT s.ctid FROM harness.quarantine s
+    WHERE s.table_id = %(table_id)s AND s.refused_by IS NOT NULL AND s.refused_by && %(move_ids)s::bigint[]
+    LIMIT %(records)s))
 
 -- name: fold_moves
 SELECT harness.fold_moves(%(table_id)s::integer, %(move_ids)s::bigint[], %(checkpoints)s::bigint[]) AS checkpoint

@@ -14,7 +14,7 @@ RETURNING request AS request_id, paths, upto, rebuild
 
 -- name: end
 UPDATE harness.reclusters SET ended_at = clock_timestamp(), cancelled = %(cancelled)s
-WHERE table_id = %(table_id)s AND request = %(request_id)s AND ended_at IS NULL
+WHERE table_id = %(table_id)s AND request = %(request_id)s AND upto = %(upto)s AND ended_at IS NULL
 
 -- name: leave_out
 INSERT INTO harness.left_out (move_id, table_id, files, error)
