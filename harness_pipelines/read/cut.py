@@ -453,7 +453,7 @@ def make_cut(
 
 def _check_there(stores: Ports, table: TableRow) -> None:
     """Files of a table that was dropped meanwhile would stay. Raises: TableUnknown."""
-    if stores.tables.table(table.name).table_id != table.table_id:
+    if not stores.cuts.is_there(table):
         raise TableUnknown(f"{table.name} was dropped while a cut of it was made; what was written of it is left")
 
 

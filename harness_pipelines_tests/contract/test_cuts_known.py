@@ -170,5 +170,7 @@ def test_of_a_cut_that_is_over_all_is_read(server: Server):
 
 def test_a_known_table_that_was_dropped_is_not_found(server: Server, real: RealRig):
     known = knowing(server.cut(), found(server))
+    assert server.cuts.is_there(server.table)
     drop_table(real.database, server.table, catalog=CATALOG)
+    assert not server.cuts.is_there(server.table)
     assert server.cuts.found(server.table.name, known=known) is None

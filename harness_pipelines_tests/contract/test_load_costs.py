@@ -106,7 +106,7 @@ def test_a_load_with_new_rows_looks_once_and_ends_its_lease_with_the_publication
     assert costs.asked == [
         "cuts/known_newest",
         "reads/async_commit", "reads/share_trim_lock", "reads/look", COMMIT,
-        "ledger/tables",  # is the table still there
+        "cuts/is_there",
         "cuts/publish", COMMIT,
     ]  # fmt: skip
     assert costs.world.rig.ask("SELECT FROM harness.leases WHERE table_id = %s", [costs.world.row.table_id]) == []

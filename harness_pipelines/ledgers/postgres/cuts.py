@@ -126,6 +126,10 @@ class Cuts:
             self._retire("cuts/retire", row["table_id"], row["sequence"])
             return _cut({**row, "is_alive": False})
 
+    def is_there(self, table: TableRow) -> bool:
+        """Whether *table* was not dropped."""
+        return bool(self.database.rows("cuts/is_there", {"table_id": table.table_id}))
+
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
 

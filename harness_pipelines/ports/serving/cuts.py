@@ -148,6 +148,10 @@ class CutBook(Protocol):
         """
         ...
 
+    def is_there(self, table: TableRow) -> bool:
+        """Whether *table* was not dropped."""
+        ...
+
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
 

@@ -66,6 +66,7 @@ class World:
                 newest=lambda table: Newest(self.newest, self.clock, some_state()),
                 serve=lambda cut, keep: self.served.append(cut.sequence),
                 retire=self._retire,
+                is_there=lambda table: True,
             ),
             cut_files=SimpleNamespace(check=self._check),
             leases=SimpleNamespace(end=lambda lease_id: None),

@@ -105,6 +105,7 @@ class Ledger:
     def tables_of(self, name: str) -> Sequence[str]:
         return self.snapshots.get(name, ())
 
+    is_there: Any = None
     merged: Any = None
     newest: Any = None
     named: Any = None

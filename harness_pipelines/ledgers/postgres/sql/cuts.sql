@@ -64,6 +64,9 @@ WHERE t.namespace = %(namespace)s AND t.name = %(name)s
 -- NULL: of the newest version.
 SELECT harness.cut_prepare(%(table_id)s::integer, %(version)s::bigint)
 
+-- name: is_there
+SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s
+
 -- name: publish
 -- The row keeps the files from now on, so the maker's lease ends with the same commit.
 SELECT looked_at, served_at, until, harness.lease_end(%(lease_id)s::uuid) FROM harness.cut_publish(
