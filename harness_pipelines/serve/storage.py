@@ -80,13 +80,15 @@ class _Session:
         self.lock = threading.Lock()
         self.storage: Storage | None = None
         self.trouble: RoleRefused | RoleAway | None = None
-        self.asks_at = datetime.min.replace(tzinfo=UTC)
+        self.folders: Sequence[str] = ()  #: that the keys are for
+        self.looks_at = self.asks_at = datetime.min.replace(tzinfo=UTC)
 
 
 class ByRole:
     """Keys of a session for each table, which several loads share.
 
-    *keys* asks the store, for the name of a table and its *folders*, which are looked up when it is asked.
+    *keys* asks the store, for the name of a table and its *folders*. These are looked up now and then: a view that is
+    begun again has another folder.
     """
 
     def __init__(
@@ -105,16 +107,26 @@ class ByRole:
         with self._lock:
             session = self._sessions.setdefault(table.table_id, _Session())
         with session.lock:
-            if (now := self._now()) >= session.asks_at:
+            now = self._now()
+            if now >= min(session.looks_at, session.asks_at):
+                self._look(session, table, now)
+            if now >= session.asks_at:
                 self._ask(session, table, now)
             if session.trouble is not None:
                 raise type(session.trouble)(str(session.trouble))
             assert session.storage is not None  # it was asked for
             return session.storage
 
+    def _look(self, session: _Session, table: TableRow, now: datetime) -> None:
+        """Keys of before do not open folders that are new."""
+        folders = list(self._folders(table))
+        session.looks_at = now + AGAIN
+        if folders != session.folders:
+            session.folders, session.asks_at = folders, now
+
     def _ask(self, session: _Session, table: TableRow, now: datetime) -> None:
         try:
-            keys = self._keys(table.name, self._folders(table))
+            keys = self._keys(table.name, session.folders)
         except (RoleRefused, RoleAway) as error:
             session.asks_at = now + AGAIN
             if isinstance(error, RoleRefused):  # it takes back what it gave, as far as it can

@@ -206,6 +206,23 @@ def test_keys_that_still_last_are_given_while_the_store_does_not_answer_but_not_
         by_role.of(TABLE)
 
 
+def test_a_table_whose_folders_change_gets_keys_for_these_within_seconds(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """As when `harness repair` begins a view again."""
+    folders = ["s3://lake/w/orders"]
+    made = handed_out(settings(tmp_path, **STORE, **ROLE), keep=KEEP, folders=lambda table: list(folders))
+    assert isinstance(made, ByRole)
+    monkeypatch.setattr(made, "_now", lambda: store.now)
+    before = made.of(TABLE)
+    folders[0] = "s3://lake/w/orders-2"
+    store.now += timedelta(seconds=9)
+    assert made.of(TABLE) == before, "the ledger is not asked with each load"
+    store.now += timedelta(seconds=1)
+    assert made.of(TABLE) != before
+    assert [one[1] for one in store.asked] == [["s3://lake/w/orders"], ["s3://lake/w/orders-2"]]
+
+
 def test_loads_at_the_same_time_ask_once(by_role: ByRole, store: Store, monkeypatch: pytest.MonkeyPatch):
     arrived, go_on, ask = threading.Event(), threading.Event(), by_role._keys
 
