@@ -29,7 +29,7 @@ from harness_pipelines.ports.access import (
     HasTables,
 )
 from harness_pipelines.ports.errors import LogRewritten
-from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.ports.ledger import ReadState, TableRow, TableUnknown
 from harness_pipelines.ports.serving.cuts import (
     Cut,
     CutDamaged,
@@ -112,6 +112,15 @@ class Served:
     behind: int = 0  #: how many offsets the cut leaves out that the look has found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shown:
+    """A state that a cut was found to show."""
+
+    sequence: int  #: of the cut
+    state: ReadState
+    table: TableRow  #: with the columns of the state
+
+
 class Cutter:
     """Makes the cuts of one table in this process; one thread at a time.
 
@@ -125,6 +134,7 @@ class Cutter:
         self._keyed = KeyedCuts(stores, keep=keep, check=self._check)
         #: Sequence of the newest cut, when the state was that of it, and how many offsets it left out.
         self._looked: tuple[int, float, int] | None = None
+        self._shown: Shown | None = None  #: by the newest cut
         self._checked: dict[int, float] = {}  #: when the files of a cut were there, by its sequence
         self._unnamed: list[tuple[Chunk, datetime]] = []  #: with a moment of the ledger's clock before it was written
         self._replaced: frozenset[str] = frozenset()  #: paths of chunks whose records the log has no more
@@ -178,12 +188,15 @@ class Cutter:
             return None
         if self._is_young(newest, clock):
             return replace(self._again(table, newest, clock), behind=self._behind_of(newest))
-        if not table.intake.buffered:
+        if state is None or not table.intake.buffered:
             return None
-        looked = as_served(glanced(self._stores, table, state))
-        if not shows(newest, looked, cut_bounds(looked.plan), maker_of(looked)):
-            return None
-        served = self._again(looked.table, newest, clock)
+        shown = self._shown
+        if shown is None or shown.state is not state or shown.sequence != newest.sequence:
+            looked = as_served(glanced(self._stores, table, state))
+            if not shows(newest, looked, cut_bounds(looked.plan), maker_of(looked)):
+                return None
+            shown = self._shown = Shown(sequence=newest.sequence, state=state, table=looked.table)
+        served = self._again(shown.table, newest, clock)
         self._looked = (newest.sequence, asked, 0)
         return served
 
@@ -440,7 +453,7 @@ def make_cut(
 
 def _check_there(stores: Ports, table: TableRow) -> None:
     """Files of a table that was dropped meanwhile would stay. Raises: TableUnknown."""
-    if stores.tables.table(table.name).table_id != table.table_id:
+    if not stores.cuts.is_there(table):
         raise TableUnknown(f"{table.name} was dropped while a cut of it was made; what was written of it is left")
 
 

@@ -146,8 +146,10 @@ class Filling:
         epochs = {run.partition: run.epoch for run in runs if run.epoch is not None}
         self._from, self._runs, self._rows, self._bytes = dict(self._at), [], 0, 0
         return Content(
-            # A chunk has its rows by partition and offset: so no row is put elsewhere when it is written.
-            rows=pa.concat_tables([self._schema.empty_table(), *(run.rows for run in sorted(runs, key=_partition))]),
+            rows=pa.concat_tables(
+                # A chunk has its rows by partition and offset: so no row is put elsewhere when it is written.
+                [self._schema.empty_table(), *(run.rows for run in sorted(runs, key=_partition))]
+            ).combine_chunks(),  # what is done with columns of many parts is done many times
             ranges=ranges,
             read_as=ReadAs(epochs=epochs, unsettled=unsettled),
         )

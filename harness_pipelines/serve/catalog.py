@@ -128,7 +128,8 @@ class FreshCatalog:
         self._metadata = Texts(files.read)
         self._lock = threading.Lock()
         self._tables: dict[int, _Table] = {}
-        self._given: dict[str, Cut] = {}  #: the last newest cut of each table that was loaded, by name
+        #: By name, of each table that was loaded: what was found last, with the newest cut that was given out then.
+        self._given: dict[str, Found] = {}
 
     def names(self, warehouse: Warehouse) -> Sequence[str]:
         names = self._cuts.tables_of(warehouse.snapshot) if warehouse.snapshot else self._ledger.names()
@@ -175,7 +176,8 @@ class FreshCatalog:
         if warehouse.every_s:
             return self._pinned(known, row, warehouse.every_s)
         cut, made = _load(known, row, found)
-        self._given[row.name] = cut
+        if found is not None:
+            self._given[row.name] = found._replace(newest=found.newest._replace(cut=cut))
         return cut, made
 
     def _lake(self, row: TableRow, storage: Storage) -> CutAnswer:

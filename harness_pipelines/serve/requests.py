@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import TypeVar, TypeVarTuple
 from urllib.parse import parse_qs, unquote_to_bytes
@@ -50,7 +51,7 @@ class Asked:
 
     def option(self, name: str) -> str | None:
         """A parameter of the query; the last one where it is there several times."""
-        return self.request.query_params.get(name)
+        return self.request.query_params.get(name) if self.request.scope["query_string"] else None
 
 
 def parts_of(request: Request) -> list[str]:
@@ -113,6 +114,7 @@ def scan_wanted(body: bytes) -> ScanWanted:
     return ScanWanted(snapshot_id=snapshot_id, where=told.get("filter"), case_sensitive=case_sensitive)
 
 
+@lru_cache(64)
 def is_local(host: str) -> bool:
     """Whether the header ``Host`` names this machine, as a client on it, or one of a tunnel, does.
 

@@ -23,6 +23,7 @@ class _Turn:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
+        self.loads = 0  #: that run or wait
         self.last: dict[str, tuple[float, CutAnswer]] = {}  #: by the prefix of a warehouse, with when it began
 
 
@@ -57,15 +58,25 @@ class Turns:
     @asynccontextmanager
     async def _turn(self, what: str) -> AsyncIterator[_Turn]:
         turn = self._turns.setdefault(what, _Turn())
+        turn.loads += 1
+        try:
+            await self._lock(turn, what)
+            try:
+                yield turn
+            finally:
+                turn.lock.release()
+        finally:
+            turn.loads -= 1
+
+    async def _lock(self, turn: _Turn, what: str) -> None:
+        if turn.loads == 1:  # it is free, and a timer takes more time than all else of a turn
+            await turn.lock.acquire()
+            return
         try:
             async with asyncio.timeout(WAIT_S):
                 await turn.lock.acquire()
         except TimeoutError as late:
             raise TableBusy(f"{what}: a cut has been made for more than {WAIT_S:g} s; load it again") from late
-        try:
-            yield turn
-        finally:
-            turn.lock.release()
 
 
 def turn_of(table: str, warehouse: Warehouse) -> str:

@@ -86,10 +86,10 @@ class CutAnswer:
     def etag(self) -> str:
         """Two loads with the same tag have the same rows in the same files, and the same keys for these.
 
-        So a client that has a cut gets new keys before the old ones end.
+        So a client that has a cut gets new keys before the old ones end, and those that a server was given since.
         """
-        until = self.storage.until
-        return etag(self.metadata_location if until is None else f"{self.metadata_location} {until.timestamp():.3f}")
+        config = sorted(self.storage.config.items())
+        return etag(f"{self.metadata_location} {config}" if config else self.metadata_location)
 
 
 class Catalog(Protocol):

@@ -76,8 +76,18 @@ def costs(real: RealRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_a_load_that_finds_nothing_new_asks_one_question_and_takes_no_lease(costs: Costs):
     first, files = costs.load(), costs.files
     assert costs.load().snapshot_id == first.snapshot_id
-    assert costs.asked == ["cuts/newest"], "it is one round trip, without a transaction"
+    assert costs.asked == ["cuts/known_newest"], "it is one round trip, without a transaction"
     assert costs.files == files
+
+
+def test_the_state_of_a_table_that_came_to_rest_is_read_once(costs: Costs):
+    costs.world.ingest({0: 41})
+    made = costs.load()
+    asked = []
+    for _ in range(3):
+        assert costs.load().snapshot_id == made.snapshot_id
+        asked.append([*costs.asked])
+    assert asked == [["cuts/known_newest", "cuts/newest"], ["cuts/known_newest"], ["cuts/known_newest"]]
 
 
 def test_a_load_with_new_rows_looks_once_and_ends_its_lease_with_the_publication(
@@ -94,9 +104,9 @@ def test_a_load_with_new_rows_looks_once_and_ends_its_lease_with_the_publication
     made = costs.load()
     assert made.made_s is not None
     assert costs.asked == [
-        "cuts/newest",
+        "cuts/known_newest",
         "reads/async_commit", "reads/share_trim_lock", "reads/look", COMMIT,
-        "ledger/tables",  # is the table still there
+        "cuts/is_there",
         "cuts/publish", COMMIT,
     ]  # fmt: skip
     assert costs.world.rig.ask("SELECT FROM harness.leases WHERE table_id = %s", [costs.world.row.table_id]) == []

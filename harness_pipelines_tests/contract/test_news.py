@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -71,3 +72,35 @@ def test_what_anybody_sends_on_the_channel_is_left_alone(real: RealRig, heard: l
     real.ask("SELECT pg_notify('harness', '7')", [])
     wait_until(lambda: 7 in heard, "a number is heard")
     assert heard == [7]
+
+
+class Ending(News):
+    """News whose listener lingers between its last look at who waits and its end."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self.is_over, self.may_end = threading.Event(), threading.Event()
+
+    def _run(self) -> None:
+        super()._run()
+        self.is_over.set()
+        self.may_end.wait(30)
+
+
+def test_who_comes_while_the_listener_ends_is_told_all_the_same(real: RealRig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(notify, "IDLE_S", 0.0)
+    news, found = Ending(real.dsn), list[int | None]()
+    news.heard(1)
+    assert news.is_over.wait(30), "nobody waits any more"
+    end = news.follow(found.append)
+
+    def again() -> bool:
+        real.ask("SELECT pg_notify('harness', 'tables')", [])
+        return None in found
+
+    try:
+        wait_until(again, "it listens")
+    finally:
+        news.may_end.set()
+        end()
+        news.close()

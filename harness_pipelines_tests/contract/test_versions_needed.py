@@ -10,11 +10,16 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import sql
+from harness_pipelines.ledgers.postgres.history.numbers import TableHistories
+from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
+from harness_pipelines.ledgers.postgres.reach import KeptReach
 from harness_pipelines.ledgers.postgres.views.versions_needed import KnownVersions, older_needed, pin_of
 from harness_pipelines.ports import rows
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.lake.history import PROMOTED
 from harness_pipelines.protocol.versions import Version, kept_versions, reached_versions, unanswered
-from harness_pipelines_tests.contract.stores_rig import RealRig
+from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 
 VERSIONS, RETAINED_FROM = 3_000, 2_950
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -104,3 +109,55 @@ def test_a_run_reads_no_version_that_an_earlier_run_has_read(real: RealRig, monk
 
     assert real.upkeep.trim(table, claim, dry_run=True) == decided
     assert read == [every[-1].version]  # of the versions that were the head lately
+
+
+def lose_the_head(real: RealRig, table: TableRow) -> None:
+    """As when a stand-by was promoted that lacked the last version; a process that knew it goes on."""
+    head, key = real.ledger.head(table), {"t": table.table_id}
+    before = real.ledger.version(table, head.version - 1)
+    assert before is not None
+    real.ask("DELETE FROM harness.versions WHERE table_id = %(t)s AND version = %(v)s", {**key, "v": head.version})
+    real.ask(
+        "UPDATE harness.lake_positions SET stream_hi = %(at)s WHERE table_id = %(t)s",
+        {**key, "at": before.stream_hi[0]},
+    )
+    pointer = {**key, "metadata": before.stream.metadata, "view": table.views["stream"]}
+    real.ask("UPDATE public.iceberg_tables SET metadata_location = %(metadata)s WHERE table_name = %(view)s", pointer)
+    real.ask("UPDATE harness.tables SET history = 'gone', retained_from = 1 WHERE table_id = %(t)s", key)
+    assert TableHistories(real.database).begin(table, event=PROMOTED) is not None
+
+
+def test_what_a_version_answered_for_that_was_lost_waits_again(real: RealRig):
+    """The buffer answers for what a snapshot pins until the stream view that there is has it."""
+    table, name = real.table(partitions=1, views="stream", retention={"versions": "1h", "grace": "1s"}), "lost_answer"
+    reach = KeptReach(real.database, real.catalog)
+    real.ingest(table, {0: (0, 5)})
+    first = real.segments.open_segment(table)
+    real.segments.rotate(table)
+    real.ingest(table, {0: (5, 10)})
+    Snapshots(real.database).create(name, [table])
+    try:
+        real.move(table, {0: 0}, {0: 10})
+        claim = real.claim(table, Stage.EXPIRE)
+        real.upkeep.trim(real.again(table), claim, dry_run=True)
+        real.ask("UPDATE harness.tables SET retained_from = 2 WHERE table_id = %s", [table.table_id])  # lost, too
+        assert reach.in_reach(real.again(table)).pinned == {1}, "version 2 answers, and is retained"
+
+        lose_the_head(real, table)
+        real.move(table, {0: 0}, {0: 5})
+        real.pass_time(HOUR)
+        claim = real.claim(table, Stage.EXPIRE)
+        decision = real.upkeep.trim(real.again(table), claim, dry_run=True)
+        assert decision.floor == {0: 0}
+        assert first.name not in {one.name for one in decision.retire}
+
+        answers = real.move(table, {0: 5}, {0: 10})
+        real.ingest(table, {0: (10, 20)})
+        real.move(table, {0: 10}, {0: 20})
+        real.pass_time(2 * HOUR)
+        real.upkeep.trim(real.again(table), real.claim(table, Stage.EXPIRE))
+        after = real.again(table)
+        assert after.retained_from > answers.version
+        assert reach.in_reach(after).pinned == {1, answers.version}
+    finally:
+        Snapshots(real.database).drop(name)

@@ -400,3 +400,23 @@ def test_a_recovery_to_a_point_in_time_takes_the_warehouse_only_by_a_reconcile(p
     work(rig)
     assert_given_once(lost, given_out(rig))
     assert_sound(rig)
+
+
+def test_records_that_the_promoted_server_lacks_are_taken_again_though_no_other_one_comes(place: Place):
+    """The reader is behind them in the log: what the ledger says of its positions is what counts."""
+    rig = place.rig(partitions=1)
+    standby = place.copy("standby", standby=True)
+    standby.start()
+    with rig.working(INGEST):
+        rig.produce(5)
+        rig.await_exact()
+        standby.await_caught_up(place.primary)
+        standby.cut_off()
+        rig.stores.segments.rotate(rig.table.row)  # it lacks the segment, too
+        rig.produce(3)
+        rig.await_exact()
+        place.primary.end()
+        standby.promote()
+        place.lead_to(standby)
+        wait_until(lambda: again(rig.read).total() == 8, "they are taken again")
+    assert_sound(rig)

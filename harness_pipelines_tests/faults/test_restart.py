@@ -60,7 +60,7 @@ def test_a_stand_by_does_not_start_what_it_has_not_got_past(make_rig: MakeRig):
         looked = worker._tables[0]._restart
         wait_until(lambda: looked.found is not None, "it knows")
         began = looked.since
-        wait_until(lambda: worker._tables[0]._pulsed_at > began + 2, "it looked again")
+        wait_until(lambda: worker._tables[0].pulsed_at > began + 2, "it looked again")
         assert stopped(rig) == "a move is stuck"
         rig.stores.ledger.release(held)
         wait_until(lambda: stopped(rig) is None, "it works, so the table is started")

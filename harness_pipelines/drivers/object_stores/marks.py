@@ -87,8 +87,11 @@ def create_mark(location: str, content: bytes) -> bool:
     After a lost answer it may be our own that is there: read it.
     """
     if (path := local_path(location)) is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return _create(Path(path), content)
+        try:
+            return _create(path, content)
+        except FileNotFoundError:  # its folder is made with the first file
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            return _create(path, content)
     return _put(location, content, mode="create")
 
 
@@ -138,13 +141,15 @@ def _put(location: str, content: bytes, *, mode: Any) -> bool:
     return True
 
 
-def _create(path: Path, content: bytes) -> bool:
+def _create(path: str, content: bytes) -> bool:
     try:
-        with path.open("xb") as file:
-            file.write(content)
+        with open(path, "xb", buffering=0) as file:
+            left = memoryview(content)
+            while left:
+                left = left[file.write(left) :]
     except FileExistsError:
         return False
     except OSError:  # the disk is full, say
-        path.unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)
         raise
     return True

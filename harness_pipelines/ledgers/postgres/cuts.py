@@ -30,6 +30,7 @@ from harness_pipelines.ports.serving.cuts import (
     CutRejected,
     CutsFull,
     Found,
+    Marks,
     Newest,
 )
 from harness_pipelines.protocol.bounds import Vector
@@ -38,6 +39,7 @@ from harness_pipelines.protocol.cuts import (
     bounds_of_json,
     chunk_json,
     chunk_of_json,
+    cut_folder,
     parts_json,
     too_large,
 )
@@ -69,40 +71,53 @@ class Cuts:
         The folder of the next cut's files is in the ledger when this returns. One whose row is not understood is
         retired. Raises: TableUnknown, CutDamaged.
         """
-        row = self._row(table.name, None)
+        row = self._row(table.name)
         if row is None or row["of_table"] != table.table_id:
             raise TableUnknown(f"{table.name} is not there any more; `harness table list` shows the existing tables")
-        return self._newest(row, None)
+        return self._newest(row)
 
-    def found(self, name: str, *, known: Cut | None = None) -> Found | None:
+    def found(self, name: str, *, known: Found | None = None) -> Found | None:
         """The table called *name*, with `newest` of it; None: there is none. It is one question.
 
-        Of *known*, if it is still the newest cut, only the times are read. Raises: TableDamaged, CutDamaged.
+        *known* is as in the port: a load that finds nothing new asks for less. Raises: TableDamaged, CutDamaged.
         """
+        if known is not None and (same := self._same(name, known)) is not None:
+            return same
         asked = time.monotonic()
-        row = self._row(name, known)
+        row = self._row(name)
         if row is None:
             return None
-        return Found(table_row({**row, "table_id": row["of_table"]}), self._newest(row, known), asked)
+        return Found(table_row({**row, "table_id": row["of_table"]}), self._newest(row), asked, _marks(row))
 
-    def _row(self, name: str, known: Cut | None) -> Mapping[str, Any] | None:
-        namespace, _, short = name.partition(".")
-        location = known.metadata if known is not None and not known.is_over else None
-        given = {"namespace": namespace, "name": short, "known": location}
-        return next(iter(self.database.rows("cuts/newest", given)), None)
+    def _same(self, name: str, known: Found) -> Found | None:
+        """*known* with the times of now, and without its state if that has changed; None: all is to be read."""
+        cut, asked = known.newest.cut, time.monotonic()
+        if cut is None or cut.is_over:
+            return None
+        row = next(iter(self.database.rows("cuts/known_newest", {**_named(name), "known": cut.metadata})), None)
+        if row is None or row["table_mark"] != known.marks.table:
+            return None
+        is_same = row["state_mark"] == known.marks.state
+        if is_same and known.newest.state is None:  # it came to rest: once read, it is compared with the cut
+            return None
+        if not cut.metadata.startswith(f"{cut_folder(known.table.spec.name, row['stream_metadata'])}/"):
+            return None  # the folder of the next cut may not be noted
+        times = {word: row[word] for word in _TIMES}
+        newest = Newest(replace(cut, **times), row["now"], known.newest.state if is_same else None)
+        return Found(known.table, newest, asked, _marks(row))
 
-    def _newest(self, row: Mapping[str, Any], known: Cut | None) -> Newest:
+    def _row(self, name: str) -> Mapping[str, Any] | None:
+        return next(iter(self.database.rows("cuts/newest", _named(name))), None)
+
+    def _newest(self, row: Mapping[str, Any]) -> Newest:
         if not row["is_noted"]:
             with self.database.transaction() as connection:
                 connection.execute(sql("cuts/prepare"), {"table_id": row["of_table"], "version": None})
-        return Newest(self._understood(row, known), row["now"], state_seen(row))
+        return Newest(self._understood(row), row["now"], state_seen(row))
 
-    def _understood(self, row: Mapping[str, Any], known: Cut | None) -> Cut:
+    def _understood(self, row: Mapping[str, Any]) -> Cut:
         if row["sequence"] is None:
             return _none_yet(row)
-        if row["is_known"]:
-            assert known is not None, "the location of its metadata was asked for"
-            return replace(known, **{word: row[word] for word in _TIMES})
         try:
             return _cut(row)
         except _NOT_UNDERSTOOD as error:
@@ -110,6 +125,10 @@ class Cuts:
             log.warning("cut.not_understood", table=name, sequence=row["sequence"], error=str(error)[:200])
             self._retire("cuts/retire", row["table_id"], row["sequence"])
             return _cut({**row, "is_alive": False})
+
+    def is_there(self, table: TableRow) -> bool:
+        """Whether *table* was not dropped."""
+        return bool(self.database.rows("cuts/is_there", {"table_id": table.table_id}))
 
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         """Record a cut, if the newest one is still that of the sequence *previous*, and the maker's lease is alive.
@@ -243,6 +262,15 @@ class Cuts:
             return _cut(found[0])
         found = self.database.rows("cuts/known_named", key)
         return _cut(found[0], is_named=True) if found else None
+
+
+def _named(name: str) -> dict[str, str]:
+    namespace, _, short = name.partition(".")
+    return {"namespace": namespace, "name": short}
+
+
+def _marks(row: Mapping[str, Any]) -> Marks:
+    return Marks(table=row["table_mark"], state=row["state_mark"])
 
 
 def _parts(draft: CutDraft) -> Mapping[str, tuple[str, str]]:

@@ -95,7 +95,7 @@ class News:
 
     def _run(self) -> None:
         pauses = Pauses(LOOK_EVERY_S, LOST_S_MAX)
-        while not self._is_over():
+        while not self._ends_here():
             try:
                 self._follow(pauses)
             except psycopg.Error as error:
@@ -134,6 +134,13 @@ class News:
                 hear(None)
             elif payload.isdecimal():
                 hear(int(payload))
+
+    def _ends_here(self) -> bool:
+        """As `_is_over`; who waits from then on starts another listener, though this thread may still be there."""
+        with self._changed:
+            if is_over := self._is_over():
+                self._thread = None
+            return is_over
 
     def _is_over(self) -> bool:
         with self._changed:

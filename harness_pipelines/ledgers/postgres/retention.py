@@ -138,6 +138,7 @@ class Upkeep:
         known = self._known.pop(table.table_id, None) or KnownVersions(table_id=table.table_id)
         first, grace = table.retained_from, timedelta(seconds=table.spec.retention.grace)
         with self.database.session() as connection:
+            known.forget_lost(connection)
             known.catch_up(connection, retained_from=first)
             known.answers(connection, versions_named(connection, table.table_id))
             key = {"table_id": table.table_id, "first": first, "grace": grace}

@@ -108,7 +108,15 @@ class Newest(NamedTuple):
 
     cut: Cut | None
     clock: datetime  #: the ledger's
-    state: ReadState  #: without a lease: to compare with the cut, not to read
+    #: Without a lease: to compare with the cut, not to read. None: it has changed just now, and was not read.
+    state: ReadState | None
+
+
+class Marks(NamedTuple):
+    """Digests of what the ledger had at one instant: with the same ones it has the same again."""
+
+    table: bytes
+    state: bytes
 
 
 class Found(NamedTuple):
@@ -117,15 +125,18 @@ class Found(NamedTuple):
     table: TableRow
     newest: Newest
     asked: float  #: a moment before that instant, by this process's clock (monotonic)
+    marks: Marks  #: of the table, and of the state at that instant, whether or not that was read
 
 
 class CutBook(Protocol):
     """What the ledger knows of cuts. A reader's login may do all of it."""
 
-    def found(self, name: str, *, known: Cut | None = None) -> Found | None:
+    def found(self, name: str, *, known: Found | None = None) -> Found | None:
         """The table called *name*, with `newest` of it; None: there is none.
 
-        *known*, which this book gave before, is not read again where it is still the newest cut: only its times are.
+        *known* is what this book gave before, with the newest cut that the caller has by now. Where that is still the
+        newest one, only its times are read again, and neither a table nor a state that has not changed: these are the
+        same objects. Of a state that has changed it is said that it has.
         """
         ...
 
@@ -135,6 +146,10 @@ class CutBook(Protocol):
         Where there was none, the ledger may give a number to go on from in the same way, or None. From then on it knows
         the folder that the next cut's files are to be written in.
         """
+        ...
+
+    def is_there(self, table: TableRow) -> bool:
+        """Whether *table* was not dropped."""
         ...
 
     def publish(self, table: TableRow, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:

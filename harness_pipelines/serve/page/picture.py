@@ -46,10 +46,10 @@ class Pictures:
         """Return the newest finished picture; start a new one if the batch view of *head* differs."""
         if head.batch is None:
             return {"key": "none", "none": f"no batch view: its spec says `views: {table.view_set.word}`"}
-        key = f"{table.table_id} {head.batch.metadata} {head.layout}"
+        key = f"{table.table_id} {head.batch.metadata} {head.layout} {table.spec_hash}"
         found = self._found.get(table.table_id)
         if (found is None or found["key"] != key) and time.monotonic() >= self._not_before:
-            self._begin(table, key)
+            self._begin(table, head.version, key)
         return found or {"key": "begun", "none": "the manifests are being read"}
 
     def close(self) -> None:
@@ -58,14 +58,15 @@ class Pictures:
         if self._busy.acquire(timeout=END_S):
             self._busy.release()
 
-    def _begin(self, table: TableRow, key: str) -> None:
+    def _begin(self, table: TableRow, version: int, key: str) -> None:
         if not self._closed and self._busy.acquire(blocking=False):
-            threading.Thread(target=self._draw, args=(table, key), name="status-page-layout", daemon=True).start()
+            args = (table, version, key)
+            threading.Thread(target=self._draw, args=args, name="status-page-layout", daemon=True).start()
 
-    def _draw(self, table: TableRow, key: str) -> None:
+    def _draw(self, table: TableRow, version: int, key: str) -> None:
         began = time.monotonic()
         try:
-            found = {"key": key, **picture(look(self._stores, table, history_max=1))}
+            found = {"key": key, **picture(look(self._stores, table, at=version, history_max=1))}
         except NoLayout as none:
             found = {"key": key, "none": str(none)}
         except HarnessError as error:

@@ -298,6 +298,11 @@ class IngestLoop:
         else:
             self._reader.assign(positions)
 
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """By partition the offset that it takes next."""
+        return {} if self._reader is None else self._reader.positions
+
     def step(self) -> int:
         """One unit of work; returns how many records it took (0 when the log had nothing new).
 

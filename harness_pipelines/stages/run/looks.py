@@ -44,9 +44,9 @@ class Looks:
     def __init__(self, stores: Ports, holder: str, stop: threading.Event, seen: Seen) -> None:
         self._stores, self._holder, self._stop, self._seen = stores, holder, stop, seen
         self._thread: threading.Thread | None = None
-        # By table: the metadata file without small files, and when it was looked at in monotonic seconds.
-        self._lake_at: dict[int, tuple[str | None, float]] = {}
-        self._noted: dict[tuple[str, Stage], tuple[int, float]] = {}  # bytes and CPU seconds that the ledger has
+        # By table: the metadata file without small files with the hash of the spec that says what is small, and when it
+        # was looked at in monotonic seconds.
+        self._lake_at: dict[int, tuple[tuple[str, int] | None, float]] = {}
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
@@ -86,27 +86,33 @@ class Looks:
 
     def _note_spent(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:
         """Add what stages took since the last look to the day's costs."""
-        now = {(table.name, stage): took for table, seen in tables for stage, took in seen.spent().items()}
-        since = {at: tuple(map(sub, took, self._noted.get(at, (0, 0.0)))) for at, took in now.items()}
+        now = [(table.name, seen, seen.spent()) for table, seen in tables]
+        since = {
+            (name, stage): tuple(map(sub, took, seen.noted.get(stage, (0, 0.0))))
+            for name, seen, of_stages in now
+            for stage, took in of_stages.items()
+        }
         if spent := [
             Spent(table=name, stage=stage, taken_bytes=int(taken), cpu_s=cpu_s)
             for (name, stage), (taken, cpu_s) in since.items()
             if taken or cpu_s
         ]:
             self._stores.costs.add(spent)
-            self._noted = now
+            for _, seen, of_stages in now:
+                seen.noted = of_stages
 
     def _look_at_lakes(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:
         """Note which stream views have small files, whatever the stage that should see to it says."""
         for table, progress in tables:
             known_at, looked_at = self._lake_at.get(table.table_id, (None, -LAKE_EVERY_S))
-            is_known = known_at is not None and known_at == progress.stream
+            is_known = known_at is not None and known_at == (progress.stream, table.spec_hash)
             if self._stop.is_set() or is_known or time.monotonic() < looked_at + LAKE_EVERY_S:
                 continue
             with suppress(HarnessError):  # the stages show it
                 head = self._stores.tables.head(table)
                 worth_it = bool(compact.due(self._stores, table, head))
-                self._lake_at[table.table_id] = None if worth_it else head.stream.metadata, time.monotonic()
+                seen = None if worth_it else (head.stream.metadata, table.spec_hash)
+                self._lake_at[table.table_id] = seen, time.monotonic()
                 self._stores.stalls.note_small_files(table.table_id, worth_it=worth_it)
 
     def _look_at_logs(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:

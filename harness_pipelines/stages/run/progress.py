@@ -65,6 +65,7 @@ class TableProgress:
     tallies: dict[Stage, Tally] = field(default_factory=lambda: {stage: Tally() for stage in EFFECTS})
     ingest_bytes: int = 0  #: of the values of the records that ingest took
     ingest_cpu_s: float = 0.0
+    noted: Mapping[Stage, tuple[int, float]] = field(default_factory=dict)  #: of `spent`, what the ledger has
     in_lake: Ages = field(default_factory=Ages)  #: of records that this worker took, once the lake had them
     _threads: Collection[IngestProgress] = ()
     errors: Counter[str] = field(default_factory=Counter)  #: stage -> how often one held it

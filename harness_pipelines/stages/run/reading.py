@@ -146,6 +146,7 @@ class IngestUnit:
         self._mine: list[int] = []  #: its partitions
         self._is_idle = False  # there are no partitions for it
         self._waits_until = 0.0  #: after a failure, on the monotonic clock
+        self._moved_at = 0.0  #: when the loop began, or last committed, on the monotonic clock
 
     @property
     def stage(self) -> Stage:
@@ -258,16 +259,33 @@ class IngestUnit:
             known = self._of.stores.segments.positions(self._of.table)
             self._mine = [p for p in known if p % INGEST_UNITS_MAX == self._number]
             loop.start(self._mine)
-            self._started, self._is_idle = generation, not self._mine
+            self._started, self._is_idle, self._moved_at = generation, not self._mine, time.monotonic()
         if self._is_idle:
             return inf  # partitions that join wake it
+        commits = self.counts.commits
         if joined:
             taken = yield from loop.steps(records_max=RECORDS_MAX)
         else:
             taken = loop.step()
+        if commits != self.counts.commits:  # of offsets without a record, too
+            self._moved_at = time.monotonic()
         if taken:
             return max(0.0, loop.not_before - time.monotonic())
+        if self._is_ahead(loop):
+            self._started = None  # it begins again where the ledger is
+            return 0.0
         return SILENT_S if self._of.is_log_silent(FRESH_S) else IDLE_S
+
+    def _is_ahead(self, loop: ingest.IngestLoop) -> bool:
+        """The ledger has lost what *loop* took: a server that was promoted, or a backup, lacks its last commits.
+
+        Without this it would wait for the next record, whose commit tells, behind records that nobody takes.
+        """
+        of = self._of
+        if of.pulse is None or of.pulsed_at <= self._moved_at:
+            return False
+        there = {p.partition: p.bounds.buffer_hi for p in of.pulse.positions}
+        return any(at > there.get(p, at) for p, at in loop.positions.items())
 
     def _current(self) -> ingest.IngestLoop:
         """The loop; a new one where the table's spec was changed: it decodes by that one."""

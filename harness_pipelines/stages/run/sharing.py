@@ -53,15 +53,24 @@ class Tables:
         """Ask the ledger now and then for tables and workers, and begin and end what follows. Raises: as the ledger."""
         if not self._shares:
             return
-        if time.monotonic() >= self._looked_at + LOOK_EVERY_S:
-            options = self._worker.options
-            alive_for = options.lease * ALIVE_LEASES
-            workers = self._worker.stores.ledger.beat(self._worker.holder, options.stages, lease=alive_for)
-            self._follow()
-            self._looked_at = time.monotonic()
-            self._share(workers)
+        now = time.monotonic()
+        if now >= self._looked_at + LOOK_EVERY_S:
+            self._looked_at = now  # before anything is asked: what is announced meanwhile is asked for again
+            try:
+                self._share(self._asked())
+            except HarnessError:
+                self.have_changed()
+                raise
         self._take_over()
         self._hand_over()
+
+    def _asked(self) -> frozenset[str]:
+        """The workers; the tables are those that the ledger has."""
+        options = self._worker.options
+        alive_for = options.lease * ALIVE_LEASES
+        workers = self._worker.stores.ledger.beat(self._worker.holder, options.stages, lease=alive_for)
+        self._follow()
+        return workers
 
     def leave(self) -> None:
         """Let the other workers know that this one ends."""

@@ -61,6 +61,14 @@ class Steps:
         """What was found not to be due may be due by another spec."""
         self.nothing_due = self.nothing_small = self.mirrored = None
 
+    def _doubt(self, by: TableRow) -> None:
+        """Keep nothing that was judged by the spec of *by* where the table has another one by now.
+
+        Another thread takes specs over, and has perhaps made this forget before it was noted.
+        """
+        if self._of.table is not by:
+            self.forget()
+
     def of(self, stage: Stage) -> Callable[[], bool]:
         """The step of *stage*: whether it did something, and may find more at once."""
         steps: Mapping[Stage, Callable[[], bool]] = {
@@ -111,22 +119,24 @@ class Steps:
         return moved
 
     def _otree(self) -> bool:
-        of = self._of
-        looked_at = of.stores.ledger.head(of.table).batch
+        of, by = self._of, self._of.table
+        looked_at = of.stores.ledger.head(by).batch
         idle = self._moves_rest(Stage.OTREE) and self._tier_is_idle()
         seen_s = of.unmoved_s(Stage.OTREE)
-        trigger = otree.trigger(of.stores, of.table, idle=idle, judged=self.nothing_due, seen_s=seen_s)
+        trigger = otree.trigger(of.stores, by, idle=idle, judged=self.nothing_due, seen_s=seen_s)
         if trigger is None:
             self.nothing_due = None if looked_at is None else looked_at.metadata
+            self._doubt(by)
             return False
         return self._move(Stage.OTREE, otree.otree_once, trigger)
 
     def _compact(self) -> bool:
-        of = self._of
-        looked_at = of.stores.ledger.head(of.table).stream.metadata
-        trigger = compact.trigger(of.stores, of.table, judged=self.nothing_small)
+        of, by = self._of, self._of.table
+        looked_at = of.stores.ledger.head(by).stream.metadata
+        trigger = compact.trigger(of.stores, by, judged=self.nothing_small)
         if trigger is None:
             self.nothing_small = looked_at
+            self._doubt(by)
             return False
         return self._move(Stage.COMPACT, compact.compact_once, trigger)
 

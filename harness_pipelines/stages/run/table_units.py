@@ -78,7 +78,7 @@ class TableUnits:
         self._backoffs: list[Backoff] = [self.watching]
         self._restart = Restart(self, self._backoffs)
         self.pulse: TablePulse | None = None  #: None: the ledger has not answered
-        self._pulsed_at = -math.inf  #: monotonic seconds, before the pulse was asked for
+        self.pulsed_at = -math.inf  #: monotonic seconds, before the pulse was asked for
         self._asked_for: tuple[object, ...] | None = None  # what the units were asked for by, when that changed last
         self._unasked: set[StageUnit] = set()
         self._clock_s = 0.0  #: the database's time less the monotonic one
@@ -188,6 +188,8 @@ class TableUnits:
             except TableDamaged:
                 self._damaged = stored
                 raise
+        if stored == self.table.spec_hash:
+            self._damaged = None
         if self.table is not self._followed:
             before, self._followed = self._followed.spec, self.table
             if changed := [word for word in type(before).model_fields if _differ(before, self.table.spec, word)]:
@@ -304,7 +306,7 @@ class TableUnits:
 
     def _take(self, found: TablePulse, asked_at: float, now: float) -> None:
         before, self.pulse = self.pulse, found
-        self._pulsed_at, self._clock_s = asked_at, now - time.monotonic()
+        self.pulsed_at, self._clock_s = asked_at, now - time.monotonic()
         for stage, at in ((Stage.TIER, found.tier_at), (Stage.OTREE, found.otree_at)):
             if stage not in self._moved_at or self._moved_at[stage][0] != at:
                 self._moved_at[stage] = at, time.monotonic()
@@ -357,12 +359,13 @@ class TableUnits:
     def is_quiet(self, stage: Stage) -> bool:
         return stage in self._quiet
 
-    def note_quiet(self, stage: Stage, *, quiet: bool) -> None:
+    def note_quiet(self, stage: Stage, *, quiet: bool, held: bool) -> None:
+        """*stage* was asked for; where the claim is not *held*, another worker may have it, and nothing was done."""
         if quiet:
             self._quiet.add(stage)
         else:
             self._quiet.discard(stage)
-        if stage is Stage.EXPIRE:
+        if stage is Stage.EXPIRE and held:
             self._expired_at, self._expired_for = time.monotonic(), self._expires_for
 
     def rest_s(self, stage: Stage) -> float:
@@ -427,7 +430,7 @@ class TableUnits:
 
     def _is_caught_up(self) -> bool:
         """All that is known is moved; there may be partitions that are not known yet."""
-        if self.reading is not None and self.reading.joined_at >= self._pulsed_at:
+        if self.reading is not None and self.reading.joined_at >= self.pulsed_at:
             return False
         if self.options.only_due:
             return self._quiet >= self.stages

@@ -33,6 +33,9 @@ class Book:
         no_state: Any = None  # the ledger's is asked for by nothing: what is above the lake is in the log alone
         return Newest(self.cuts[-1] if self.cuts else None, self.now, no_state)
 
+    def is_there(self, table: Any) -> bool:
+        return True
+
     def publish(self, table: Any, draft: CutDraft, *, previous: int | None, lease_id: str, keep: timedelta) -> Cut:
         happens, self.before_publish = self.before_publish, lambda: None
         happens()

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from harness_pipelines.ports.errors import LakeAway
-from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, CutsFull, Found, Newest
+from harness_pipelines.ports.serving.cuts import (
+    Cut,
+    CutDamaged,
+    CutImpossible,
+    CutOvertaken,
+    CutsFull,
+    Found,
+    Marks,
+    Newest,
+)
 from harness_pipelines.ports.serving.keys import CutOverLimits
 from harness_pipelines.protocol.cuts import UNNAMED_MAX, Chunk, CutBounds
 from harness_pipelines.protocol.reading.plan import ReadPlan
@@ -20,7 +29,6 @@ from harness_pipelines.read.cut import TRIES, Cutter, CutTooSlow, MergedBehind
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-NO_STATE: Any = None  #: what is compared is given by `shows`
 TABLE: Any = SimpleNamespace(
     name="shop.orders", table_id=1, intake=SimpleNamespace(buffered=True), spec=SimpleNamespace(key=())
 )
@@ -31,6 +39,11 @@ def known(sequence: int, *, over: bool = False) -> Cut:
         snapshot_id=0 if over else sequence, sequence=sequence, timestamp_ms=0, version=1, schema_version=1, bounds={},
         metadata="", chunks=(), table_id=1, looked_at=AT - HOUR, published_at=AT - HOUR, served_at=AT, until=AT + HOUR,
     )  # fmt: skip
+
+
+def some_state() -> Any:
+    """What is compared is given by `shows`."""
+    return object()
 
 
 class World:
@@ -50,9 +63,10 @@ class World:
         monkeypatch.setattr(module, "maker_of", lambda looked: "schema 1")
         self.stores: Any = SimpleNamespace(
             cuts=SimpleNamespace(
-                newest=lambda table: Newest(self.newest, self.clock, NO_STATE),
+                newest=lambda table: Newest(self.newest, self.clock, some_state()),
                 serve=lambda cut, keep: self.served.append(cut.sequence),
                 retire=self._retire,
+                is_there=lambda table: True,
             ),
             cut_files=SimpleNamespace(check=self._check),
             leases=SimpleNamespace(end=lambda lease_id: None),
@@ -116,7 +130,7 @@ def test_what_was_seen_is_as_old_as_the_question_to_the_ledger(world: World):
     """The answer may take long, and says what there was when it was asked for."""
 
     def late(_: Any) -> Newest:
-        seen = Newest(world.newest, world.clock, NO_STATE)
+        seen = Newest(world.newest, world.clock, some_state())
         world.now_s += 0.4
         return seen
 
@@ -135,10 +149,27 @@ def test_a_cut_of_another_server_is_newer_than_what_this_one_has_seen(world: Wor
     assert (world.glances, world.looks) == (2, 0)
 
 
+def test_a_state_that_is_the_same_is_compared_with_each_cut_once(world: World):
+    state, cutter = some_state(), world.cutter(keep_s=100.0, every_s=0.5)
+    world.stores.cuts.newest = lambda _: Newest(world.newest, world.clock, state)
+    for sequence, glances in ((7, 1), (7, 1), (8, 2), (8, 2)):
+        world.newest = known(sequence)
+        world.now_s += 0.6
+        assert cutter.load(TABLE).cut.sequence == sequence
+        assert (world.glances, world.looks) == (glances, 0)
+
+
+def test_a_state_that_has_changed_is_looked_at(world: World):
+    world.stores.cuts.newest = lambda _: Newest(world.newest, world.clock, None)
+    world.cutter(keep_s=100.0, every_s=0.5).load(TABLE)
+    assert (world.glances, world.looks) == (0, 1)
+
+
 def test_what_was_found_before_another_server_was_faster_is_not_taken_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    found = Found(TABLE, Newest(world.newest, world.clock, NO_STATE), world.now_s)
+    seen = Newest(world.newest, world.clock, some_state())
+    found = Found(TABLE, seen, world.now_s, Marks(table=b"", state=b""))
 
     def overtaken(*_: object, **__: object) -> Cut:
         world.newest = known(8)
@@ -218,7 +249,7 @@ def test_a_merged_state_that_shows_less_or_nothing_is_not_served(
     before = (
         [] if last is None else [replace(known(7, over=last < 0), bounds={0: (0, abs(last), abs(last), abs(last))})]
     )
-    world.stores.cuts.newest = lambda table: Newest(before[0] if before else None, AT, NO_STATE)
+    world.stores.cuts.newest = lambda table: Newest(before[0] if before else None, AT, some_state())
     cutter = world.cutter(keep_s=900.0, every_s=0.5)
     if given == "refused":
         with pytest.raises(MergedBehind, match=r"shop\.customers"):

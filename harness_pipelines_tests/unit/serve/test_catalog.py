@@ -18,7 +18,7 @@ from harness_pipelines.drivers.object_stores.roles import RoleRefused
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import LakeAway, LakeFileMissing
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
-from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, Found
+from harness_pipelines.ports.serving.cuts import Cut, CutDamaged, CutImpossible, CutOvertaken, Found, Marks, Newest
 from harness_pipelines.ports.serving.scans import ScanOfUnknown, ScanTooLarge, ScanWanted
 from harness_pipelines.protocol.cuts import Chunk, cut_folder
 from harness_pipelines.serve import catalog as module
@@ -66,7 +66,7 @@ class Ledger:
         self.window = 0
         self.snapshots: dict[str, Sequence[str]] = {}
         self.asked_at = time.monotonic
-        self.asked_with = list[Cut | None]()  #: the cut that each load knew
+        self.asked_with = list[Found | None]()  #: what each load knew
 
     def names(self) -> Sequence[str]:
         return list(self.rows)
@@ -76,11 +76,12 @@ class Ledger:
             raise TableUnknown(f"no table {name!r}")
         return self.rows[name]
 
-    def found(self, name: str, *, known: Cut | None = None) -> Found | None:
+    def found(self, name: str, *, known: Found | None = None) -> Found | None:
         self.asked_with.append(known)
         row: Any = self.rows.get(name)
-        no_state: Any = None
-        return Found(row, no_state, self.asked_at()) if row is not None else None
+        newest = Newest(cut=None, clock=AT, state=None)
+        marks = Marks(table=b"", state=b"%d" % len(self.asked_with))
+        return Found(row, newest, self.asked_at(), marks) if row is not None else None
 
     def pointer(self, table: Any, view: str) -> str:
         return f'{{"current-snapshot-id": {self.lake_snapshot}, "location": "{table.views[view]} {view}"}}'
@@ -104,6 +105,7 @@ class Ledger:
     def tables_of(self, name: str) -> Sequence[str]:
         return self.snapshots.get(name, ())
 
+    is_there: Any = None
     merged: Any = None
     newest: Any = None
     named: Any = None
@@ -484,8 +486,11 @@ def test_a_load_of_the_newest_state_asks_once_and_names_the_cut_that_it_knows():
     of.loads.newest = cut(2)
     of.catalog.cut("shop.orders", FRESH)
     of.catalog.cut("shop.orders", FRESH)
-    known = [one and one.snapshot_id for one in of.ledger.asked_with]
-    assert known == [None, 1, 1, 2]
+    first, *known = of.ledger.asked_with
+    assert first is None
+    assert [(one.newest.cut, one.marks.state) for one in known if one] == [
+        (cut(1), b"1"), (cut(1), b"2"), (cut(2), b"3"),
+    ], "each is what was found last, with the cut that was given out then"  # fmt: skip
     assert [one is not None and one.table for one in of.loads.found] == [of.ledger.rows["shop.orders"]] * 4
 
 

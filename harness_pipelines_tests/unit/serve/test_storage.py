@@ -242,3 +242,15 @@ def test_a_role_without_the_package_that_asks_for_it_is_refused_before_anything_
     monkeypatch.setattr("harness_pipelines.extras.find_spec", lambda _: None)
     with pytest.raises(ExtraMissing, match=r"harness-pipelines\[s3\]"):
         given(settings(tmp_path, **STORE, **ROLE))
+
+
+def test_a_client_that_has_a_cut_gets_the_keys_that_the_server_was_given_since(tmp_path: Path):
+    """The old ones may be revoked, and a table that does not move keeps its cut."""
+
+    def tag(key: str) -> str:
+        given = settings(tmp_path, **STORE, **dict(zip(READING_KEYS, (key, "r-secret"), strict=True)))
+        vending = handed_out(given, keep=KEEP, folders=lambda _: ())
+        return CutAnswer(snapshot_id=7, metadata_location="m", metadata=b"", storage=vending.of(TABLE)).etag
+
+    assert tag("reader-1") == tag("reader-1")
+    assert tag("reader-1") != tag("reader-2")

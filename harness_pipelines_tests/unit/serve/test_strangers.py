@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 import time
@@ -220,7 +221,8 @@ def test_an_answer_without_a_login_names_nothing_behind_the_server(
     answers = [client.request(method, path, data=data, headers=login()), client.get(path)]
     for answer in answers:
         said = f"{answer.headers} {answer.text}".replace(path, "")
-        assert [secret for secret in SECRETS if secret in said] == []
+        # A port is no part of a longer number: among the metrics are sizes and times.
+        assert [secret for secret in SECRETS if re.search(rf"(?<![\d.]){re.escape(secret)}(?!\d)", said)] == []
     if path == "/v1/config" and isinstance(trouble, TryAgain):
         assert (answers[0].status_code, answers[0].headers["retry-after"]) == (503, "1")
 

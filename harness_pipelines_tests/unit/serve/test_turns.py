@@ -134,3 +134,37 @@ def test_named_snapshots_do_not_wait_for_the_newest_state(monkeypatch: pytest.Mo
         await asyncio.gather(*running, *named)
 
     run(test)
+
+
+def test_a_load_that_comes_when_the_turn_is_another_s_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch):
+    """The one that has just ended comes again before the one that waits has gone on: nobody has the lock then."""
+    hangs, ends, waits = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def one(turns: Turns) -> None:
+        async with turns.alone("x"):
+            waits.set()
+            await ends.wait()
+        with pytest.raises(TableBusy, match="for more than"):
+            async with turns.alone("x"):
+                raise AssertionError("it is another's turn")
+
+    async def other(turns: Turns) -> None:
+        async with turns.alone("x"):
+            await hangs.wait()
+
+    def end() -> None:
+        """The other one waits by now."""
+        monkeypatch.setattr(module, "WAIT_S", 0.05)
+        ends.set()
+
+    async def test(turns: Turns, state: State, clock: Clock) -> None:
+        first = asyncio.create_task(one(turns))
+        await asyncio.wait_for(waits.wait(), DEADLINE_S)
+        monkeypatch.setattr(module, "WAIT_S", DEADLINE_S)
+        second = asyncio.create_task(other(turns))
+        asyncio.get_running_loop().call_soon(end)
+        await asyncio.wait_for(first, DEADLINE_S)
+        hangs.set()
+        await asyncio.wait_for(second, DEADLINE_S)
+
+    run(test)

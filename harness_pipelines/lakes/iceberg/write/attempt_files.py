@@ -192,7 +192,7 @@ def _schema_of(table: TableRow, move: Move, metadata: TableMetadata) -> Schema:
 
 def _shape_of(metadata: TableMetadata, schema: Schema) -> FileShape:
     """The shape of new files of a view; it changes with its schema and its properties alone."""
-    key = f"{metadata.table_uuid}\n{schema.schema_id}\n{sorted(metadata.properties.items())}"
+    key = f"{metadata.table_uuid}\n{schema.model_dump_json()}\n{sorted(metadata.properties.items())}"
     return KEPT.get(
         key,
         lambda: FileShape(schema=schema, properties=metadata.properties),

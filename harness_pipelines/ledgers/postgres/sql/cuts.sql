@@ -1,20 +1,29 @@
 -- name: newest
 -- The table of a name, as `ledger/tables` has it, with the last cut, whether that is alive, and whether the folder of the newest
 -- version's cuts is noted. And the state of the same instant, as `reads/look` has it: a load that finds that nothing has changed asks
--- for no more, and takes no lease. Of a cut that is alive, and whose metadata the caller has (*known*), come the times alone: the
--- rest of the newest row never changes.
+-- for no more, and takes no lease. The marks are those of `cuts/known_newest`.
 SELECT t.table_id AS of_table, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
        hashtextextended(t.spec::text, 0) AS spec_hash, h.history,
-       c.is_alive, k.is_known, clock_timestamp() AS now, to_jsonb(v) AS head,
+       c.is_alive, clock_timestamp() AS now, to_jsonb(v) AS head,
        (SELECT jsonb_object_agg(i.partition, jsonb_build_array(i.start, i.buffer_hi))
         FROM harness.ingest_positions i WHERE i.table_id = t.table_id) AS positions,
        (SELECT coalesce(jsonb_agg(to_jsonb(s) ORDER BY s.seq), '[]')
         FROM harness.segments s WHERE s.table_id = t.table_id AND s.state <> 'retired') AS segments,
        EXISTS (SELECT FROM harness.cut_folders d
                WHERE d.table_id = t.table_id AND d.folder = harness.cut_folder(t.name, v.stream_metadata)) AS is_noted,
+       sha256(convert_to(ROW(
+           t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
+           (SELECT string_agg(s::text, ',') FROM harness.schemas s WHERE s.table_id = t.table_id)
+       )::text, 'UTF8')) AS table_mark,
+       sha256(convert_to(ROW(
+           v,
+           (SELECT string_agg(concat_ws(' ', i.partition, i.start, i.buffer_hi), ',')
+            FROM harness.ingest_positions i WHERE i.table_id = t.table_id),
+           (SELECT string_agg(s::text, ',') FROM harness.segments s WHERE s.table_id = t.table_id AND s.state <> 'retired')
+       )::text, 'UTF8')) AS state_mark,
        c.table_id, c.sequence, c.looked_at, c.published_at, c.served_at, c.until,
        greatest(c.sequence + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS following,
-       u.snapshot_id, u.timestamp_ms, u.version, u.schema_version, u.bounds, u.metadata, u.chunks, u.parts, u.files
+       c.snapshot_id, c.timestamp_ms, c.version, c.schema_version, c.bounds, c.metadata, c.chunks, c.parts, c.files
 FROM harness.tables t
 CROSS JOIN LATERAL (SELECT * FROM harness.versions WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1) v
 CROSS JOIN LATERAL ( -- NULL: its schemas are gone
@@ -27,13 +36,36 @@ LEFT JOIN LATERAL (
     SELECT *, until > clock_timestamp() AND retired_at IS NULL AND history = harness.history() AS is_alive
     FROM harness.cuts WHERE table_id = t.table_id ORDER BY sequence DESC LIMIT 1
 ) c ON true
-CROSS JOIN LATERAL (SELECT coalesce(c.is_alive AND c.metadata = %(known)s::text, false) AS is_known) k
-LEFT JOIN LATERAL (SELECT c.* WHERE NOT k.is_known) u ON true
 WHERE t.namespace = %(namespace)s AND t.name = %(name)s
+
+-- name: known_newest
+-- No row where the newest cut of a table is another one than the one *known* (by the location of its metadata), or not alive. Else its
+-- times alone, since nothing else of the newest row ever changes, and marks by which the caller sees whether the table and its state
+-- are what `cuts/newest` gave with the same marks. A mark is a digest of all that is read of them there. Where rows come in another
+-- order it differs without a change, and more is read than need be.
+SELECT c.looked_at, c.published_at, c.served_at, c.until, clock_timestamp() AS now, v.stream_metadata,
+       sha256(convert_to(ROW(
+           t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
+           (SELECT string_agg(s::text, ',') FROM harness.schemas s WHERE s.table_id = t.table_id)
+       )::text, 'UTF8')) AS table_mark,
+       sha256(convert_to(ROW(
+           v,
+           (SELECT string_agg(concat_ws(' ', i.partition, i.start, i.buffer_hi), ',')
+            FROM harness.ingest_positions i WHERE i.table_id = t.table_id),
+           (SELECT string_agg(s::text, ',') FROM harness.segments s WHERE s.table_id = t.table_id AND s.state <> 'retired')
+       )::text, 'UTF8')) AS state_mark
+FROM harness.tables t
+CROSS JOIN LATERAL (SELECT * FROM harness.versions WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1) v
+CROSS JOIN LATERAL (SELECT * FROM harness.cuts WHERE table_id = t.table_id ORDER BY sequence DESC LIMIT 1) c
+WHERE t.namespace = %(namespace)s AND t.name = %(name)s
+  AND c.metadata = %(known)s AND c.until > clock_timestamp() AND c.retired_at IS NULL AND c.history = harness.history()
 
 -- name: prepare
 -- NULL: of the newest version.
 SELECT harness.cut_prepare(%(table_id)s::integer, %(version)s::bigint)
+
+-- name: is_there
+SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s
 
 -- name: publish
 -- The row keeps the files from now on, so the maker's lease ends with the same commit.

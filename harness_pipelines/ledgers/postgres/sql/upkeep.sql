@@ -21,6 +21,9 @@ FROM harness.versions v JOIN harness.leases l USING (table_id, version) WHERE v.
 -- name: versions_of
 SELECT v.* FROM harness.versions v WHERE v.table_id = %(table_id)s AND v.version = ANY(%(versions)s)
 
+-- name: has_version
+SELECT version FROM harness.versions WHERE table_id = %(table_id)s AND version = %(version)s
+
 -- name: versions_above
 SELECT v.* FROM harness.versions v
 WHERE v.table_id = %(table_id)s AND v.version > %(above)s ORDER BY v.version LIMIT %(limit)s

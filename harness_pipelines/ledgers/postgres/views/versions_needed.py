@@ -1,8 +1,8 @@
 """The versions that expire's decisions need, independent of the number of versions that are retained.
 
-Versions never change, and what is answered for stays answered: a process reads each of them once. Of those that are
-older than what is retained only the pinned ones are loaded, and for each the one that answers for what it had buffered
-is looked for from it on, a page at a time.
+Versions never change, and what is answered for stays answered: a process reads each of them once, unless the end of the
+history is lost (`KnownVersions.forget_lost`). Of those that are older than what is retained only the pinned ones are
+loaded, and for each the one that answers for what it had buffered is looked for from it on, a page at a time.
 """
 
 from __future__ import annotations
@@ -38,11 +38,22 @@ class KnownVersions:
     through: int = 0  #: the newest version that was read
     waiting: list[Version] = field(default_factory=list)  #: retained, and no version answers for them yet
     _pins: dict[Pin, _Searched] = field(default_factory=dict)
+    _newest: int = 0  #: of all that were read, for whatever
+
+    def forget_lost(self, connection: Connection) -> None:
+        """Forget all where the newest version that was read is not there: so it was lost with others.
+
+        A stand-by that was promoted may lack it, or a backup that was restored. What it answered for, the buffer
+        answers for again. No number is given twice.
+        """
+        key = {"table_id": self.table_id, "version": self._newest}
+        if self._newest and connection.execute(sql("upkeep/has_version"), key).fetchone() is None:
+            self.through, self.waiting, self._pins, self._newest = 0, [], {}, 0
 
     def catch_up(self, connection: Connection, *, retained_from: int) -> list[Version]:
         """Read the retained versions that are newer than those that were read, oldest first."""
         found = []
-        for page in pages_above(connection, self.table_id, above=max(self.through, retained_from - 1)):
+        for page in self._pages(connection, above=max(self.through, retained_from - 1)):
             self.waiting = unanswered([*self.waiting, *page], page)
             self.through = page[-1].version
             found += page
@@ -56,13 +67,18 @@ class KnownVersions:
             pin = pin_of(version)
             searched = self._pins.get(pin) or _searched(version, [], through=version.version)
             if searched.answer is None:
-                for page in pages_above(connection, self.table_id, above=searched.through):
+                for page in self._pages(connection, above=searched.through):
                     searched = _searched(version, page, through=page[-1].version)
                     if searched.answer is not None:
                         break
             found[pin] = searched
         self._pins = found  # those that nothing pins any more are forgotten
         return {pin: searched.answer for pin, searched in found.items()}
+
+    def _pages(self, connection: Connection, *, above: int) -> Iterator[list[Version]]:
+        for page in pages_above(connection, self.table_id, above=above):
+            self._newest = max(self._newest, page[-1].version)
+            yield page
 
 
 def _searched(version: Version, page: list[Version], *, through: int) -> _Searched:
@@ -75,6 +91,7 @@ def older_needed(
 ) -> set[int]:
     """The numbers of the versions that are needed though they are not retained: those of *numbers*, those that are
     *named* (with their own bounds), and those that answer for any of these."""
+    known.forget_lost(connection)
     pinned = [v for v in named if v.version < retained_from]
     wanted = sorted({number for number in numbers if number < retained_from})
     key = {"table_id": known.table_id, "versions": wanted}
