@@ -21,6 +21,7 @@ END_S_MAX = 10.0  #: from the signal to the end of the process
 LAST_WORDS_S_MAX = 1.0
 TERMINATED = 128 + signal.SIGTERM
 _if_late: list[Callable[[], None]] = []
+_in_time = {signal.SIGTERM}  #: signals after which the process ends in time
 
 
 def end_in_time(end_s_max: float = END_S_MAX) -> None:
@@ -33,6 +34,15 @@ def end_in_time(end_s_max: float = END_S_MAX) -> None:
     os.set_blocking(written, False)
     signal.set_wakeup_fd(written, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(seen, end_s_max), name="end-in-time", daemon=True).start()
+
+
+def end_interrupts_in_time() -> None:
+    """From now on Ctrl-C ends this process as SIGTERM does: once, and in time. For a command that started others.
+
+    Call it on the main thread; `end_in_time` was called before.
+    """
+    _in_time.add(signal.SIGINT)
+    signal.signal(signal.SIGINT, _interrupt)
 
 
 def forget_interrupt() -> None:
@@ -59,17 +69,26 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(TERMINATED)
 
 
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    """End once: another Ctrl-C does not disturb the ending."""
+    signal.signal(number, lambda *_: None)
+    raise KeyboardInterrupt
+
+
 def _watch(seen: int, end_s_max: float) -> None:
-    while signal.SIGTERM not in os.read(seen, 64):
+    while not (found := _in_time.intersection(os.read(seen, 64))):
         pass
+    by = signal.Signals(min(found))
     time.sleep(end_s_max)
     for kill in _if_late:
         with suppress(Exception):  # the next one has its turn too, and the process ends in any case
             kill()
-    said = f"harness: ended {end_s_max:.0f} s after SIGTERM without waiting for what does not answer; claims that are "
+    said = (
+        f"harness: ended {end_s_max:.0f} s after {by.name} without waiting for what does not answer; claims that are "
+    )
     last_words = f"{said}held end by themselves\n".encode()
     # The reader of the output may be what hangs: then its pipe is full, and a write to it never returns.
     writer = threading.Thread(target=os.write, args=(sys.stderr.fileno(), last_words), daemon=True)
     writer.start()
     writer.join(LAST_WORDS_S_MAX)
-    os._exit(TERMINATED)
+    os._exit(128 + by)

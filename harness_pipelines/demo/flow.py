@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,8 +115,18 @@ class DemoResult:
         }
 
 
-def run_demo(settings: Settings, scenario: Scenario, options: DemoOptions, show: Show) -> DemoResult:
-    """Run the demo; whatever happens, its worker and readers are ended before this returns."""
+def run_demo(
+    settings: Settings,
+    scenario: Scenario,
+    options: DemoOptions,
+    show: Show,
+    *,
+    if_late: Callable[[Callable[[], None]], None] = lambda _: None,
+) -> DemoResult:
+    """Run the demo; whatever happens, its worker and readers are ended before this returns.
+
+    *if_late* receives a function that kills the worker at once, for a caller that cannot wait.
+    """
     from harness_pipelines.app.client import connect
 
     began = time.monotonic()
@@ -132,7 +142,9 @@ def run_demo(settings: Settings, scenario: Scenario, options: DemoOptions, show:
         at_most_s = options.rows / options.rate + 2 * SETTLE_S + 60
         show.step("starting the worker")
         worker_log = harness.settings.home / "demo" / "worker.log"
-        with WorkerProcess(harness.settings, scenario.table, log=worker_log, at_most_s=at_most_s) as worker:
+        worker = WorkerProcess(harness.settings, scenario.table, log=worker_log, at_most_s=at_most_s)
+        if_late(worker.kill)
+        with worker:
             _wait_for_claims(table, worker)
             show.step(f"producing {options.rate:,.0f} records/s while the worker moves them and two readers read")
             with show:
@@ -227,46 +239,60 @@ def _move_and_read(
 
     The readers end with it; the one of the newest rows as soon as it has seen them all.
     """
-    began, deadline, look_at = time.monotonic(), float("inf"), 0.0
+    began = time.monotonic()
     cuts, newest = readers
     parts: list[Background] = [cuts, newest, producer]
 
     def moment() -> Moment:
         return _moment(table, producer, cuts, seconds=time.monotonic() - began)
 
+    def look() -> None:
+        worker.check()
+        for part in parts:
+            part.check()
+        if show.due():
+            show.update(moment())
+
     for part in parts:
         part.start()
     try:
-        while True:
-            if _settled(table, producer) and time.monotonic() >= look_at:
-                if _laid_out(table) or time.monotonic() > deadline:
-                    break
-                look_at = time.monotonic() + LOOK_S
-            worker.check()
-            for part in parts:
-                part.check()
-            if show.due():
-                show.update(moment())
-            if producer.at_late and producer.truth.is_merged(table):
-                show.step(
-                    f"so far all is in the batch view; sending {len(producer.log) - producer.sent:,} late records"
-                )
-                producer.go_on()
-            moves = not (producer.done or producer.at_late)
-            deadline = float("inf") if moves else min(deadline, time.monotonic() + SETTLE_S)
-            if producer.done and newest.seen == producer.truth.acked:
-                newest.stop()
-            if time.monotonic() > deadline and not _settled(table, producer):
-                raise DemoStuck(
-                    f"not all is in both views {SETTLE_S:g} s after the last record: `harness status {table.name}`"
-                )
-            time.sleep(STEP_S)
+        _await_views(table, producer, newest, show, look)
         show.update(moment())
+    except BaseException:
+        worker.ask_to_end()  # it ends while the readers do
+        raise
     finally:
+        for part in parts:
+            part.stopping.set()
         for part in reversed(parts):
             part.stop()
     for part in parts:
         part.check()
+
+
+def _await_views(
+    table: Table, producer: SteadyProducer, newest: NewestReader, show: Show, look: Callable[[], None]
+) -> None:
+    """Until both views have everything; *look* is called all the while. Raises: DemoStuck; what *look* raises."""
+    deadline, look_at = float("inf"), 0.0
+    while True:
+        if _settled(table, producer) and time.monotonic() >= look_at:
+            if _laid_out(table) or time.monotonic() > deadline:
+                return
+            look_at = time.monotonic() + LOOK_S
+        look()
+        if producer.at_late and producer.truth.is_merged(table):
+            show.step(f"so far all is in the batch view; sending {len(producer.log) - producer.sent:,} late records")
+            producer.go_on()
+        moves = not (producer.done or producer.at_late)
+        deadline = float("inf") if moves else min(deadline, time.monotonic() + SETTLE_S)
+        if producer.done and newest.seen == producer.truth.acked:
+            newest.stop()
+        if time.monotonic() > deadline and not _settled(table, producer):
+            raise DemoStuck(
+                f"not all is in both views {SETTLE_S:g} s after the last record: `harness status {table.name}`"
+            )
+        time.sleep(STEP_S)
 
 
 def _settled(table: Table, producer: SteadyProducer) -> bool:

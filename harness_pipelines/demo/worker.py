@@ -50,11 +50,20 @@ class WorkerProcess:
         if self._process.poll() is not None:
             raise WorkerFailed(f"the demo's worker ended with code {self._process.returncode}:\n{self._tail()}")
 
+    def ask_to_end(self) -> None:
+        """Let it give its claims back and end; this does not wait for it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it by force, for a demo that cannot wait."""
+        if self._process is not None:
+            self._process.kill()
+
     def end(self) -> None:
         """Stop it. Raises: WorkerFailed when it does not end cleanly."""
         assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        self.ask_to_end()
         try:
             code = self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -68,7 +77,7 @@ class WorkerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+            self.ask_to_end()
             try:
                 self._process.wait(END_TIMEOUT_S)
             except subprocess.TimeoutExpired:

@@ -1,4 +1,7 @@
-"""A SIGTERM ends a command within 15 s, whichever server is away or hangs (a worker, of Postgres: test_postgres)."""
+"""A SIGTERM ends a command within 15 s, whichever server is away or hangs (a worker, of Postgres: test_postgres).
+
+So does Ctrl-C end a demo, which has a worker.
+"""
 
 from __future__ import annotations
 
@@ -224,6 +227,23 @@ def test_dev_ends_in_time_and_takes_dagster_with_it(settings: Settings, proxy: P
         proxy.freeze()
         assert_ends_in_time(command)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "no process of Dagster is left")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_demo_ends_in_time_and_takes_its_worker_with_it(
+    settings: Settings, proxy: PostgresProxy, number: signal.Signals
+):
+    words = ("demo", "--no-spark", "--rows", "200000", "--rate", "5000")
+    with Command(replace(settings, dsn=proxy.dsn), *words) as command:
+        command.await_line("records/s while the worker", deadline_s=ENDLESS_S)
+        children = below(command.pid)
+        assert children
+        proxy.freeze()
+        with within(END_S, "the end of the demo"):
+            command.send(number)
+            code, _ = command.await_end(deadline_s=ENDLESS_S)
+    assert code == 128 + number
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "no process of the demo is left")
 
 
 def below(pid: int) -> list[int]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness_pipelines.cli.ending import end_interrupts_in_time, if_late
 from harness_pipelines.cli.operate.serve import PORT
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.show.output import emit, json_option
@@ -69,17 +68,12 @@ def demo(settings: Settings, /, *, keyed: bool, json_target: str | None, **optio
     from harness_pipelines.show.logs import configure_logging
 
     configure_logging()
-    signal.signal(signal.SIGTERM, _terminated)
+    end_interrupts_in_time()
     scenario: Scenario = Orders() if keyed else Lineitem()
-    result = run_demo(settings, scenario, DemoOptions(**options), Show())
+    result = run_demo(settings, scenario, DemoOptions(**options), Show(), if_late=if_late)
     emit(result.to_json(), json_target, lambda: _tell(scenario, result, s3=options["s3"]))
     if not result.ok:
         raise DemoFailed("the demo found faults:\n" + "\n".join(f"  {fault}" for fault in result.faults))
-
-
-def _terminated(number: int, _frame: FrameType | None) -> None:
-    """End the demo on SIGTERM as on Ctrl-C: with its worker, its readers and its folder."""
-    raise SystemExit(128 + number)
 
 
 def _tell(scenario: Scenario, result: DemoResult, *, s3: bool) -> None:

@@ -50,6 +50,32 @@ def test_a_command_without_a_handler_ends_in_good_order():
     assert (process.returncode, said) == (TERMINATED, "given back\n")
 
 
+ENDS_ONCE = """
+import signal, time
+from harness_pipelines.cli.ending import end_in_time, end_interrupts_in_time
+
+end_in_time()
+end_interrupts_in_time()
+try:
+    print("ready", flush=True)
+    signal.pause()
+except KeyboardInterrupt:
+    print("ending", flush=True)
+    signal.pause()  # which another Ctrl-C ends, and nothing more
+    print("given back", flush=True)
+"""
+
+
+def test_another_ctrl_c_disturbs_no_ending():
+    with subprocess.Popen([sys.executable, "-c", ENDS_ONCE], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for said in ("ready\n", "ending\n"):
+            assert process.stdout.readline() == said
+            process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, said) == (0, "given back\n")
+
+
 def test_a_command_that_hangs_in_c_ends_after_sigterm_and_says_so():
     with subprocess.Popen(
         [sys.executable, "-c", HANGS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -90,10 +116,12 @@ def test_a_command_whose_output_nobody_reads_ends_after_sigterm():
 
 LEAVES_A_CHILD = """
 import ctypes, signal, subprocess
-from harness_pipelines.cli.ending import end_in_time, if_late
+from harness_pipelines.cli.ending import end_in_time, end_interrupts_in_time, if_late
 
 end_in_time(0.2)
+end_interrupts_in_time()
 signal.signal(signal.SIGTERM, lambda *_: None)
+signal.signal(signal.SIGINT, lambda *_: None)
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 if_late(lambda: 1 // 0)
 if_late(child.kill)
@@ -104,15 +132,16 @@ while True:
 """
 
 
-def test_what_a_late_command_started_is_killed_with_it():
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+def test_what_a_late_command_started_is_killed_with_it(by: signal.Signals):
     with subprocess.Popen(
         [sys.executable, "-c", LEAVES_A_CHILD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(by)
         process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == TERMINATED
+    assert process.returncode == 128 + by
     wait_until(lambda: state_of(child) in {"gone", "Z"}, "the child is gone")
 
 
