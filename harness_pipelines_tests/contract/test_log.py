@@ -170,6 +170,7 @@ def test_of_many_topics_one_that_fails_tells_why_and_costs_no_other(rig):
     assert isinstance(found["nowhere"], TopicMissing)
     assert isinstance(found[small], PartitionsMissing)
     assert rig.log.watermarks_of({}) == {}
+    assert rig.log.watermarks_of({first: [], second: [0]}) == {first: {}, second: {0: Watermark(0, 1)}}
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])

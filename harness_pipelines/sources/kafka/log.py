@@ -223,7 +223,7 @@ class KafkaLog:
             others = [topic for topic in wanted if found.get(topic) is None]
             asked = pool.map(lambda topic: self._asked_alone(topic, wanted[topic]), others)
             alone = dict(zip(others, asked, strict=True))
-        return {topic: found.get(topic) or alone[topic] for topic in wanted}
+        return {topic: alone[topic] if (marks := found.get(topic)) is None else marks for topic in wanted}
 
     def _learn_leaders(self, asker: _Asker, topics: Collection[str]) -> None:
         """Ask for the leaders of all *topics* by one request. The client keeps them, as those of `_metadata`."""
