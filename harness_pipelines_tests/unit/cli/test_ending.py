@@ -51,7 +51,7 @@ def test_a_command_without_a_handler_ends_in_good_order():
 
 
 ENDS_ONCE = """
-import signal, time
+import signal, sys
 from harness_pipelines.cli.ending import end_in_time, end_interrupts_in_time
 
 end_in_time()
@@ -61,18 +61,20 @@ try:
     signal.pause()
 except KeyboardInterrupt:
     print("ending", flush=True)
-    signal.pause()  # which another Ctrl-C ends, and nothing more
+    sys.stdin.readline()  # another Ctrl-C comes before the line
     print("given back", flush=True)
 """
 
 
 def test_another_ctrl_c_disturbs_no_ending():
-    with subprocess.Popen([sys.executable, "-c", ENDS_ONCE], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDS_ONCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         for said in ("ready\n", "ending\n"):
             assert process.stdout.readline() == said
             process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=DEADLINE_S)
+        said, _ = process.communicate("\n", timeout=DEADLINE_S)
     assert (process.returncode, said) == (0, "given back\n")
 
 

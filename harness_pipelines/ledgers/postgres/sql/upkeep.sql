@@ -98,7 +98,7 @@ WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED' AND m.planned_at < clock
 -- name: folders
 -- Where the views are and were: reconcile begins a batch view that cannot go on in its own folder, and another engine may
 -- change the location of a view.
-SELECT folder FROM harness.view_folders WHERE table_id = %(table_id)s
+SELECT folder FROM harness.view_folders WHERE table_id = %(table_id)s ORDER BY folder
 
 -- name: made_in
 -- Metadata files in the folders that the views of a table were made in, as version 1 has them.
