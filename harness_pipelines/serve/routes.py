@@ -24,7 +24,7 @@ from harness_pipelines.serve.auth import visible
 from harness_pipelines.serve.metrics import ServeMetrics
 from harness_pipelines.serve.requests import READS, Asked, body_of, scan_wanted
 from harness_pipelines.serve.turns import Turns, turn_of
-from harness_pipelines.serve.values import Catalog, CutAnswer, Warehouse, table_name
+from harness_pipelines.serve.values import Catalog, Warehouse, table_name
 
 REPORT_BYTES_MAX = PLAN_BYTES_MAX = 1024 * 1024
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -142,7 +142,7 @@ class Routes:
             self._metrics.refused(type(error).__name__, is_named=bool(asked.warehouse.snapshot))
             audit_log.refused(asked.request, asked.principal, table=name, why=str(error))
             raise
-        cut = _renewed(cut, asked.warehouse, namespace, table)
+        cut = replace(cut, storage=cut.storage.renewed_at(_renewal(asked.warehouse, namespace, table)))
         self._metrics.loaded(cut, is_named=bool(asked.warehouse.snapshot), seconds=time.perf_counter() - began)
         same = answers.names_tag(asked.request.headers.get("if-none-match"), cut.etag)
         audit_log.loaded(asked.request, asked.principal, table=name, warehouse=asked.warehouse, cut=cut, unchanged=same)
@@ -157,8 +157,7 @@ class Routes:
                 storage = await asked.threads.run(self._catalog.storage, name)
         except TableUnknown as unknown:
             raise no_such_table(namespace, table, asked.warehouse.snapshot) from unknown
-        if storage.until is not None:
-            storage = storage.renewed_at(_renewal(asked.warehouse, namespace, table))
+        storage = storage.renewed_at(_renewal(asked.warehouse, namespace, table))
         if storage.config:
             audit_log.keys_given(asked.request, asked.principal, table=name, until=storage.until)
         return answer({"storage-credentials": storage.credentials()}, headers=answers.NOT_STORED)
@@ -235,13 +234,6 @@ class Routes:
         if not found:
             raise no_such_namespace(namespace) if of is None else no_such_table(namespace, of, asked.warehouse.snapshot)
         return found
-
-
-def _renewed(cut: CutAnswer, warehouse: Warehouse, namespace: str, table: str) -> CutAnswer:
-    """The same, with where its keys are renewed, if they end."""
-    if cut.storage.until is None:
-        return cut
-    return replace(cut, storage=cut.storage.renewed_at(_renewal(warehouse, namespace, table)))
 
 
 def _renewal(warehouse: Warehouse, namespace: str, table: str) -> str:

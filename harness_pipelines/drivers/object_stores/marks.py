@@ -142,14 +142,15 @@ def _put(location: str, content: bytes, *, mode: Any) -> bool:
 
 
 def _create(path: str, content: bytes) -> bool:
+    is_ours = False
     try:
-        with open(path, "xb", buffering=0) as file:
-            left = memoryview(content)
-            while left:
-                left = left[file.write(left) :]
+        with open(path, "xb") as file:
+            is_ours = True
+            file.write(content)
     except FileExistsError:
         return False
     except OSError:  # the disk is full, say
-        Path(path).unlink(missing_ok=True)
+        if is_ours:  # else it may be there by now, of another
+            Path(path).unlink(missing_ok=True)
         raise
     return True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harness_pipelines.drivers.object_stores import marks
 from harness_pipelines.drivers.object_stores.bound import Bound
 from harness_pipelines.drivers.object_stores.clients import spark_options
 from harness_pipelines.drivers.object_stores.deletion import batches, delete
@@ -35,6 +37,19 @@ def test_spark_is_told_of_a_store_and_of_no_local_folder():
     assert (told["s3.endpoint"], told["s3.path-style-access"]) == ("https://minio.example", "true")
     assert spark_options("file:///lake", s3) == {}
     assert "s3.access-key-id" not in spark_options("s3://b/lake", S3Settings())
+
+
+def test_who_cannot_open_a_mark_does_not_remove_that_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    place = f"file://{tmp_path}/deep/mark"
+
+    def made_meanwhile(path: str, mode: str, **_: Any) -> Any:
+        monkeypatch.undo()
+        assert create_mark(place, b"another's")
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(marks, "open", made_meanwhile, raising=False)
+    assert not create_mark(place, b"ours")
+    assert (tmp_path / "deep" / "mark").read_bytes() == b"another's"
 
 
 def test_of_several_that_create_one_mark_at_once_one_did(tmp_path: Path):
