@@ -346,8 +346,9 @@ def test_a_running_worker_stops_by_name_when_its_warehouse_is_taken_over(
         rig.produce(10)
         wait_until(lambda: rig.status() == {0: (10, 10)}, "the rows are in the lake")
         place.let_mark_be(theirs)
-        assert "belongs to the ledger theirs in database theirs" in await_trouble(worker, Stage.TIER)
-        rig.produce(10)
+        rig.produce(10)  # a worker that has nothing to write does not look
+        assert "belongs to the ledger theirs in database theirs" in await_trouble(worker, Stage.INGEST)
+        assert rig.status() == {0: (10, 10)}
         place.let_mark_be(ours)
         wait_until(lambda: rig.status() == {0: (20, 20)}, "it goes on once the warehouse is its again")
     rig.assert_exact()
