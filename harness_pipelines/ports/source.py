@@ -141,6 +141,10 @@ class Feed:
 class Log(Protocol):
     """A Kafka cluster. Every call may raise KafkaUnreachable, KafkaLoginFailed and KafkaFailed."""
 
+    def topics(self) -> list[str]:
+        """Return the names of all topics that the user may see, in their order, without Kafka's own."""
+        ...
+
     def describe(self, topic: str) -> TopicIdentity:
         """Raises: TopicMissing, TopicForbidden."""
         ...
