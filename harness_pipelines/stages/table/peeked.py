@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from harness_pipelines.errors import UsageError
 from harness_pipelines.formats.infer.shown import Shower, Shown
 from harness_pipelines.ports.access import HasLog, HasSchemas
-from harness_pipelines.ports.source import Headers, PartitionBatch, Watermark
+from harness_pipelines.ports.source import Headers, PartitionBatch, Watermark, described
 from harness_pipelines.stages.table.ends import from_offsets, marks_of
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -54,7 +54,7 @@ def peek(
 
     Raises: TopicMissing; UsageError for a *partition* that the topic does not have; what the log and registry raise.
     """
-    identity = stores.log.describe(topic)
+    identity = described(stores.log, topic)
     if partition is not None and partition not in identity.partitions:
         raise UsageError(
             f"topic {topic} has partitions 0 to {len(identity.partitions) - 1}, and no partition {partition}"
@@ -75,7 +75,7 @@ def peek(
 
 
 def _newest(stores: Ports, topic: str, marks: Mapping[int, Watermark], count: int) -> Iterator[PartitionBatch]:
-    """At least the *count* newest records of each partition, if it has so many: logs have gaps."""
+    """At least the *count* newest records of each partition, or all that it has: logs have gaps."""
     identity = stores.log.describe(topic)
     wanted = {p: min(count, mark.end - mark.low) for p, mark in marks.items()}
     while wanted:

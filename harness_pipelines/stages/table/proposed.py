@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.infer.proposal import DELETED, Proposal, propose
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import HasLog, HasSchemas
-from harness_pipelines.ports.source import PartitionBatch
+from harness_pipelines.ports.source import PartitionBatch, described
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.keys import key_trouble
 from harness_pipelines.spec.load import check_rules, read_back
@@ -19,7 +18,7 @@ from harness_pipelines.spec.table import PART_MAX, TableSpec
 from harness_pipelines.stages.table.ends import both_ends, marks_of
 from harness_pipelines.stages.table.sampled import Sampled
 
-RECORDS = 500  #: that are read, if a topic has so many
+RECORDS = 500  #: that are read at most
 NAMESPACE = "topics"  #: of a topic whose name has no dot
 _ODD = re.compile(r"[^a-z0-9_]+")
 
@@ -43,12 +42,12 @@ class ProposedSpec:
 def propose_spec(
     stores: Ports, topic: str, *, table: str | None = None, key: Sequence[str] = (), records: int = RECORDS
 ) -> ProposedSpec:
-    """Propose a spec from the oldest and newest records of *topic*, some *records* in all.
+    """Propose a spec from the oldest and newest records of *topic*, about *records* in all.
 
     *table* and *key* are the caller's words on it. Raises: TopicMissing; UsageError where no record tells anything;
     SpecError for a *table* or *key* that cannot be; what the log and the registry raise.
     """
-    identity = stores.log.describe(topic)
+    identity = described(stores.log, topic)
     marks = marks_of(stores.log, identity)
     each = max(1, records // (2 * max(1, len(marks))))
     batches = list(both_ends(stores.log, identity, marks, each=each))
@@ -125,11 +124,3 @@ def _words(found: Proposal, table: str, topic: str) -> dict[str, Any]:
 
 def _column(column: Column) -> str | dict[str, Any]:
     return str(column.type) if column.source is None else {"type": str(column.type), "from": column.source}
-
-
-def known_topics(stores: HasLog) -> list[str]:
-    """The topics that there are; none where the cluster does not say."""
-    try:
-        return stores.log.topics()
-    except HarnessError:
-        return []

@@ -15,7 +15,7 @@ from harness_pipelines.formats.base import Codec
 from harness_pipelines.formats.choose import key_codec
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments
-from harness_pipelines.ports.source import PartitionBatch
+from harness_pipelines.ports.source import PartitionBatch, described
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.transform import input_columns
 from harness_pipelines.stages.table.apply import asks_registry, check_schemas_known
@@ -105,7 +105,7 @@ def sample(stores: Ports, spec: TableSpec, *, wait_s: float = WAIT_S) -> Sampled
     check_schemas_known(stores, spec)
     found = Sampled()
     codec, keys = RecordCodec(spec, stores.schemas), _keys_of(spec, stores.schemas)
-    identity = stores.log.describe(spec.topic)
+    identity = described(stores.log, spec.topic)
     if asks_registry(spec):
         stores.schemas.by_id(NO_SCHEMA)  # a login that is wrong is wrong before there are records
     marks = marks_of(stores.log, identity)

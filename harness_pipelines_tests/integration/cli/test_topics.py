@@ -33,9 +33,9 @@ def test_a_topic_becomes_a_table_by_two_commands(harness: Cli, topic: str, tmp_p
     applied = harness("table", "apply", str(file)).output
     assert f"created {table}" in applied
     assert "10 of 10 fit" in applied
-    harness("run", table, "--until-idle")
-    rows = json.loads(harness("read", table, "--json", "--columns", "order_id,amount").stdout.splitlines()[0])
-    assert set(rows) >= {"order_id", "amount"}
+    harness("run", table, "--stage", "ingest", "--until-idle")
+    rows = harness("read", table, "--columns", "order_id", "--format", "csv").stdout.split()[1:]
+    assert sorted(map(int, rows)) == list(range(10))
     harness("table", "drop", table, "--yes", "--purge")
 
 
@@ -114,6 +114,7 @@ def test_a_topic_that_is_missing_is_named_with_those_like_it(harness: Cli, topic
     said = harness("peek", f"{topic}x", code=1).stderr
 
     assert f"{topic}x" in said
+    assert f"did you mean {topic!r}?" in said
 
 
 def test_a_folder_without_specs_is_refused(harness: Cli, tmp_path: Path):
