@@ -74,8 +74,8 @@ class TopicMissing(HarnessError):
         self.topic, self.bootstrap = topic, bootstrap
         meant = f" (did you mean {near!r}?)" if near else ""
         super().__init__(
-            f"topic {topic!r} does not exist at {bootstrap}{meant}. Create it, or correct `topic` in the spec. If it was "
-            "deleted under a table, what was ingested stays readable; a recreated topic needs a new table"
+            f"topic {topic!r} does not exist at {bootstrap}{meant}. Create it, or correct `topic` in the spec. If it "
+            "was deleted under a table, what was ingested stays readable; a recreated topic needs a new table"
         )
 
 

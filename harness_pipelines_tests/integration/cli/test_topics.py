@@ -17,9 +17,9 @@ def topic(rig: KafkaRig) -> str:
     """A topic with ten orders, whose keys are their ids, in two partitions."""
     name = rig.create(2)
     for partition in range(2):
-        orders = [{"order_id": i, "amount": i + 0.5, "at": "2026-01-01T00:00:00Z"} for i in range(partition, 10, 2)]
-        for one in orders:
-            rig.produce(name, partition, [json.dumps(one).encode()], key=b"%d" % one["order_id"])
+        for i in range(partition, 10, 2):
+            order = {"order_id": i, "amount": i + 0.5, "at": "2026-01-01T00:00:00Z"}
+            rig.produce(name, partition, [json.dumps(order).encode()], key=b"%d" % i)
     return name
 
 
