@@ -49,7 +49,7 @@ def _lines(proposed: ProposedSpec, file: str) -> Iterator[str]:
 
 
 def _noted(line: str, note: str) -> str:
-    return f"{line.ljust(NOTES_AT)}{_comment(note)}" if note else line
+    return f"{line.ljust(NOTES_AT - 1)} {_comment(note)}" if note else line
 
 
 def _comment(text: str, *, indent: str = "") -> str:

@@ -84,6 +84,14 @@ def test_names_that_mean_something_in_yaml_stay_names(log, name):
     assert read == made.spec
 
 
+def test_a_long_line_has_a_blank_before_its_comment(log):
+    log.append("orders", 0, json.dumps({"a_rather_long_name_created_at": 1_767_225_600_000}).encode())
+
+    text = spec_text(propose_spec(stores(log), "orders"), file="f.yaml")
+
+    assert "from: epoch_ms} # 1767225600000" in text
+
+
 def test_what_records_hold_breaks_no_line(log):
     log.append("orders", 0, json.dumps({"id": "a\nb: c\u2028\x1b[31m", "x\ny": 1}).encode())
 
