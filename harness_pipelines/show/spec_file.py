@@ -49,15 +49,13 @@ def _lines(proposed: ProposedSpec, file: str) -> Iterator[str]:
 
 
 def _noted(line: str, note: str) -> str:
-    return f"{line.ljust(NOTES_AT - 1)} {_comment(note)}" if note else line
+    short = note if len(note) <= NOTE_CHARS else f"{note[: NOTE_CHARS - 3]}..."
+    return f"{line.ljust(NOTES_AT - 1)} {_comment(short)}" if note else line
 
 
 def _comment(text: str, *, indent: str = "") -> str:
     """A comment on one line, of what may be anything."""
-    shown = " ".join(printable(text).split())
-    if len(shown) > NOTE_CHARS and not text.startswith(("Proposed", "Note", "Read")):
-        shown = f"{shown[: NOTE_CHARS - 3]}..."
-    return f"{indent}# {shown}"
+    return f"{indent}# {' '.join(printable(text).split())}"
 
 
 def _inline(value: Any) -> str:

@@ -270,8 +270,8 @@ def _struct(fields: Mapping[str, Sequence[Any]], depth: int) -> Inferred:
     notes: list[str] = []
     for field, of in fields.items():
         try:
-            if why := letter_trouble(field):
-                raise Unclear(f"its name {why}")
+            if (why := letter_trouble(field)) or not field:
+                raise Unclear(f"its name {why or 'is empty'}")
             if (twin := parts.get(folded(field))) is not None:
                 raise Unclear(f"no engine tells its name from {twin.name}")
             parts[folded(field)] = FieldType(field, _plain(infer(of, field, depth=depth + 1)))
