@@ -49,9 +49,10 @@ class NoColumn(Exception):
 def body_of(event: Any) -> dict[str, Any] | None:
     """The change that *event* (parsed JSON) is; None: it is no change event."""
     body = event.get("payload", event) if isinstance(event, dict) else None
-    if not isinstance(body, dict) or body.get("op") not in OPS or not {"before", "after"} & body.keys():
+    if not isinstance(body, dict) or not {"before", "after"} & body.keys():
         return None
-    return body
+    op = body.get("op")
+    return body if isinstance(op, str) and op in OPS else None
 
 
 def is_wrapped(event: Any) -> bool:

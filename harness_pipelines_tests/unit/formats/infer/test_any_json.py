@@ -16,7 +16,25 @@ from harness_pipelines.formats.schema.registry import NoSchemas
 from harness_pipelines.spec.table import TableSpec
 
 NAMES = st.one_of(
-    st.sampled_from(["id", "ID", "amount", "created_at", "date", "a b", "_op", "payload", "1"]), st.text(max_size=4)
+    st.sampled_from(
+        [
+            "id",
+            "ID",
+            "amount",
+            "created_at",
+            "date",
+            "a b",
+            "_op",
+            "payload",
+            "schema",
+            "op",
+            "after",
+            "before",
+            "__deleted",
+            "1",
+        ]
+    ),
+    st.text(max_size=4),
 )
 TEXTS = st.one_of(
     st.text(max_size=6),
