@@ -1,7 +1,7 @@
 -- name: newest
 -- The table of a name, as `ledger/tables` has it, with the last cut, whether that is alive, and whether the folder of the newest
 -- version's cuts is noted. And the state of the same instant, as `reads/look` has it: a load that finds that nothing has changed asks
--- for no more, and takes no lease. The marks are those of `cuts/known_newest`.
+-- for no more, and takes no lease.
 SELECT t.table_id AS of_table, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
        hashtextextended(t.spec::text, 0) AS spec_hash, h.history,
        c.is_alive, clock_timestamp() AS now, to_jsonb(v) AS head,
@@ -11,21 +11,13 @@ SELECT t.table_id AS of_table, t.namespace, t.name, t.spec, t.cluster_id, t.topi
         FROM harness.segments s WHERE s.table_id = t.table_id AND s.state <> 'retired') AS segments,
        EXISTS (SELECT FROM harness.cut_folders d
                WHERE d.table_id = t.table_id AND d.folder = harness.cut_folder(t.name, v.stream_metadata)) AS is_noted,
-       sha256(convert_to(ROW(
-           t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
-           (SELECT string_agg(s::text, ',') FROM harness.schemas s WHERE s.table_id = t.table_id)
-       )::text, 'UTF8')) AS table_mark,
-       sha256(convert_to(ROW(
-           v,
-           (SELECT string_agg(concat_ws(' ', i.partition, i.start, i.buffer_hi), ',')
-            FROM harness.ingest_positions i WHERE i.table_id = t.table_id),
-           (SELECT string_agg(s::text, ',') FROM harness.segments s WHERE s.table_id = t.table_id AND s.state <> 'retired')
-       )::text, 'UTF8')) AS state_mark,
+       m.table_mark, m.state_mark,
        c.table_id, c.sequence, c.looked_at, c.published_at, c.served_at, c.until,
        greatest(c.sequence + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS following,
        c.snapshot_id, c.timestamp_ms, c.version, c.schema_version, c.bounds, c.metadata, c.chunks, c.parts, c.files
 FROM harness.tables t
 CROSS JOIN LATERAL (SELECT * FROM harness.versions WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1) v
+CROSS JOIN LATERAL harness.cut_marks(t, v::harness.versions) m
 CROSS JOIN LATERAL ( -- NULL: its schemas are gone
     SELECT jsonb_agg(jsonb_build_object(
         'schema_version', schema_version, 'fields', fields, 'spec', spec, 'starts', starts
@@ -40,22 +32,13 @@ WHERE t.namespace = %(namespace)s AND t.name = %(name)s
 
 -- name: known_newest
 -- No row where the newest cut of a table is another one than the one *known* (by the location of its metadata), or not alive. Else its
--- times alone, since nothing else of the newest row ever changes, and marks by which the caller sees whether the table and its state
--- are what `cuts/newest` gave with the same marks. A mark is a digest of all that is read of them there. Where rows come in another
--- order it differs without a change, and more is read than need be.
+-- times alone, since nothing else of the newest row ever changes, and the marks by which the caller sees whether the table and its state
+-- are what `cuts/newest` gave.
 SELECT c.looked_at, c.published_at, c.served_at, c.until, clock_timestamp() AS now, v.stream_metadata,
-       sha256(convert_to(ROW(
-           t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
-           (SELECT string_agg(s::text, ',') FROM harness.schemas s WHERE s.table_id = t.table_id)
-       )::text, 'UTF8')) AS table_mark,
-       sha256(convert_to(ROW(
-           v,
-           (SELECT string_agg(concat_ws(' ', i.partition, i.start, i.buffer_hi), ',')
-            FROM harness.ingest_positions i WHERE i.table_id = t.table_id),
-           (SELECT string_agg(s::text, ',') FROM harness.segments s WHERE s.table_id = t.table_id AND s.state <> 'retired')
-       )::text, 'UTF8')) AS state_mark
+       m.table_mark, m.state_mark
 FROM harness.tables t
 CROSS JOIN LATERAL (SELECT * FROM harness.versions WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1) v
+CROSS JOIN LATERAL harness.cut_marks(t, v::harness.versions) m
 CROSS JOIN LATERAL (SELECT * FROM harness.cuts WHERE table_id = t.table_id ORDER BY sequence DESC LIMIT 1) c
 WHERE t.namespace = %(namespace)s AND t.name = %(name)s
   AND c.metadata = %(known)s AND c.until > clock_timestamp() AND c.retired_at IS NULL AND c.history = harness.history()
