@@ -13,6 +13,7 @@ from harness_pipelines.ports.errors import KafkaFailed
 from harness_pipelines.ports.source import Feed, LogReader
 from harness_pipelines.services import Endpoints
 from harness_pipelines.sources.kafka import shared
+from harness_pipelines.sources.kafka.reader import KafkaReader
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 
 Open = Callable[..., LogReader]
@@ -109,6 +110,23 @@ def test_a_reader_that_does_not_read_holds_up_no_other_one(
         wanted = list(range(100 * number, 100 * (number + 1)))
         assert read_to(quick, {0: 100 * (number + 1)}) == {0: wanted}
     assert read_to(slow, {0: 500}) == {0: list(range(500))}
+
+
+def test_a_reader_whose_lane_is_full_gets_what_it_is_assigned_again(
+    kafka: KafkaRig, opened: Open, monkeypatch: pytest.MonkeyPatch
+):
+    """The lane's partitions are paused by then, and the client keeps that of a partition that is taken away."""
+    monkeypatch.setattr(shared, "LANE_BYTES_MAX", 10_000)
+    topic = kafka.create(1)
+    kafka.produce(topic, 0, [b"x" * 1000] * 100)
+    reader = opened(topic, {0: 0})
+    assert isinstance(reader, KafkaReader)
+    lane = reader._consumer
+    assert isinstance(lane, shared.Lane)
+    wait_until(lambda: (topic, 0) in lane._of._paused, "the lane is full", deadline_s=DEADLINE_S)
+    reader.assign({})
+    reader.assign({0: 50})
+    assert read_to(reader, {0: 100}) == {0: list(range(50, 100))}
 
 
 @pytest.mark.parametrize("seed", range(3))

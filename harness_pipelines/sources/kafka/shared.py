@@ -191,12 +191,16 @@ class SharedConsumer:
 
     def taken(self, lane: Lane) -> None:
         """A reader took some of what waited in *lane*."""
-        if not lane.is_full or lane.bytes >= LANE_BYTES_MAX // 2:
-            return
-        with self._asked:
-            if lane.bytes < SHARE_BYTES // 2 or self._waiting() < ALL_BYTES_MAX // 2:
-                lane.is_full = False
-                self._doubtful |= lane.places.keys()
+        if lane.is_full and lane.bytes < LANE_BYTES_MAX // 2:
+            with self._asked:
+                self._open_again(lane)
+
+    def _open_again(self, lane: Lane) -> None:
+        """Let more be fetched for *lane* if it was full and has room again. The lock is held."""
+        has_room = lane.bytes < SHARE_BYTES // 2 or self._waiting() < ALL_BYTES_MAX // 2
+        if lane.is_full and lane.bytes < LANE_BYTES_MAX // 2 and has_room:
+            lane.is_full = False
+            self._doubtful |= lane.places.keys()
 
     def _drop(self, lane: Lane, places: Sequence[Place]) -> None:
         """The lock is held."""
@@ -206,6 +210,7 @@ class SharedConsumer:
         self._new.difference_update(places)
         self._gone |= self._fetching.intersection(places)
         lane.forget(set(places))
+        self._open_again(lane)
 
     # -- the thread -----------------------------------------------------------------------------------------
 
@@ -246,6 +251,8 @@ class SharedConsumer:
         The client drops what it fetched of a partition that is taken away, so what it gives after this is wanted.
         """
         if self._gone:
+            if paused := self._gone & self._paused:  # or they would stay so when they are assigned again
+                self._consumer.resume([TopicPartition(*place) for place in paused])
             self._consumer.incremental_unassign([TopicPartition(*place) for place in self._gone])
             self._fetching -= self._gone
             self._paused -= self._gone
