@@ -111,7 +111,7 @@ def test_a_reader_that_does_not_read_holds_up_no_other_one(
     assert read_to(slow, {0: 500}) == {0: list(range(500))}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_a_reader_that_goes_back_and_forth_skips_nothing_and_repeats_nothing(kafka: KafkaRig, opened: Open, seed: int):
     """Records come meanwhile, so the consumer's thread holds some of them just when a partition is assigned again."""
     dice, topic = random.Random(seed), kafka.create(2)
