@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.contract.cut_rig import CutWorld
 from harness_pipelines_tests.contract.stores_rig import RealRig, agrees
+from harness_pipelines_tests.producer import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option.*not implemented:UserWarning")
 KEY = uuid.UUID(int=7)
@@ -314,10 +314,12 @@ def test_ctrl_c_ends_a_query_at_once_with_130_and_leaves_no_file(world, tmp_path
     env |= {"HARNESS_CATALOG_NAME": settings.catalog_name, "HARNESS_KAFKA": "127.0.0.1:1", "HARNESS_SPARK": "local[1]"}
     with subprocess.Popen([*command, "--output", str(target)], env=env, stderr=subprocess.PIPE, text=True) as process:
         try:
-            deadline = time.monotonic() + 120
-            while not list(tmp_path.glob(f".{target.name}.*.new")):
+
+            def writes() -> bool:
                 assert process.poll() is None, process.stderr.read() if process.stderr else ""
-                assert time.monotonic() < deadline
+                return bool(list(tmp_path.glob(f".{target.name}.*.new")))
+
+            wait_until(writes, "the query writes", every_s=0.05)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
             assert "interrupted" in (process.stderr.read() if process.stderr else "")
