@@ -308,7 +308,7 @@ def test_a_relation_of_duckdb_is_one_cut_until_its_lease_ends(world):
 def test_ctrl_c_ends_a_query_at_once_with_130_and_leaves_no_file(world, tmp_path):
     world.ingest({0: 40})
     settings, target = world.stores.settings, tmp_path / "rows.csv"
-    long = f"SELECT t.i FROM {world.row.name}, range(1000000000000) t(i) WHERE t.i % 1000003 = id"
+    long = f"SELECT t.i FROM {world.row.name}, range(1000000000000) t(i) WHERE t.i % 10007 = id"
     command = [sys.executable, "-m", "harness_pipelines.cli.main", "--home", str(tmp_path), "sql", long]
     env = {**os.environ, "HARNESS_DSN": settings.dsn, "HARNESS_WAREHOUSE": settings.warehouse}
     env |= {"HARNESS_CATALOG_NAME": settings.catalog_name, "HARNESS_KAFKA": "127.0.0.1:1", "HARNESS_SPARK": "local[1]"}
