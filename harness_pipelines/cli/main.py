@@ -50,6 +50,7 @@ COMMANDS: dict[str, str] = {
     "layout": "harness_pipelines.cli.reads.layout:layout",
     "lineage": "harness_pipelines.cli.reads.lineage:lineage",
     "mirror": "harness_pipelines.cli.tables.mirror:mirror",
+    "peek": "harness_pipelines.cli.reads.topics:peek",
     "quarantine": "harness_pipelines.cli.tables.quarantine:quarantine",
     "read": "harness_pipelines.cli.reads.read:read",
     "recall": "harness_pipelines.cli.tables.recall:recall",
@@ -66,6 +67,7 @@ COMMANDS: dict[str, str] = {
     "status": "harness_pipelines.cli.reads.status:status",
     "stream": "harness_pipelines.cli.reads.stream:stream",
     "table": "harness_pipelines.cli.tables.table:table",
+    "topics": "harness_pipelines.cli.reads.topics:topics",
 }
 
 

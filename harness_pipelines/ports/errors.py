@@ -69,11 +69,13 @@ class TopicMissing(HarnessError):
 
     way_on = "create the topic, or correct `topic`"
 
-    def __init__(self, topic: str, *, bootstrap: str) -> None:
+    def __init__(self, topic: str, *, bootstrap: str, near: str | None = None) -> None:
+        """*near*: a topic that is there and may be meant."""
         self.topic, self.bootstrap = topic, bootstrap
+        meant = f" (did you mean {near!r}?)" if near else ""
         super().__init__(
-            f"topic {topic!r} does not exist at {bootstrap}. Create it, or correct `topic` in the spec. If it was "
-            "deleted under a table, what was ingested stays readable; a recreated topic needs a new table"
+            f"topic {topic!r} does not exist at {bootstrap}{meant}. Create it, or correct `topic` in the spec. If it "
+            "was deleted under a table, what was ingested stays readable; a recreated topic needs a new table"
         )
 
 

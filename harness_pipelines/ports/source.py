@@ -17,6 +17,7 @@ from harness_pipelines.ports.errors import (
     LogTruncated,
     PartitionsMissing,
     RecordsLost,
+    TopicMissing,
     TopicRecreated,
 )
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -24,6 +25,7 @@ from harness_pipelines.protocol.keys import partitions_grown
 from harness_pipelines.protocol.schema.schemas import check_columns
 from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.wording import nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,6 +143,10 @@ class Feed:
 class Log(Protocol):
     """A Kafka cluster. Every call may raise KafkaUnreachable, KafkaLoginFailed and KafkaFailed."""
 
+    def topics(self) -> list[str]:
+        """Return the names of all topics that the user may see, in their order, without Kafka's own."""
+        ...
+
     def describe(self, topic: str) -> TopicIdentity:
         """Raises: TopicMissing, TopicForbidden."""
         ...
@@ -201,6 +207,15 @@ class Log(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def described(log: Log, topic: str) -> TopicIdentity:
+    """As `Log.describe`, for a person: the error of a topic that is missing names one like it."""
+    try:
+        return log.describe(topic)
+    except TopicMissing as missing:
+        near = nearest(missing.topic, log.topics())
+        raise TopicMissing(missing.topic, bootstrap=missing.bootstrap, near=near) from None
 
 
 def added_partitions(expected: TopicIdentity, found: TopicIdentity) -> tuple[int, ...]:

@@ -42,6 +42,9 @@ class JoinedLog:
     def __init__(self, log: Log) -> None:
         self._log = log
 
+    def topics(self) -> list[str]:
+        return self._log.topics()
+
     def describe(self, topic: str) -> TopicIdentity:
         return _joined(topic, [self._log.describe(one) for one in topics_of(topic)])
 

@@ -105,7 +105,7 @@ class ColumnWords(SpecPart):
         Field(
             alias="from",
             description="Encoding of a value, or of each list element. Dates and times: iso8601 text (default), or a "
-            "whole number since 1970 UTC (epoch_days, epoch_ms, ...) or midnight (ms_of_day, ...). Decimals: a number "
+            "whole number since 1970 UTC (epoch_days, epoch_s, ...) or midnight (ms_of_day, ...). Decimals: a number "
             "or text (number, the default), or Kafka Connect's encoding (base64). headers, raw_key, raw_value: all "
             "headers of the record, or the bytes of its key or value.",
         ),
@@ -181,7 +181,7 @@ def alias_troubles(column: Column, others: Mapping[str, str]) -> Iterator[tuple[
     *others*: the names and aliases of other columns, folded, each with the name of its column.
     """
     for at, alias in enumerate(column.aliases):
-        if why := _name_trouble(alias, "alias"):
+        if why := name_trouble(alias, "alias"):
             yield at, why
         elif alias == column.name:
             yield at, f"the alias {alias!r} is the column's own name; remove it"
@@ -216,7 +216,7 @@ def _column(name: Any, words: Any) -> Column:
     """Raises: _Misfit, ValidationError."""
     if not isinstance(name, str):
         raise _Misfit((), f"the column name {name!r} is not text; put it in quotes")
-    if why := _name_trouble(name):
+    if why := name_trouble(name):
         raise _Misfit((), why)
     if isinstance(words, Column):
         found = ColumnWords.inside(_long_form(words) | {"aliases": words.aliases})  # a text is one
@@ -267,13 +267,14 @@ def _default_trouble(column: Column, default: Default) -> str | None:
     return None
 
 
-def _name_trouble(name: str, what: str = "column name") -> str | None:
+def name_trouble(name: str, what: str = "column name") -> str | None:
+    """Why no column can have *name*, and the way on."""
     article = "an" if what == "alias" else "a"
     if name and not folded(name):
         return f"{article} {what} has a character that can be seen, and {name!a} has none; {_RENAME}"
     if not name or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
         return f"{article} {what} has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode(errors='replace'))}; {_RENAME}"
-    if why := _letter_trouble(name):
+    if why := letter_trouble(name):
         return f"the {what} {name!r} {why}; {_RENAME}"
     if folded(name).startswith(RESERVED_PREFIXES) or folded(name) in RESERVED:
         taken = ", ".join([*(f"{prefix}*" for prefix in RESERVED_PREFIXES), *sorted(RESERVED)])
@@ -281,7 +282,8 @@ def _name_trouble(name: str, what: str = "column name") -> str | None:
     return None
 
 
-def _letter_trouble(name: str) -> str | None:
+def letter_trouble(name: str) -> str | None:
+    """What a column or field name must not have, as the end of a sentence about it."""
     if not name.isprintable():
         return "holds characters that cannot be printed"
     if '"' in name or "\\" in name:
@@ -296,7 +298,7 @@ def _type_trouble(type_: Type) -> str | None:
             return _type_trouble(element)
         case StructType(fields):
             for f in fields:
-                if why := _letter_trouble(f.name):
+                if why := letter_trouble(f.name):
                     return f"type {str(type_)!r}: the field name {f.name!r} {why}"
             return next(filter(None, (_type_trouble(f.type) for f in fields)), None)
         case MapType(key, value):

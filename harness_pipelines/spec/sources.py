@@ -10,10 +10,10 @@ from pydantic import Field
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, StructType, Type
 
 Source = Literal[
-    "iso8601", "epoch_days", "epoch_ms", "epoch_us", "epoch_ns", "ms_of_day", "us_of_day", "ns_of_day", "number",
-    "base64", "headers", "raw_key", "raw_value",
+    "iso8601", "epoch_days", "epoch_s", "epoch_ms", "epoch_us", "epoch_ns", "ms_of_day", "us_of_day", "ns_of_day",
+    "number", "base64", "headers", "raw_key", "raw_value",
 ]  # fmt: skip
-_INSTANTS: tuple[Source, ...] = ("iso8601", "epoch_ms", "epoch_us", "epoch_ns")
+_INSTANTS: tuple[Source, ...] = ("iso8601", "epoch_s", "epoch_ms", "epoch_us", "epoch_ns")
 SOURCES: Mapping[str, tuple[Source, ...]] = {
     "date": ("iso8601", "epoch_days"),
     "time": ("iso8601", "ms_of_day", "us_of_day", "ns_of_day"),

@@ -182,6 +182,10 @@ class MemoryLog:
 
     # -- the port
 
+    def topics(self) -> list[str]:
+        with self.changed:
+            return sorted(self._topics)
+
     def describe(self, topic: str) -> TopicIdentity:
         return self.identity_async(topic)()
 

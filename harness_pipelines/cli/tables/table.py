@@ -1,14 +1,16 @@
-"""`harness table`: create, list, show and drop tables."""
+"""`harness table`: propose, create, list, show and drop tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.cli.tables.table_init import init_command
+from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.wording import quantity
@@ -20,17 +22,26 @@ if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
 
 
+class NotAllApplied(HarnessError):
+    """Of the specs of a folder some were applied, and others could not be."""
+
+    way_on: ClassVar[str] = "correct the specs that are named, then apply the folder again"
+
+
 @click.group()
 def table() -> None:
-    """Create, list, show and drop tables."""
+    """Propose, create, list, show and drop tables."""
+
+
+table.add_command(init_command)
 
 
 @table.command("apply")
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file", type=click.Path())
 @json_option
 @click.pass_obj
 def apply_command(settings: Settings, file: str, json_target: str | None) -> None:
-    """Create the table that FILE describes, or apply its changed settings.
+    """Create the table that FILE describes, or apply its changed settings. Of a folder every spec in it is applied.
 
     Checks the topic, then creates the buffer and the Iceberg tables. A second call changes nothing. For a new table or
     new columns it first decodes the 20 newest and 20 oldest records of each partition and reports how many fit.
@@ -46,17 +57,60 @@ def apply_command(settings: Settings, file: str, json_target: str | None) -> Non
         amount: decimal(12,2)
         ordered_at: timestamptz
     """
-    from harness_pipelines.spec.load import load_spec, located
+    if Path(file).is_dir():
+        with opened(settings) as harness:
+            every = [_applied_or_not(harness, one) for one in _specs_in(Path(file))]
+        emit({"tables": every}, json_target, lambda: _told_all(every))
+        if failed := sum(one["result"] == "failed" for one in every):
+            raise NotAllApplied(f"{failed} of {quantity(len(every), 'spec')} could not be applied, see above")
+        return
+    from harness_pipelines.spec.load import load_spec
 
-    spec = load_spec(file)
-    with opened(settings) as harness, located(file):
+    spec = load_spec(file)  # what is wrong in it is said before anything is opened
+    with opened(settings) as harness:
+        shown = _applied(harness, file, spec)
+    emit(shown, json_target, lambda: _told(shown))
+
+
+def _applied(harness: Harness, file: str, spec: TableSpec) -> dict[str, Any]:
+    from harness_pipelines.spec.load import located
+
+    with located(file):
         before = next((one.spec for one in harness.survey([spec.table])[0]), None)
         seen = {} if before == spec else _sample(harness, spec)
         made = harness.apply(spec)
         what = "created" if before is None else "unchanged" if before == made.spec else "changed"
         [summary] = _summaries(harness, [made])
-        shown = {**summary, "result": what, **seen}
-    emit(shown, json_target, lambda: _told(shown))
+        return {**summary, "result": what, **seen}
+
+
+def _specs_in(folder: Path) -> list[Path]:
+    """Raises: UsageError."""
+    found = sorted(one for one in folder.iterdir() if one.suffix in {".yaml", ".yml", ".json"} and one.is_file())
+    if not found:
+        raise UsageError(f"{folder} has no specs: no file ends with .yaml, .yml or .json")
+    return found
+
+
+def _applied_or_not(harness: Harness, file: Path) -> dict[str, Any]:
+    """A spec that is wrong does not hold up the others; what concerns all of them ends the command."""
+    from harness_pipelines.spec.load import load_spec
+
+    try:
+        return {"file": str(file), **_applied(harness, str(file), load_spec(file))}
+    except TryAgain:
+        raise
+    except HarnessError as error:
+        return {"file": str(file), "result": "failed", "why": str(error)}
+
+
+def _told_all(every: Sequence[dict[str, Any]]) -> None:
+    for one in every:
+        if one["result"] == "failed":
+            note(f"harness: {one['why']}")
+            continue
+        sample = f"; {one['sample_summary']}" if "sample_summary" in one else ""
+        click.echo(f"{one['result']} {one['table']}: topic {one['topic']}, {len(one['partitions'])} partitions{sample}")
 
 
 def _sample(harness: Harness, spec: TableSpec) -> dict[str, Any]:

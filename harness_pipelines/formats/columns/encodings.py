@@ -97,6 +97,7 @@ def _nanosecond_shape(kind: pa.DataType, *, bounds: tuple[int, int] | None = Non
 
 _TIMES: Mapping[str, Any] = {
     "epoch_days": partial(_number_shape, bounds=DAYS),
+    "epoch_s": partial(_number_shape, bounds=(_EPOCH_US[0] // 10**6, _EPOCH_US[1] // 10**6), factor=10**6),
     "epoch_ms": partial(_number_shape, bounds=(_EPOCH_US[0] // 1000, _EPOCH_US[1] // 1000), factor=1000),
     "epoch_us": partial(_number_shape, bounds=_EPOCH_US),
     "epoch_ns": _nanosecond_shape,

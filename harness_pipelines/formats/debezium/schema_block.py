@@ -26,8 +26,8 @@ from harness_pipelines.spec.types import DecimalType, ListType, MapType, StructT
 _KNOWN_MAX = 256  #: schema blocks that are kept; a table has a few in its life
 _KEPT_BYTES_MAX = 2**20
 _SCALE = re.compile(r"-?\d{1,5}")
-_DECIMAL, _SCALED = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
-_TIMES: Mapping[str, Source] = {
+DECIMAL, SCALED = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
+TIMES: Mapping[str, Source] = {
     "org.apache.kafka.connect.data.Date": "epoch_days",
     "org.apache.kafka.connect.data.Time": "ms_of_day",
     "org.apache.kafka.connect.data.Timestamp": "epoch_ms",
@@ -39,7 +39,7 @@ _TIMES: Mapping[str, Source] = {
     "io.debezium.time.MicroTimestamp": "epoch_us",
     "io.debezium.time.NanoTimestamp": "epoch_ns",
 }
-_ZONED = frozenset({"io.debezium.time.ZonedTime", "io.debezium.time.ZonedTimestamp"})  #: the others are in UTC
+ZONED = frozenset({"io.debezium.time.ZonedTime", "io.debezium.time.ZonedTimestamp"})  #: the others are in UTC
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _NUMBERS = (*_INTEGERS, "float", "double")
 _LITERALS: Mapping[str, tuple[str, ...]] = {
@@ -169,14 +169,14 @@ def _gives(field: Field, type_: Type, source: Source | None) -> bool:
         case MapType():
             return field.type == "map"
         case StructType():
-            return field.type == "struct" and field.name != _SCALED
+            return field.type == "struct" and field.name != SCALED
         case DecimalType():
-            if field.name == _DECIMAL:
+            if field.name == DECIMAL:
                 return _scale(field) is not None
-            return field.name == _SCALED or (field.type in {*_NUMBERS, "string"} and not field.name)
+            return field.name == SCALED or (field.type in {*_NUMBERS, "string"} and not field.name)
     if str(type_) not in SOURCES:
-        return field.type in _LITERALS[str(type_)] and field.name != _DECIMAL
-    told = _TIMES.get(field.name or "")
+        return field.type in _LITERALS[str(type_)] and field.name != DECIMAL
+    told = TIMES.get(field.name or "")
     return told in SOURCES[str(type_)] or field.type == "string" or (not told and field.type in _INTEGERS)
 
 
@@ -194,16 +194,16 @@ def _form(field: Field | None, type_: Type, source: Source | None) -> Form:
     name = (field.name if field else None) or ""
     if str(type_) in {"float", "double"}:
         return Form("named_nan")
-    if name == _DECIMAL and field is not None:
+    if name == DECIMAL and field is not None:
         return Form("connect", _scale(field))
-    if name == _SCALED:
+    if name == SCALED:
         return Form("base64")
-    if name in _TIMES and str(type_) in SOURCES:
-        return Form(_TIMES[name])
+    if name in TIMES and str(type_) in SOURCES:
+        return Form(TIMES[name])
     if field is not None and isinstance(type_, DecimalType):
         return Form("number")
     if field is not None and field.type == "string":
-        return Form("iso8601" if name in _ZONED else "iso_utc")
+        return Form("iso8601" if name in ZONED else "iso_utc")
     return Form("iso_utc" if source in (None, "iso8601") else source)
 
 

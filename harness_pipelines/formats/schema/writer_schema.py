@@ -40,11 +40,13 @@ Kind = Literal[
     "boolean", "int", "float", "string", "bytes", "enum", "decimal", "date", "time", "instant", "local", "uuid",
     "list", "map", "struct", "none",
 ]  # fmt: skip
-Unit = Literal["d", "ms", "us", "ns"]
+Unit = Literal["d", "s", "ms", "us", "ns"]
 BOOLEANS: Mapping[Any, bool | None] = {b"\x00": False, b"\x01": True, None: None}
+_MICROSECONDS: Mapping[Unit, int] = {"s": 10**6, "ms": 1000}
 _EPOCH_US = (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
 _SAID: Mapping[Source, tuple[Kind, Unit]] = {
     "epoch_days": ("date", "d"),
+    "epoch_s": ("instant", "s"),
     "epoch_ms": ("instant", "ms"),
     "epoch_us": ("instant", "us"),
     "epoch_ns": ("instant", "ns"),
@@ -377,8 +379,8 @@ def _moment(kind: pa.DataType, unit: Unit, *, exact: bool) -> Convert:
 
     def convert(cells: Cells) -> pa.Array:
         numbers = _ints(cells, pa.int64())
-        if unit == "ms":
-            numbers = pc.multiply_checked(numbers, 1000)
+        if unit in _MICROSECONDS:
+            numbers = pc.multiply_checked(numbers, _MICROSECONDS[unit])
         elif unit == "ns":  # what is finer than a microsecond is cut off, as it is of text
             counted = np.floor_divide(pc.fill_null(numbers, 0).to_numpy(), 1000)
             numbers = pa.array(counted, pa.int64(), mask=numbers.is_null().to_numpy(zero_copy_only=False))

@@ -36,6 +36,7 @@ LOOKERS = 8  #: topics that are asked about at a time, where each needs its own 
 _WAIT_STEP_S = 0.05
 _LOGIN_AFTER_S = 1.0  #: of silence before a client without a login asks whether that is why
 _ASK_S = 1.0
+_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})  #: Kafka's own
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client has no types here
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -94,6 +95,14 @@ class KafkaLog:
     @property
     def bootstrap(self) -> str:
         return self._client.bootstrap
+
+    def topics(self) -> list[str]:
+        asker = self._asker()
+        try:
+            found = asker.admin.list_topics(timeout=self._client.timeouts.request_s)
+        except KafkaException as error:
+            raise self._named(asker, error, topic="any", doing="listing the topics") from error
+        return sorted(set(found.topics) - _INTERNAL)
 
     def describe(self, topic: str) -> TopicIdentity:
         try:

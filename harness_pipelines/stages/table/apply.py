@@ -11,7 +11,7 @@ from harness_pipelines.formats.schema.registry import NoSchemas, SchemaUnusable
 from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments
 from harness_pipelines.ports.errors import TopicCompacted
 from harness_pipelines.ports.ledger import TableExists, TableRow, TableUnknown
-from harness_pipelines.ports.source import TopicIdentity, settled
+from harness_pipelines.ports.source import TopicIdentity, described, settled
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.schema.schemas import SpecMoved
 from harness_pipelines.protocol.topics import topics_of
@@ -40,7 +40,7 @@ def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
     wanted = spec
     check_rules(wanted, source=wanted.table)
     RecordCodec(wanted, stores.schemas)  # a contract or schema of the spec that cannot be used makes no table
-    identity = stores.log.describe(wanted.topic)
+    identity = described(stores.log, wanted.topic)
     try:
         known = stores.ledger.table(wanted.table)
     except TableUnknown:

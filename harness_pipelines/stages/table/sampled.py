@@ -7,8 +7,7 @@ An error that would stop every worker, such as a refused login, is raised before
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,18 +15,17 @@ from harness_pipelines.formats.base import Codec
 from harness_pipelines.formats.choose import key_codec
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments
-from harness_pipelines.ports.source import LogReader, PartitionBatch, below
+from harness_pipelines.ports.source import PartitionBatch, described
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.transform import input_columns
 from harness_pipelines.stages.table.apply import asks_registry, check_schemas_known
+from harness_pipelines.stages.table.ends import WAIT_S, both_ends, marks_of
 
 if TYPE_CHECKING:
     from harness_pipelines.formats.schema.registry import Schemas
 
 RECORDS_OF_EACH_END = 20
-PARTITIONS_MAX = 64
 NO_SCHEMA = 2**31 - 1  #: an id that no registry has given
-WAIT_S = 10.0  #: for the records of each end
 _FIELD = re.compile(r"`([^`]+)`: (.*)", re.DOTALL)
 
 
@@ -107,26 +105,12 @@ def sample(stores: Ports, spec: TableSpec, *, wait_s: float = WAIT_S) -> Sampled
     check_schemas_known(stores, spec)
     found = Sampled()
     codec, keys = RecordCodec(spec, stores.schemas), _keys_of(spec, stores.schemas)
-    identity = stores.log.describe(spec.topic)
+    identity = described(stores.log, spec.topic)
     if asks_registry(spec):
         stores.schemas.by_id(NO_SCHEMA)  # a login that is wrong is wrong before there are records
-    marks = {p: m for p, m in sorted(stores.log.watermarks(spec.topic, identity.partitions).items()) if m.end > m.low}
-    marks = dict(list(marks.items())[:PARTITIONS_MAX])
-    if not marks:
-        return found
-    ends = {p: mark.end for p, mark in marks.items()}
-    with stores.log.reader(spec.topic, {p: m.low for p, m in marks.items()}, identity=identity) as reader:
-        seen = {p: m.low for p, m in marks.items()}
-        for batch in _taken(reader, ends, wait_s):
-            found.add(codec, batch, keys)
-            seen[batch.partition] = max(seen[batch.partition], batch.high)
-        newest = {p: max(end - RECORDS_OF_EACH_END, seen[p]) for p, end in ends.items()}
-        newest = {p: low for p, low in newest.items() if low < ends[p]}
-        reader.assign(newest)
-        for partition in newest:
-            reader.resume(partition)
-        for batch in _taken(reader, {p: ends[p] for p in newest}, wait_s):
-            found.add(codec, batch, keys)
+    marks = marks_of(stores.log, identity)
+    for batch in both_ends(stores.log, identity, marks, each=RECORDS_OF_EACH_END, wait_s=wait_s):
+        found.add(codec, batch, keys)
     return found
 
 
@@ -145,27 +129,3 @@ def _key_misfit(keys: Codec, batch: PartitionBatch, rows: Sequence[int]) -> str 
         return None
     offset = int(batch.offsets[asked[refused[0].index]])
     return f"{refused[0].detail} (partition {batch.partition}, offset {offset})"
-
-
-def _taken(reader: LogReader, ends: dict[int, int], wait_s: float) -> Iterator[PartitionBatch]:
-    """Batches with the next 20 records of each partition of *reader*, or those up to its end."""
-    left = dict.fromkeys(ends, RECORDS_OF_EACH_END)
-    until = time.monotonic() + wait_s
-    while left and (now := time.monotonic()) < until:
-        for batch in reader.poll(RECORDS_OF_EACH_END * len(left), min(0.5, until - now)):
-            if batch.partition not in left:
-                continue
-            some = _first(below(batch, ends[batch.partition]), left[batch.partition])
-            left[batch.partition] -= len(some)
-            if not left[batch.partition] or batch.high >= ends[batch.partition]:
-                reader.pause(batch.partition)
-                del left[batch.partition]
-            yield some
-
-
-def _first(batch: PartitionBatch, count: int) -> PartitionBatch:
-    """The first *count* records of *batch*."""
-    if len(batch) <= count:
-        return batch
-    offsets: Sequence[int] = batch.offsets.tolist()
-    return below(batch, offsets[count])

@@ -149,6 +149,7 @@ def test_a_key_may_be_plain_text(type_: str, key: bytes, value: object):
             (kind, "iso8601", b"2023-11-14T22:13:20" + zone)
             for kind, zone in (("timestamp", b""), ("timestamptz", b"Z"))
         ),
+        *((kind, "epoch_s", b"1700000000") for kind in ("timestamp", "timestamptz")),
         *((kind, "epoch_ms", b"1700000000000") for kind in ("timestamp", "timestamptz")),
         *((kind, "epoch_us", b"1700000000000000") for kind in ("timestamp", "timestamptz")),
         *((kind, "epoch_ns", b"1700000000000000000") for kind in ("timestamp", "timestamptz")),

@@ -81,7 +81,7 @@ SAID = {
     "a column without a type": ("orders.yaml:2: columns.id.type: `type` is missing; write `type: long`"),
     "a from that is none": (
         "orders.yaml:2: columns.at.from: 'unix' is not allowed; allowed: iso8601, epoch_days, "
-        "epoch_ms, epoch_us, epoch_ns, ms_of_day, us_of_day, ns_of_day, number, base64, headers, "
+        "epoch_s, epoch_ms, epoch_us, epoch_ns, ms_of_day, us_of_day, ns_of_day, number, base64, headers, "
         "raw_key, raw_value"
     ),
     "a from of another type": (

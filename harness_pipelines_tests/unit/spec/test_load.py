@@ -177,8 +177,8 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "  a: {type: timestamp, from: epoch}",
             "t.yaml:4: columns.a.from: 'epoch' is not allowed (did you mean "
-            "`epoch_us`?); allowed: iso8601, epoch_days, epoch_ms, epoch_us, epoch_ns, ms_of_day, us_of_day, "
-            "ns_of_day, number, base64, headers, raw_key, raw_value",
+            "`epoch_s`?); allowed: iso8601, epoch_days, epoch_s, epoch_ms, epoch_us, epoch_ns, ms_of_day, "
+            "us_of_day, ns_of_day, number, base64, headers, raw_key, raw_value",
         ),
         (
             HEAD + "  a: {type: int, from: iso8601}",

@@ -1,0 +1,1 @@
+"""Infer a table's spec from sampled records."""

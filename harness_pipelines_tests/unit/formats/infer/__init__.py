@@ -1,0 +1,1 @@
+"""Specs that are proposed from records are those that a person would write."""
