@@ -20,6 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.services import Endpoints, Services, ToolMissing
 from harness_pipelines.spec.settings import ENGINES, Settings
+from harness_pipelines_tests import turns
 from harness_pipelines_tests.store import moto_store
 
 if TYPE_CHECKING:
@@ -34,9 +35,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--engine"):
         os.environ["HARNESS_ENGINE"] = config.getoption("--engine")  # of processes that tests start too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Turns())
     slow = [HealthCheck.too_slow]
     hypothesis_settings.register_profile("harness", deadline=None, suppress_health_check=slow)  # as busy machines are
     hypothesis_settings.load_profile("harness")
+
+
+class Turns:
+    """Before `-m` chooses among the tests. A module has one hook of a name."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        turns.mark_long(items)
 
 
 @pytest.hookimpl(trylast=True)  # after the tests were brought into their random order

@@ -17,6 +17,7 @@ from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines_tests.memory.log import MemoryLog, MemoryTransaction
 
 DEADLINE_S = 120.0  #: a loaded machine needs a minute for the first batch of a query of Spark
+ASKING_S_MAX = 0.05  #: the longest pause after a question that took as long
 Values = Sequence[bytes | None]
 Acked = dict[int, dict[int, bytes | None]]  #: {partition: {offset: value}}
 
@@ -24,13 +25,20 @@ Acked = dict[int, dict[int, bytes | None]]  #: {partition: {offset: value}}
 def wait_until(
     condition: Callable[[], bool], what: str, *, deadline_s: float = DEADLINE_S, every_s: float = 0.005
 ) -> None:
-    """Wait until *condition* holds, which is asked *every_s*; fail with *what* after *deadline_s*."""
+    """Wait until *condition* holds, which is asked *every_s*; fail with *what* after *deadline_s*.
+
+    A condition that takes long to ask is asked half of the time: what it waits for needs the cores too.
+    """
     until = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > until:
+    while True:
+        asked_at = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        if now > until:
             faulthandler.dump_traceback(file=2)  # where everybody stands, among what pytest captured
             raise AssertionError(f"after {deadline_s} s still not: {what}")
-        time.sleep(every_s)
+        time.sleep(max(every_s, min(now - asked_at, ASKING_S_MAX)))
 
 
 class Transaction(Protocol):

@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import botocore.session
-from moto.server import ThreadedMotoServer
-
 from harness_pipelines.services.s3 import BUCKET, REGION, WAREHOUSE
 from harness_pipelines.spec.object_stores import S3Settings
 
@@ -19,6 +16,9 @@ from harness_pipelines.spec.object_stores import S3Settings
 @contextmanager
 def moto_store() -> Iterator[tuple[S3Settings, str]]:
     """Run moto with an empty bucket: how it is reached, and the warehouse in it. What it holds is gone at the end."""
+    import botocore.session  # here, as they take seconds, and each process of the tests begins with this module
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from harness_pipelines.ports import source
 from harness_pipelines.ports.errors import LogTruncated, PartitionsMissing, RecordsLost, TopicMissing, TopicRecreated
 from harness_pipelines.ports.source import (
     LogReader,
@@ -24,11 +25,19 @@ from harness_pipelines.ports.source import (
     settled,
 )
 from harness_pipelines.services import Endpoints
+from harness_pipelines.sources.kafka import log as kafka_log
 from harness_pipelines.sources.kafka.client import KafkaTimeouts
 from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines_tests.producer import DEADLINE_S, Acked, KafkaRig, LogRig, MemoryRig, wait_until
 
 POLL_S = 0.2
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that answers without a partition is believed after a second."""
+    for module in (source, kafka_log):
+        monkeypatch.setattr(module, "STALE_S", 1.0)
 
 
 @pytest.fixture(params=["memory", "kafka"])
@@ -153,12 +162,14 @@ def test_a_missing_topic_is_named_with_the_cluster_and_the_way_on(rig):
         answer()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_partition_that_the_topic_does_not_have_is_named(rig):
     topic = rig.create(2)
     with pytest.raises(PartitionsMissing, match=r"no partition 7"):
         rig.log.watermarks(topic, [0, 7])
 
 
+@pytest.mark.usefixtures("impatient")
 def test_of_many_topics_one_that_fails_tells_why_and_costs_no_other(rig):
     first, second, small = rig.create(2), rig.create(1), rig.create(1)
     rig.produce(first, 1, [b"a", b"b"])
@@ -478,6 +489,7 @@ def test_partitions_that_a_broker_does_not_know_yet_are_asked_for_again(
         assert settled(expected, lambda: rig.log.describe(topic)) == expected
 
 
+@pytest.mark.usefixtures("impatient")
 def test_partitions_that_stay_away_are_named(endpoints: Endpoints):
     with closing(kafka_rig(endpoints)) as rig:
         found = rig.log.describe(rig.create(2))

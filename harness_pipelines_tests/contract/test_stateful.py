@@ -36,10 +36,10 @@ def run(make, *, examples: int, steps: int) -> None:
 
 @pytest.mark.timeout(900 * LONGER)
 def test_the_reference_keeps_the_rules():
-    run(lambda: [MemorySide()], examples=200, steps=40)
+    run(lambda: [MemorySide()], examples=100, steps=40)
 
 
-@pytest.mark.long  # the next test judges as many examples of the real stores by the same oracle
+@pytest.mark.long  # the next test judges examples of the real stores by the same oracle
 @pytest.mark.timeout(900 * LONGER)
 def test_the_real_stores_keep_the_rules(real: RealRig):
     run(lambda: [RealSide(real)], examples=12, steps=20)
@@ -50,4 +50,4 @@ def test_the_reference_and_the_real_stores_agree_step_by_step(real: RealRig):
     def both() -> list[Side]:
         return [MemorySide(), RealSide(real)]
 
-    run(both, examples=12, steps=20)
+    run(both, examples=8, steps=20)

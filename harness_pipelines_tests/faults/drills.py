@@ -23,7 +23,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
 from harness_pipelines.ports.upkeep import BytesMoved
-from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake import wide
 from harness_pipelines.protocol.lake.compaction import FILES_MIN
 from harness_pipelines.protocol.schema.evolution import ColumnChanges
@@ -188,8 +188,7 @@ def _superseded(rigs: Rigs) -> None:
     if buffered:
         _rotate(rigs)
     work(rigs, TIER)
-    for rig in rigs:
-        _expire_until_condemned(rig)
+    _expire_until_condemned(rigs)
     if buffered:
         _rotate(rigs)
     for rig in rigs:
@@ -203,17 +202,22 @@ def _rotate(rigs: Rigs) -> None:
         rig.stores.segments.rotate(rig.table.row)
 
 
-def _expire_until_condemned(rig: TableRig) -> None:
-    """Run expire until it has condemned files and, where there is a buffer, retired the segment."""
-    claim = rig.claim(Stage.EXPIRE)
+def _expire_until_condemned(rigs: Rigs) -> None:
+    """Run expire until it has condemned files and, where there is a buffer, retired the segment of each table."""
+    claims = {rig.name: (rig, rig.claim(Stage.EXPIRE)) for rig in rigs}
 
-    def decided() -> bool:
+    def decided(rig: TableRig, claim: Claim) -> bool:
         condemned = expire_once(rig.stores, rig.table.row, claim).condemned
         return bool(condemned) and all(s.state != "closed" for s in rig.stores.segments.all(rig.table.row))
 
+    def all_decided() -> bool:  # one after the other: the tables' versions come of age meanwhile
+        for name in [name for name, (rig, claim) in claims.items() if decided(rig, claim)]:
+            rig, claim = claims.pop(name)
+            rig.stores.ledger.release(claim)
+        return not claims
+
     with mock.patch.object(RawBytes, "move", return_value=BytesMoved()):  # that is left for the drill
-        wait_until(decided, "expire has retired the segment and condemned files")
-    rig.stores.ledger.release(claim)
+        wait_until(all_decided, "expire has retired the segments and condemned files")
 
 
 def _trimmed(rig: TableRig) -> bool:

@@ -31,6 +31,7 @@ from .conftest import MakeRig
 
 SHORT = {"retention": {"versions": "1s", "grace": "1s", "snapshots": 1}}
 WRITING = ("during_writing", "before_naming")
+pytestmark = pytest.mark.turns("point")
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from harness_pipelines_tests.faults.test_evolve import add
 from harness_pipelines_tests.faults.test_replay import ODD, again, lenient, offsets, states
 from harness_pipelines_tests.rig import TableRig
 
+pytestmark = pytest.mark.turns("odd")
+
 TOLD = ("partition", "offset", "reason", "detail", "key", "value", "headers", "kafka_ms", "schema_id", "state")
 BAD = ODD % 1000
 WITH_SCHEMA_ID = b"\0\0\0\0\7" + b'{"id":1'

@@ -21,6 +21,8 @@ from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_replay import again, settled, states, whole
 from harness_pipelines_tests.rig import TableRig
 
+pytestmark = pytest.mark.turns("taken")
+
 COLUMNS: dict[str, Any] = {
     "id": {"type": "long", "required": True},
     "n": "int",

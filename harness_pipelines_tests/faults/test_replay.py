@@ -31,6 +31,8 @@ from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import OTREE, TableRig, environment
 
+pytestmark = pytest.mark.turns("odd", "keyed")
+
 ODD = b'{"id":%d,"n":7,"s":"odd","more":1}'  #: refused where unknown fields are
 
 

@@ -22,6 +22,8 @@ from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_replay import ODD, again, lenient, offsets, settled, states
 from harness_pipelines_tests.rig import COLUMNS, TableRig, environment
 
+pytestmark = pytest.mark.turns("odd")
+
 
 def head(rig: TableRig) -> int:
     return rig.stores.tables.head(rig.table.row).version

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import TopicIdentity, check_epochs
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stages.run.worker import Worker
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.memory.log import MemoryLog
 from harness_pipelines_tests.producer import KafkaRig, wait_until
-from harness_pipelines_tests.rig import TableRig
+from harness_pipelines_tests.rig import Row, TableRig
 
 SAYS = r"the last record below the position 20 has leader epoch \d+, the table read it in epoch \d+"
 
@@ -31,64 +33,78 @@ def read_to_20(broker: PrivateBroker, settings: Settings, **spec: Any) -> Iterat
         rig = TableRig(harness, kafka, partitions=1, **spec)
         rig.produce(10)
         rig.produce(10)
-        rig.tier() if spec else rig.ingest()
+        rig.tier() if "buffer" in spec else rig.ingest()
         yield rig
     kafka.close()
 
 
-def cut_and_grown(broker: PrivateBroker, rig: TableRig, *, grown: int) -> None:
-    """The second batch is gone; *grown* records come from the offset on where it was."""
+def cut_and_grown(broker: PrivateBroker, *rigs: TableRig, grown: int) -> None:
+    """The second batch of each table is gone; *grown* records come from the offset on where it was."""
     broker.kill()
-    broker.cut(rig.topic, 0, 10)
+    for rig in rigs:
+        broker.cut(rig.topic, 0, 10)
     broker.start()
-    assert rig.stores.log.watermarks(rig.topic, [0])[0].end == 10
-    rig.kafka.produce(rig.topic, 0, rig.values(grown))
+    for rig in rigs:
+        assert rig.stores.log.watermarks(rig.topic, [0])[0].end == 10
+        rig.kafka.produce(rig.topic, 0, rig.values(grown))
 
 
-@pytest.mark.parametrize("grown", [pytest.param(10, marks=pytest.mark.long), 15], ids=["to where it was", "beyond"])
-def test_a_log_that_was_cut_while_no_worker_ran_and_has_grown_again_stops_its_table(
-    private_broker: PrivateBroker, settings: Settings, grown: int
-):
-    with read_to_20(private_broker, settings) as rig:
-        before = rig.read()
-        cut_and_grown(private_broker, rig, grown=grown)
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Tables whose logs were cut while one broker was down: with a buffer, without one, and under a worker."""
 
-        with pytest.raises(LogRewritten, match=SAYS):
-            rig.ingest()
-
-        assert rig.read() == before, "what was read stays readable"
-        assert rig.status() == {0: (0, 20)}
-        assert "leader epoch" in (rig.harness.table(rig.name).row.stopped or "")
+    buffered: TableRig
+    direct: TableRig
+    worked: TableRig
+    worker: Worker
+    grown: int
+    before: Counter[Row]  #: what a read of the first one showed
 
 
-@pytest.mark.parametrize("grown", [pytest.param(10, marks=pytest.mark.long), 15], ids=["to where it was", "beyond"])
-def test_without_a_buffer_a_log_that_was_cut_and_has_grown_again_stops_its_table_too(
-    private_broker: PrivateBroker, settings: Settings, grown: int
-):
-    with read_to_20(private_broker, settings, buffer="none") as rig:
-        cut_and_grown(private_broker, rig, grown=grown)
-        if grown == 10:
-            rig.kafka.produce(rig.topic, 0, rig.values(1))  # what has nothing new is not looked at
-
-        with pytest.raises(LogRewritten, match=SAYS):
-            rig.tier()
-
-        assert rig.status() == {0: (20, 20)}
-        assert "leader epoch" in (rig.harness.table(rig.name).row.stopped or "")
-
-
-def test_a_log_that_is_cut_under_a_worker_and_has_grown_again_stops_its_table(
-    private_broker: PrivateBroker, settings: Settings
-):
-    with read_to_20(private_broker, settings) as rig, rig.working() as worker:
-        cut_and_grown(private_broker, rig, grown=15)
-
-        wait_until(
-            lambda: "leader epoch" in worker.progress[0].trouble.get(Stage.INGEST, ""),
-            "the table stops by name",
-            deadline_s=120,
+@pytest.fixture(
+    scope="module", params=[pytest.param(10, marks=pytest.mark.long), 15], ids=["to where it was", "beyond"]
+)
+def cut(request: pytest.FixtureRequest, private_broker: PrivateBroker, settings: Settings) -> Iterator[Cut]:
+    with ExitStack() as until:
+        buffered, direct, worked = (
+            until.enter_context(read_to_20(private_broker, settings, engine="arrow", **spec))
+            for spec in ({}, {"buffer": "none"}, {})
         )
-        assert rig.status() == {0: (0, 20)}
+        before, worker = buffered.read(), until.enter_context(worked.working())
+        cut_and_grown(private_broker, worked, buffered, direct, grown=request.param)
+        yield Cut(buffered, direct, worked, worker, request.param, before)
+
+
+def test_a_log_that_was_cut_while_no_worker_ran_and_has_grown_again_stops_its_table(cut: Cut):
+    rig = cut.buffered
+
+    with pytest.raises(LogRewritten, match=SAYS):
+        rig.ingest()
+
+    assert rig.read() == cut.before, "what was read stays readable"
+    assert rig.status() == {0: (0, 20)}
+    assert "leader epoch" in (rig.harness.table(rig.name).row.stopped or "")
+
+
+def test_without_a_buffer_a_log_that_was_cut_and_has_grown_again_stops_its_table_too(cut: Cut):
+    rig = cut.direct
+    if cut.grown == 10:
+        rig.kafka.produce(rig.topic, 0, rig.values(1))  # what has nothing new is not looked at
+
+    with pytest.raises(LogRewritten, match=SAYS):
+        rig.tier()
+
+    assert rig.status() == {0: (20, 20)}
+    assert "leader epoch" in (rig.harness.table(rig.name).row.stopped or "")
+
+
+def test_a_log_that_is_cut_under_a_worker_and_has_grown_again_stops_its_table(cut: Cut):
+    wait_until(
+        lambda: "leader epoch" in cut.worker.progress[0].trouble.get(Stage.INGEST, ""),
+        "the table stops by name",
+        deadline_s=120,
+    )
+    assert cut.worked.status() == {0: (0, 20)}
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.lake_files import content, parquet, put
 from harness_pipelines_tests.lake_files import rewrite as rewrite_file
 from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.rig import engine_of_test
 
 from .flips import unnoted
 from .scratch import Scratch, scratch
@@ -125,7 +126,7 @@ def sound(endpoints: Endpoints) -> Iterator[Rig]:
 @pytest.fixture
 def fresh(endpoints: Endpoints) -> Iterator[Rig]:
     """A table of one partition of which nothing was read yet."""
-    rig = make(endpoints, partitions=1)
+    rig = make(endpoints, partitions=1, engine=engine_of_test())
     yield rig
     rig.kafka.close()
     rig.harness.close()

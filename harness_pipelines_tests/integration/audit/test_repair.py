@@ -198,6 +198,7 @@ def test_damaged_metadata_is_refused_with_the_way_on(both: TableRig):
         forget_what_was_read()
 
 
+@pytest.mark.turns("how")
 @pytest.mark.parametrize("how", ["flipped", "gone"])
 @pytest.mark.parametrize("name", ["stream", "batch"])
 def test_a_metadata_file_is_made_again_and_the_table_goes_on(both: TableRig, name: Any, how: str):

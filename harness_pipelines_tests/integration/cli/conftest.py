@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from harness_pipelines.cli.operate.serve import serving_here
 from harness_pipelines.ledgers.postgres.migrations import migrate
 from harness_pipelines.services import Services
 from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.rig import engine_of_test
 
 GOOD, PARTITIONS = 60, 2
 
@@ -56,16 +58,29 @@ def rig(services: Services) -> Iterator[KafkaRig]:
     found.close()
 
 
+@pytest.fixture(autouse=True)
+def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What moves the rows of tables whose spec does not say it."""
+    monkeypatch.setenv("HARNESS_ENGINE", engine_of_test())
+
+
 @pytest.fixture
 def spec(harness: Cli, rig: KafkaRig, tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Name and file of a spec whose topic has good records 0..59 and, last in partition 0, one that is no JSON."""
+    with applicable(harness, rig, tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def applicable(harness: Cli, rig: KafkaRig, folder: Path) -> Iterator[tuple[str, Path]]:
+    """That spec and its topic while the block lasts; the table, if it was made, is dropped."""
     topic = rig.create(PARTITIONS)
     for partition in range(PARTITIONS):
         values = [b'{"id":%d,"amount":%d.50}' % (i, i) for i in range(partition, GOOD, PARTITIONS)]
         rig.produce(topic, partition, values)
     rig.produce(topic, 0, [b'{"bad'])
     name = f"cli.t_{uuid.uuid4().hex[:10]}"
-    file = tmp_path / "table.yaml"
+    file = folder / "table.yaml"
     file.write_text(
         f"table: {name}\ntopic: {topic}\ncolumns: {{id: {{type: long, required: true}}, amount: 'decimal(9,2)'}}\n"
     )
@@ -77,7 +92,17 @@ def spec(harness: Cli, rig: KafkaRig, tmp_path: Path) -> Iterator[tuple[str, Pat
 @pytest.fixture
 def table(harness: Cli, spec: tuple[str, Path]) -> str:
     """The table of that spec, with everything ingested and nothing in the lake."""
-    name, file = spec
+    return ingested(harness, *spec)
+
+
+@pytest.fixture(scope="module")
+def kept_table(harness: Cli, rig: KafkaRig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same for tests that change nothing of it."""
+    with applicable(harness, rig, tmp_path_factory.mktemp("kept")) as found:
+        yield ingested(harness, *found)
+
+
+def ingested(harness: Cli, name: str, file: Path) -> str:
     harness("table", "apply", str(file))
     harness("run", name, "--stage", "ingest", "--until-idle")
     return name

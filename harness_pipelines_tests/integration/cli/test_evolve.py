@@ -75,7 +75,7 @@ def test_a_change_is_shown_and_made_in_one_version(harness: Cli, table: str, spe
         (("--add", "x number"), "'number'"),
     ],
 )
-def test_what_is_wrong_is_told_with_the_way_on(harness: Cli, table: str, options: tuple[str, ...], why: str):
-    told = harness("evolve", table, *options, code=2).stderr
+def test_what_is_wrong_is_told_with_the_way_on(harness: Cli, kept_table: str, options: tuple[str, ...], why: str):
+    told = harness("evolve", kept_table, *options, code=2).stderr
     assert why in told
-    assert harness("evolve", table, *options, "--dry-run", code=2).stderr == told
+    assert harness("evolve", kept_table, *options, "--dry-run", code=2).stderr == told

@@ -10,11 +10,11 @@ import pytest
 from harness_pipelines_tests.integration.cli.conftest import GOOD, Cli
 
 
-@pytest.fixture
-def tiered(harness: Cli, table: str) -> str:
-    """The table with all that fits in the stream view."""
-    harness("run", table, "--stage", "tier", "--until-idle")
-    return table
+@pytest.fixture(scope="module")
+def tiered(harness: Cli, kept_table: str) -> str:
+    """A table with all that fits in the stream view, of which no test changes anything."""
+    harness("run", kept_table, "--stage", "tier", "--until-idle")
+    return kept_table
 
 
 def told(harness: Cli, table: str, what: str) -> dict[str, Any]:

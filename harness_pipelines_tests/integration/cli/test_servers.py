@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from harness_pipelines.services import Services
+from harness_pipelines.sources.kafka import log
+from harness_pipelines.sources.kafka.client import KafkaTimeouts
 from harness_pipelines_tests.certificates import Authority
 from harness_pipelines_tests.integration.cli.conftest import Cli
 from harness_pipelines_tests.integration.tls.test_tls import serve_registry
@@ -105,8 +108,15 @@ def test_a_registry_whose_certificate_is_not_accepted_makes_no_table(harness: Cl
     ],
 )
 def test_apply_names_what_it_cannot_use(
-    harness: Cli, services: Services, spec, words: dict[str, str], code: int | None, said: str
+    harness: Cli,
+    services: Services,
+    spec,
+    monkeypatch: pytest.MonkeyPatch,
+    words: dict[str, str],
+    code: int | None,
+    said: str,
 ):
+    monkeypatch.setattr(log, "KafkaTimeouts", partial(KafkaTimeouts, request_s=3.0))
     name, file = spec
     running = services.current()
     assert running.kafka and running.postgres and running.owner

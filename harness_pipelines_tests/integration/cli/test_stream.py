@@ -16,41 +16,51 @@ def ids(text: str) -> list[int]:
     return sorted(json.loads(line)["id"] for line in text.splitlines())
 
 
-def test_it_prints_one_object_per_line_with_the_coordinates(harness: Cli, table: str):
-    result = harness("stream", table, "--no-follow", "--columns", "id")
+def test_it_prints_one_object_per_line_with_the_coordinates(harness: Cli, kept_table: str):
+    result = harness("stream", kept_table, "--no-follow", "--columns", "id")
 
     assert ids(result.stdout) == list(range(GOOD))
     assert set(json.loads(result.stdout.splitlines()[0])) >= {"id", "_kafka_partition", "_kafka_offset", "_op"}
     assert f"{GOOD} records" in result.stderr
 
 
-def test_it_goes_on_behind_what_it_noted_and_prints_nothing_twice(harness: Cli, table: str, tmp_path: Path):
+def test_it_goes_on_behind_what_it_noted_and_prints_nothing_twice(harness: Cli, kept_table: str, tmp_path: Path):
     position = tmp_path / "position"
-    words = ("stream", table, "--no-follow", "--resume", str(position))
+    words = ("stream", kept_table, "--no-follow", "--resume", str(position))
     first = harness(*words, "--limit", "7").stdout
     assert len(first.splitlines()) == 7
     assert ids(first + harness(*words).stdout) == list(range(GOOD))
     assert harness(*words).stdout == ""
 
 
-def test_csv_has_its_header_once(harness: Cli, table: str, tmp_path: Path):
+def test_csv_has_its_header_once(harness: Cli, kept_table: str, tmp_path: Path):
     position = tmp_path / "position"
-    words = ("stream", table, "--no-follow", "--format", "csv", "--columns", "id,amount", "--resume", str(position))
+    words = (
+        "stream",
+        kept_table,
+        "--no-follow",
+        "--format",
+        "csv",
+        "--columns",
+        "id,amount",
+        "--resume",
+        str(position),
+    )
     lines = harness(*words, "--limit", "3").stdout.splitlines() + harness(*words).stdout.splitlines()
     assert lines[0].startswith('"id","amount","_kafka_partition"')
     assert sum(line.startswith('"id"') for line in lines) == 1
     assert len(lines) == GOOD + 1
 
 
-def test_wrong_words_end_with_2_and_say_why(harness: Cli, table: str, tmp_path: Path):
+def test_wrong_words_end_with_2_and_say_why(harness: Cli, kept_table: str, tmp_path: Path):
     position = tmp_path / "position"
     position.write_text("not a token\n")
-    assert "partition 9" in harness("stream", table, "--partitions", "0,9", code=2).stderr
-    assert "--partitions needs numbers" in harness("stream", table, "--partitions", "a", code=2).stderr
-    said = harness("stream", table, "--from", "latest", "--resume", str(position), code=2).stderr
+    assert "partition 9" in harness("stream", kept_table, "--partitions", "0,9", code=2).stderr
+    assert "--partitions needs numbers" in harness("stream", kept_table, "--partitions", "a", code=2).stderr
+    said = harness("stream", kept_table, "--from", "latest", "--resume", str(position), code=2).stderr
     assert "--from and --resume cannot be combined" in said
-    assert "is not a token" in harness("stream", table, "--resume", str(position), code=2).stderr
-    assert "has no key" in harness("stream", table, "--state-first", code=2).stderr
+    assert "is not a token" in harness("stream", kept_table, "--resume", str(position), code=2).stderr
+    assert "has no key" in harness("stream", kept_table, "--state-first", code=2).stderr
 
 
 def test_it_waits_for_more_until_it_is_interrupted_and_a_reader_may_leave(harness: Cli, table: str):

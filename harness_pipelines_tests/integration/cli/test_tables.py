@@ -30,10 +30,10 @@ def test_a_spec_that_is_wrong_ends_with_2_and_names_file_and_line(harness, spec)
     assert f"{file}:2" in harness("table", "apply", str(file), code=2).stderr
 
 
-def test_status_has_the_fixed_form_and_counts_the_lag(harness, table):
-    found = json.loads(harness("status", table, "--json").stdout)["tables"]
+def test_status_has_the_fixed_form_and_counts_the_lag(harness, kept_table):
+    found = json.loads(harness("status", kept_table, "--json").stdout)["tables"]
 
-    assert [one["table"] for one in found] == [table]
+    assert [one["table"] for one in found] == [kept_table]
     assert found[0]["version"] == 1
     assert found[0]["lag"] == {"tail": 0, "buffer": GOOD + 1, "stream": 0}
     assert found[0]["quarantined"] == 1
@@ -62,24 +62,24 @@ def test_status_shows_what_the_ledger_knows_while_kafka_is_away(harness, table):
     assert "127.0.0.1:1" in result.stderr
 
 
-def test_status_for_people_shows_a_bar_per_partition_and_how_to_go_on(harness, table):
-    shown = harness("status", table).output
+def test_status_for_people_shows_a_bar_per_partition_and_how_to_go_on(harness, kept_table):
+    shown = harness("status", kept_table).output
 
     assert shown.count("▓" * 40) == 2
     assert f"{GOOD // 2} | 0 | 1" in shown, "the refused offset is no row of the buffer"
     assert f"{GOOD + 1} only in the buffer (1 refused)" in shown
     assert "✗ no rows" in shown
-    assert f"`harness run {table}`" in shown
-    assert f"`harness quarantine list {table}`" in shown
+    assert f"`harness run {kept_table}`" in shown
+    assert f"`harness quarantine list {kept_table}`" in shown
 
 
-def test_read_gives_the_rows_in_every_format(harness, table, tmp_path):
+def test_read_gives_the_rows_in_every_format(harness, kept_table, tmp_path):
     where = ("--where", "id < 3", "--columns", "id,amount")
     expected = [(i, f"{i}.50") for i in range(3)]
 
-    array = json.loads(harness("read", table, *where, "--format", "json").stdout)
-    lines = list(csv.reader(io.StringIO(harness("read", table, *where, "--format", "csv").stdout)))
-    harness("read", table, *where, "--output", str(tmp_path / "rows.parquet"))
+    array = json.loads(harness("read", kept_table, *where, "--format", "json").stdout)
+    lines = list(csv.reader(io.StringIO(harness("read", kept_table, *where, "--format", "csv").stdout)))
+    harness("read", kept_table, *where, "--output", str(tmp_path / "rows.parquet"))
     file = pq.read_table(tmp_path / "rows.parquet")
 
     assert sorted((row["id"], row["amount"]) for row in array) == expected
@@ -89,8 +89,8 @@ def test_read_gives_the_rows_in_every_format(harness, table, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.suffix in {".new", ".parquet"}] == ["rows.parquet"]
 
 
-def test_read_gives_the_same_sample_in_every_format(harness, table, tmp_path):
-    words = ("read", table, "--columns", "id", "--sample", "0.4")
+def test_read_gives_the_same_sample_in_every_format(harness, kept_table, tmp_path):
+    words = ("read", kept_table, "--columns", "id", "--sample", "0.4")
     expected = sorted(row["id"] for row in json.loads(harness(*words, "--json").stdout)["rows"])  # they have no order
     harness(*words, "--output", str(tmp_path / "rows.parquet"))
     head, *lines = harness(*words, "--format", "csv").stdout.split()
@@ -104,8 +104,8 @@ def test_read_gives_the_same_sample_in_every_format(harness, table, tmp_path):
     assert "--sample" in harness(*words[:-1], "40", code=2).stderr
 
 
-def test_read_shows_coordinates_when_asked(harness, table):
-    rows = json.loads(harness("read", table, "--coordinates", "--json").stdout)["rows"]
+def test_read_shows_coordinates_when_asked(harness, kept_table):
+    rows = json.loads(harness("read", kept_table, "--coordinates", "--json").stdout)["rows"]
 
     assert {(row["_kafka_partition"], row["_kafka_offset"]) for row in rows} == {
         (p, o) for p in range(2) for o in range(GOOD // 2)
@@ -122,20 +122,20 @@ def test_read_shows_coordinates_when_asked(harness, table):
         (("--columns", " , "), 2, "at least one column"),
     ],
 )
-def test_what_cannot_be_read_is_said_and_no_row_is_printed(harness, table, words, code, said):
-    result = harness("read", table, *words, code=code)
+def test_what_cannot_be_read_is_said_and_no_row_is_printed(harness, kept_table, words, code, said):
+    result = harness("read", kept_table, *words, code=code)
 
     assert said in result.stderr
     assert result.stdout == ""
 
 
-def test_an_unknown_table_is_answered_with_those_that_exist(harness, table):
-    assert table in harness("read", "cli.nope", code=1).stderr
+def test_an_unknown_table_is_answered_with_those_that_exist(harness, kept_table):
+    assert kept_table in harness("read", "cli.nope", code=1).stderr
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly(harness, table):
+def test_a_reader_that_goes_away_ends_the_command_quietly(harness, kept_table):
     reading = (
-        f"{sys.executable} -m harness_pipelines.cli.main --home={harness.home} read {table} --format csv | head -1"
+        f"{sys.executable} -m harness_pipelines.cli.main --home={harness.home} read {kept_table} --format csv | head -1"
     )
 
     done = subprocess.run(["sh", "-c", reading], capture_output=True, text=True, timeout=300, check=True)
@@ -154,23 +154,23 @@ def test_explain_prints_the_plan_and_ends_its_lease(harness, table):
     assert after["readers"] == 0
 
 
-def test_a_quarantined_record_is_listed_and_shown_with_its_bytes(harness, table):
-    listed = json.loads(harness("quarantine", "list", table, "--json").stdout)
-    shown = json.loads(harness("quarantine", "show", table, "0", str(GOOD // 2), "--json").stdout)
+def test_a_quarantined_record_is_listed_and_shown_with_its_bytes(harness, kept_table):
+    listed = json.loads(harness("quarantine", "list", kept_table, "--json").stdout)
+    shown = json.loads(harness("quarantine", "show", kept_table, "0", str(GOOD // 2), "--json").stdout)
 
     assert [(one["reason"], one["records"]) for one in listed["reasons"]] == [("malformed", 1)]
     assert bytes.fromhex(shown["value"]) == b'{"bad'
     assert shown["value_text"] == '{"bad'
-    assert "no quarantined record" in harness("quarantine", "show", table, "0", "1", code=1).stderr
+    assert "no quarantined record" in harness("quarantine", "show", kept_table, "0", "1", code=1).stderr
 
 
-def test_drop_without_yes_changes_nothing_and_says_what_would_go(harness, table):
-    result = harness("table", "drop", table, code=2)
+def test_drop_without_yes_changes_nothing_and_says_what_would_go(harness, kept_table):
+    result = harness("table", "drop", kept_table, code=2)
 
-    assert f"would drop {table}" in result.stdout
+    assert f"would drop {kept_table}" in result.stdout
     assert "add --yes" in result.stderr
-    assert json.loads(harness("table", "drop", table, "--dry-run", "--json").stdout)["quarantined"] == 1
-    assert json.loads(harness("read", table, "--json").stdout)["rows"]
+    assert json.loads(harness("table", "drop", kept_table, "--dry-run", "--json").stdout)["quarantined"] == 1
+    assert json.loads(harness("read", kept_table, "--json").stdout)["rows"]
 
 
 def test_a_dropped_table_leaves_nothing_behind_and_can_be_made_again(harness, table, spec):

@@ -142,6 +142,7 @@ def test_arrow_gives_what_a_dictionary_gives(keyed, where):
     assert shown(pa.Table.from_batches(batches, found.schema).to_pylist()) == shown(keyed.state(where))
 
 
+@pytest.mark.turns("broadcast_max")
 @pytest.mark.parametrize("broadcast_max", [0, 10**6])
 @pytest.mark.parametrize("where", WHERES)
 def test_spark_gives_what_a_dictionary_gives(keyed, spark, monkeypatch, where, broadcast_max):

@@ -74,7 +74,7 @@ engines = pytest.mark.parametrize(
 )
 
 
-reads = pytest.mark.parametrize("reads", [10, pytest.param(50, marks=pytest.mark.long)])
+reads = pytest.mark.parametrize("reads", [5, pytest.param(50, marks=pytest.mark.long)])
 
 
 @reads

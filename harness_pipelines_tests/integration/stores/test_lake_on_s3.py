@@ -53,7 +53,7 @@ def test_a_table_is_filled_merged_read_proved_and_dropped_on_a_store(make_rig: M
     before = len(files_of(rig))
 
     def fewer() -> bool:
-        command(rig, "run", rig.name, "--stage", "expire", "--for", "6s")
+        command(rig, "run", rig.name, "--stage", "expire", "--for", "2s")
         return len(files_of(rig)) < before
 
     wait_until(fewer, "expire removed files")

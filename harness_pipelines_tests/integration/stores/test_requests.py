@@ -25,8 +25,8 @@ from harness_pipelines_tests.store_proxy import Request, StoreProxy, looks_of_ex
 TIMES = 120.0  #: a second is two minutes for the worker
 PARTITIONS = 4
 WRITES = ("PUT", "CREATE", "REPLACE", "POST")
-PERIODS = 2  #: of expire
-LOOKS = 100  #: of stages, over some ten seconds: the rarest come every two
+PERIODS = 1  #: of expire
+LOOKS = 50  #: of stages, over some five seconds: the rarest come every two
 
 
 @pytest.fixture

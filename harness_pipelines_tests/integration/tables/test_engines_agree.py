@@ -15,8 +15,8 @@ from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.drivers.files import opened
 from harness_pipelines.layout.row_hash import drawn as drawn_rows
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.lake import wide
 from harness_pipelines.protocol.lake.stream_files import FILES_MIN
-from harness_pipelines.protocol.lake.wide import NARROW_MAX
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.clustering import layout_of
 from harness_pipelines.spec.locations import normal
@@ -236,9 +236,16 @@ def test_a_reader_sees_the_rows_of_files_of_either_engine(make_rig: MakeRig, eng
     assert rig.table.audit(full=True).ok
 
 
+@pytest.fixture(params=[5, pytest.param(wide.NARROW_MAX, marks=pytest.mark.long)])
+def narrow_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The most partitions of a topic that is not wide."""
+    monkeypatch.setattr(wide, "NARROW_MAX", request.param)
+    return int(request.param)
+
+
 @pytest.mark.parametrize("buffer", ["postgres", "none"])
-def test_files_of_a_wide_topic_are_the_same(make_rig: MakeRig, buffer: str):
-    rig = make_rig(partitions=NARROW_MAX + 1, buffer=buffer, views="both", engine="spark")
+def test_files_of_a_wide_topic_are_the_same(make_rig: MakeRig, buffer: str, narrow_max: int):
+    rig = make_rig(partitions=narrow_max + 1, buffer=buffer, views="both", engine="spark")
     twins = Twins.of(rig)
     for _ in range(FILES_MIN):
         rig.produce(2)
@@ -253,13 +260,13 @@ def test_files_of_a_wide_topic_are_the_same(make_rig: MakeRig, buffer: str):
     twins.assert_same()
 
 
-def test_a_topic_that_grew_wide_keeps_a_file_for_each_partition(make_rig: MakeRig):
+def test_a_topic_that_grew_wide_keeps_a_file_for_each_partition(make_rig: MakeRig, narrow_max: int):
     rig = make_rig(partitions=1, engine="spark")
     twins = Twins.of(rig)
-    rig.kafka.add_partitions(rig.topic, NARROW_MAX + 1)
-    for partition in range(NARROW_MAX + 1):
+    rig.kafka.add_partitions(rig.topic, narrow_max + 1)
+    for partition in range(narrow_max + 1):
         rig.kafka.produce(rig.topic, partition, [good(partition)])
     twins.ingest()
     twins.step(Stage.TIER, tier_once)
-    assert len(files(twins.arrow, "stream")) == NARROW_MAX + 1
+    assert len(files(twins.arrow, "stream")) == narrow_max + 1
     twins.assert_same()

@@ -79,6 +79,7 @@ def shown(rig: TableRig) -> list[tuple[Any, ...]]:
     return sorted(zip(*(found.column(name).to_pylist() for name in ("id", "n", "s")), strict=True))
 
 
+@pytest.mark.turns("buffer")
 @pytest.mark.parametrize("buffer", ["postgres", "none"])
 @pytest.mark.parametrize("format_", ["avro", "protobuf", "json-schema"])
 def test_what_was_produced_is_read(

@@ -157,7 +157,7 @@ def test_every_version_reads_as_the_replay_of_the_log(harness: hp.Harness, kafka
     run_state_machine_as_test(
         seed(random.getrandbits(64))(lambda: KeyedMachine(make)),  # type: ignore[arg-type]  # what gives a machine will do
         settings=settings(
-            max_examples=3 * LONGER,
+            max_examples=2 * LONGER,
             stateful_step_count=25,
             deadline=None,
             print_blob=True,

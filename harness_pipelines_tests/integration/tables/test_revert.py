@@ -108,7 +108,7 @@ def always_exact(rig: TableRig) -> Iterator[None]:
     assert not wrong, wrong[:3]
 
 
-@pytest.mark.parametrize("back", [1, 3])
+@pytest.mark.parametrize("back", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_the_records_of_reverted_moves_are_read_from_the_buffer_and_moved_again(rig: TableRig, back: int) -> None:
     truths = moved(rig, 4)
     rig.produce(5)
@@ -421,12 +421,12 @@ def drop_with_spark(rig: TableRig) -> None:
 @pytest.mark.parametrize(
     "write",
     [
-        append_with_pyiceberg,
+        pytest.param(append_with_pyiceberg, marks=pytest.mark.long),
         append_with_spark,
         delete_with_spark,
         alter_with_spark,
         recreate_with_pyiceberg,
-        drop_with_pyiceberg,
+        pytest.param(drop_with_pyiceberg, marks=pytest.mark.long),
         drop_with_spark,
     ],
     ids=lambda write: write.__name__,

@@ -245,7 +245,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("keyed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_every_route_gives_the_columns_whose_names_are_odd(make_rig: MakeRig, tmp_path: Path, keyed: bool):
     more: dict[str, Any] = {"key": ["\u212a", "İ"]} if keyed else {}
     inner = "struct<" + ", ".join(f"`{name.replace('`', '``')}`: int" for name in NAMES) + ">"

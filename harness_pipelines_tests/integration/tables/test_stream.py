@@ -74,7 +74,11 @@ def three_tiers(rig: TableRig, count: int = 40) -> None:
     rig.produce(count)
 
 
-@pytest.mark.parametrize("spec", [{}, {"views": "both"}, {"buffer": "none"}], ids=["stream", "both", "no buffer"])
+@pytest.mark.parametrize(
+    "spec",
+    [pytest.param({}, marks=pytest.mark.long), {"views": "both"}, {"buffer": "none"}],
+    ids=["stream", "both", "no buffer"],
+)
 def test_history_buffer_and_log_come_as_one_sequence_and_every_token_goes_on_behind_its_batch(
     make_rig: MakeRig, spec: dict[str, Any]
 ):

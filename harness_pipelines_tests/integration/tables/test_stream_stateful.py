@@ -226,7 +226,7 @@ def run(make: Callable[[], Moved]) -> None:
     run_state_machine_as_test(
         seed(random.getrandbits(64))(make),  # type: ignore[arg-type]  # what gives a machine will do
         settings=settings(
-            max_examples=3 * LONGER,
+            max_examples=2 * LONGER,
             stateful_step_count=30,
             deadline=None,
             print_blob=True,

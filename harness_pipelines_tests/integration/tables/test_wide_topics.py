@@ -27,7 +27,12 @@ from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.lake_files import parquet
 from harness_pipelines_tests.rig import TableRig
 
-PARTITIONS = wide.NARROW_MAX + 1
+
+@pytest.fixture(params=[7, pytest.param(wide.NARROW_MAX, marks=pytest.mark.long)])
+def partitions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of a topic that is wide by one."""
+    monkeypatch.setattr(wide, "NARROW_MAX", request.param)
+    return int(request.param) + 1
 
 
 def files(rig: TableRig) -> list[StreamFile]:
@@ -63,9 +68,9 @@ def assert_streamed(rig: TableRig) -> None:
 
 
 @pytest.mark.parametrize(("buffer", "engine"), [("postgres", "spark"), ("none", "arrow")])
-def test_each_move_of_a_wide_topic_is_one_file(make_rig: MakeRig, buffer: str, engine: str) -> None:
+def test_each_move_of_a_wide_topic_is_one_file(make_rig: MakeRig, buffer: str, engine: str, partitions: int) -> None:
     """That both engines write the same files is judged by `test_engines_agree.py`."""
-    rig = make_rig(partitions=PARTITIONS, buffer=buffer, engine=engine, tier={"max_rows": 1}, views="both")
+    rig = make_rig(partitions=partitions, buffer=buffer, engine=engine, tier={"max_rows": 1}, views="both")
     if buffer == "none":
         rig.produce_misfit(b"{", partition=3)
 
@@ -83,7 +88,7 @@ def test_each_move_of_a_wide_topic_is_one_file(make_rig: MakeRig, buffer: str, e
 
     [one] = files(rig)
     assert one.rows == rig.truth.total()
-    assert len(one.ranges) == PARTITIONS
+    assert len(one.ranges) == partitions
     assert_whole(rig)
 
     claim = rig.claim(Stage.OTREE)
@@ -114,10 +119,10 @@ def test_a_thousand_partitions_are_one_file_for_each_move(make_rig: MakeRig) -> 
     assert checked.ok, checked.to_json()
 
 
-def test_a_wide_table_is_reverted_and_replayed(make_rig: MakeRig) -> None:
+def test_a_wide_table_is_reverted_and_replayed(make_rig: MakeRig, partitions: int) -> None:
     columns = {"id": {"type": "long", "required": True}, "seen": {"type": "timestamptz", "from": "epoch_ms"}}
-    rig = make_rig(partitions=PARTITIONS, tier={"max_rows": 1}, columns=columns)
-    for partition in range(PARTITIONS):
+    rig = make_rig(partitions=partitions, tier={"max_rows": 1}, columns=columns)
+    for partition in range(partitions):
         rig.kafka.produce(rig.topic, partition, [b'{"id": %d, "seen": %d}' % (i, 1_000 * i) for i in range(5)])
     rig.ingest()
     empty = rig.stores.ledger.head(rig.table.row)
@@ -136,5 +141,5 @@ def test_a_wide_table_is_reverted_and_replayed(make_rig: MakeRig) -> None:
     micros_at = {
         (row["_kafka_partition"], row["_kafka_offset"]) for row in found if row["seen"].timestamp() * 1e6 < 5_000
     }
-    assert micros_at == {(5, 1), (5, 2)} | {(p, 0) for p in range(PARTITIONS)}
+    assert micros_at == {(5, 1), (5, 2)} | {(p, 0) for p in range(partitions)}
     assert_whole(rig)

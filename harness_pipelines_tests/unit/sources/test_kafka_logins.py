@@ -15,7 +15,7 @@ from harness_pipelines.ports.errors import KafkaLoginFailed, KafkaUnreachable
 from harness_pipelines.sources.kafka.client import KafkaClient, KafkaTimeouts
 from harness_pipelines.sources.kafka.log import KafkaLog
 
-TIMEOUTS = KafkaTimeouts(request_s=3.0)
+TIMEOUTS = KafkaTimeouts(request_s=1.0)
 SASL = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "SCRAM-SHA-512",
