@@ -41,7 +41,7 @@ END_S = 420.0  #: for alerts to end after the last fault: a stage has to make up
 _WORKER = frozenset({Kind.WORKER_KILL, Kind.WORKER_STOP})
 _HELD = frozenset({Kind.CLAIM_AHEAD, Kind.PROMOTE})  #: until `reconcile`
 _SERVICES = POSTGRES | KAFKA | SPARK | STORE
-#: What may be broken when an alert fires. An alert that is not named here must not fire at all.
+#: What may be broken when an alert fires.
 CAUSES: Mapping[str, frozenset[Kind]] = {
     "HarnessNoWorker": _WORKER | _HELD,
     "HarnessLedgerAway": POSTGRES,
@@ -55,7 +55,14 @@ CAUSES: Mapping[str, frozenset[Kind]] = {
     "HarnessKafkaSilent": KAFKA | POSTGRES,
     "HarnessTierStands": _SERVICES | _WORKER | _HELD,
     "HarnessStageTrouble": _SERVICES | _HELD | frozenset({Kind.DAMAGE}),
+    "HarnessRecordsLate": frozenset(Kind),  # whatever is broken, records come later
 }
+#: What no fault of a run causes: limits that are hours or days away, and what a run does not have.
+NEVER = frozenset({
+    "HarnessTableUnreadable", "HarnessIngestBehind", "HarnessOpenTransaction", "HarnessSubscriberBehind",
+    "HarnessSubscriberFails", "HarnessMirrorBehind", "HarnessPinOld", "HarnessMergeBehind", "HarnessBufferFills",
+    "HarnessIngestPaused", "HarnessBufferLarge", "HarnessLeaseOld",
+})  # fmt: skip
 #: The producer sends a misfit in about every hundredth record, from the beginning to the end.
 STANDING = frozenset({"HarnessQuarantineGrows", "HarnessRefuses"})
 
@@ -238,9 +245,14 @@ def _noted_s() -> float:
 
 
 def _waits(rule: Mapping[str, Any]) -> float:
-    """What a rule waits for: ``for``, and the seconds that the age in its expression has to have."""
+    """What a rule waits for: ``for``, and the seconds that the age in its expression has to have.
+
+    A rate goes by all that was in its window; of several that must be high the shortest ends first.
+    """
     ages = re.findall(r"_seconds\)? > (\d+)(?: \* (\d+))?", rule["expr"])
-    return _seconds(rule.get("for", "0s")) + max((float(age) * float(times or 1) for age, times in ages), default=0.0)
+    window_s = min(map(_seconds, re.findall(r"rate\([^)]*\[(\w+)\]", rule["expr"])), default=0.0)
+    age_s = max((float(age) * float(times or 1) for age, times in ages), default=0.0)
+    return _seconds(rule.get("for", "0s")) + age_s + window_s
 
 
 def _seconds(text: str) -> float:

@@ -58,6 +58,8 @@ RULES = {
     "retention": {"versions": "20s", "snapshots": 5, "lease": "30s", "grace": "5s"},
 }
 
+#: Of tables whose alerts are judged: objectives that a small machine keeps with all of this, once nothing is broken.
+RULES_OF_ALERTS = {"freshness": {"visible": "15s", "lake": "60s"}}
 #: Of the table that Dagster has: each of its runs costs seconds.
 RULES_OF_RUNS = {"mode": "runs", "tier": {"max_age": "30s"}, "freshness": {"lake": "60s"}}
 
@@ -85,7 +87,7 @@ class World:
         self._say = say
         self._name, self._subjects = options.table, subjects_of(options.crowd)
         self._engines = engines_of(self._subjects, options.engine, seed=options.seed)
-        self._has_spark = options.has_spark
+        self._has_spark, self._is_watched = options.has_spark, options.alerts is not None
         self._services, self._s3 = Services(self.home, jars=options.jars), options.s3
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=FAULTS_AT_ONCE_MAX, thread_name_prefix="chaos")
@@ -142,7 +144,8 @@ class World:
     def _apply(self, subject: Subject) -> hp.Table:
         recreate_topic(self.harness.settings, subject.topic, partitions=subject.partitions)
         name = subject.name(self._name)
-        rules = RULES | {"mode": "external_worker"} | (RULES_OF_RUNS if name in self.of_dagster else {})
+        rules = RULES | {"mode": "external_worker"} | (RULES_OF_ALERTS if self._is_watched else {})
+        rules |= RULES_OF_RUNS if name in self.of_dagster else {}
         words = {"table": name, "topic": subject.topic, "engine": self._engines[subject.suffix]}
         spec = {**words, **rules, **subject.settings}
         return self.harness.apply(hp.TableSpec.model_validate(spec))

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from harness_pipelines.chaos.alerts import CAUSES, DRILLS, STANDING, Alerts, Firing
+from harness_pipelines.chaos.alerts import CAUSES, DRILLS, NEVER, STANDING, Alerts, Firing
 from harness_pipelines.chaos.result import Outage
 from harness_pipelines.chaos.schedule import Fault, Kind
 from harness_pipelines.cli.main import cli
@@ -33,11 +33,11 @@ def outage(kind: Kind, began: float, healed: float) -> Outage:
     return Outage(fault=Fault(at_s=0, kind=kind), began=began, marks={}, healed=healed, recovered=healed)
 
 
-def test_each_alert_that_is_named_is_a_rule():
+def test_each_rule_has_its_causes_and_a_new_one_is_thought_about():
     [group] = yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"]
-    rules = {rule["alert"] for rule in group["rules"]}
-    assert CAUSES.keys() | STANDING | {name for drill in DRILLS for name in drill.alerts} <= rules
-    assert not CAUSES.keys() & STANDING
+    rules = [rule["alert"] for rule in group["rules"]]
+    assert sorted(rules) == sorted([*CAUSES, *STANDING, *NEVER])
+    assert {name for drill in DRILLS for name in drill.alerts} <= CAUSES.keys()
 
 
 def test_a_drill_breaks_what_its_alerts_name_and_for_long_enough(alerts: Alerts):
@@ -63,6 +63,8 @@ def test_a_drill_breaks_what_its_alerts_name_and_for_long_enough(alerts: Alerts)
         ("HarnessStageStalled", [(Kind.SPARK_STOP, 100.0, 300.0 - 137)], True),
         ("HarnessStageStalled", [(Kind.SPARK_STOP, 50.0, 300.0 - 60 - 124)], False),
         ("HarnessServiceSilent", [(Kind.SPARK_STOP, 0.0, 10.0)], True),
+        ("HarnessRecordsLate", [], False),
+        ("HarnessRecordsLate", [(Kind.RUN_STOP, 0.0, 100.0)], True),
     ],
 )
 def test_an_alert_is_right_when_what_it_names_was_broken_before(
@@ -77,6 +79,7 @@ def test_an_alert_waits_for_its_rule_and_for_the_age_that_it_names(alerts: Alert
     assert alerts.waits["HarnessKafkaSilent"] == 120 + 120
     assert alerts.waits["HarnessLedgerAway"] == 120
     assert alerts.waits["HarnessPinOld"] == 30 * 86400 + 3600
+    assert alerts.waits["HarnessRecordsLate"] == 120 + 300, "and for the shorter of its windows"
 
 
 def test_an_alert_of_a_table_that_was_read_again_and_has_not_moved_again_is_right(alerts: Alerts):
