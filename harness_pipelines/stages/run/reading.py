@@ -62,6 +62,11 @@ class Reading:
         """Was there a look for partitions after *moment* that found none? If not, the next one comes at once."""
         return self.joiner.knows_all_since(moment)
 
+    @property
+    def commits(self) -> int:
+        """How many commits the units made so far."""
+        return sum(one.counts.commits for one in self._ingest)
+
     def count(self, progress: TableProgress) -> None:
         """Note what the units did so far."""
         progress.add_up([one.counts for one in self._ingest])

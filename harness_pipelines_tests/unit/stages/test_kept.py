@@ -15,10 +15,12 @@ from harness_pipelines.stages import compact
 from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.run.looks import Looks
 from harness_pipelines.stages.run.progress import TableProgress, WorkerOptions
+from harness_pipelines.stages.run.reading import IngestUnit
 from harness_pipelines.stages.run.sharing import Tables
 from harness_pipelines.stages.run.steps import Steps
 from harness_pipelines.stages.run.table_units import TableUnits
 from harness_pipelines.stages.run.worker import Worker
+from harness_pipelines_tests.unit.stages.test_due import SEEN
 
 VIEW = SimpleNamespace(metadata="m1")
 
@@ -173,3 +175,14 @@ def test_a_spec_that_is_damaged_again_is_named_again(units: TableUnits, monkeypa
     assert units._follow_spec(good.spec_hash), "it is as it was"
     with pytest.raises(TableDamaged):
         units._follow_spec(666)
+
+
+def test_what_ingest_counts_after_the_answer_that_has_its_commit_is_shown():
+    stores: Any = SimpleNamespace(ledger=SimpleNamespace(), settings=SimpleNamespace(warehouse=None))
+    units = TableUnits(Worker(stores, [], WorkerOptions(stages=frozenset({Stage.INGEST}))), table())
+    assert units.reading is not None
+    units._take(SEEN, 0.0, 0.0)
+    unit = next(one for one in units.reading.units if isinstance(one, IngestUnit))
+    unit.counts.rows, unit.counts.commits = 5, 1
+    units._take(SEEN, 1.0, 1.0)  # nothing has changed
+    assert units.progress.rows == 5
