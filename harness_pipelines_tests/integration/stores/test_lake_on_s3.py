@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,9 @@ def test_a_table_is_filled_merged_read_proved_and_dropped_on_a_store(make_rig: M
         rig.assert_exact()
     rows = rig.table.read().num_rows
     assert rows >= 120
-    assert rig.table.to_spark(rig.stores.spark()).count() == rows
+    plan = rig.table.plan(lease=timedelta(minutes=10))  # a first query of Spark takes a while
+    assert rig.table.to_spark(rig.stores.spark(), plan=plan).count() == rows
+    rig.table.release(plan)
     head = rig.stores.tables.head(rig.table.row)
     assert all(view.metadata.startswith("s3://") for view in head.views.values())
 
