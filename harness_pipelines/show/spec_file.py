@@ -38,9 +38,8 @@ def _lines(proposed: ProposedSpec, file: str) -> Iterator[str]:
         )
         if found.key_format is not None:
             yield f"# key_format: {found.key_format}"
-    if "layout" not in words and proposed.spec.views != "stream":
-        columns = _inline(list(proposed.spec.indexed))
-        yield _noted(f"# layout: {{columns: {columns}}}", "the default; name the columns that are filtered most, first")
+    columns = _inline(list(proposed.spec.indexed))
+    yield _noted(f"# layout: {{columns: {columns}}}", "the default; name the columns that are filtered most, first")
     yield "columns:"
     for column in found.fields.columns:
         yield _noted(f"  {_inline(column.column.name)}: {_inline(words['columns'][column.column.name])}", column.note)
