@@ -116,7 +116,7 @@ def peek(
 
 def _records(found: list[Peeked]) -> None:
     for one in found:
-        at = "no time" if one.time is None else f"{one.time:%Y-%m-%d %H:%M:%S.%f}"[:23] + " UTC"
+        at = "no time" if one.time is None else f"{one.time:%Y-%m-%d %H:%M:%S} UTC"
         click.echo(f"partition {one.partition}, offset {one.offset}, {at}")
         if one.key.form != "null":
             click.echo(f"  key    {one.key.form}: {_short(one.key)}")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.infer.fields import fields_of_schema
-from harness_pipelines.formats.schema.avro import ANY_NAME
-from harness_pipelines.formats.schema.codec import KINDS, Readers
 from harness_pipelines.formats.schema.decode import Reader, SchemaCodec
 from harness_pipelines.formats.schema.registry import Schemas, WrittenSchema
 from harness_pipelines.formats.schema.wire import HEADER_BYTES, NamedSchema, opened, schema_id_of
 
-_FORMATS = {kind: format_ for format_, kind in KINDS.items() if format_ != "debezium-avro"}
+if TYPE_CHECKING:
+    from harness_pipelines.formats.schema.codec import Readers
+
+_FORMATS = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json-schema"}  #: by the registry's kind of schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Shower:
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
         self._codecs: dict[NamedSchema, tuple[str, SchemaCodec | None]] = {}
-        self._readers = {kind: Readers(format_, schemas) for kind, format_ in _FORMATS.items()}
+        self._readers: dict[str, Readers] = {}
 
     def show(self, data: bytes | None) -> Shown:
         """Raises: as `Schemas.by_id`."""
@@ -58,6 +59,8 @@ class Shower:
         rows = [] if codec is None else codec.decode([data[end:]]).rows.to_pylist()
         if not rows:
             return None
+        from harness_pipelines.formats.schema.avro import ANY_NAME
+
         [row] = rows
         value = row[ANY_NAME] if list(row) == [ANY_NAME] else row
         return Shown(form=f"{_FORMATS[kind]} {named.schema_id}", value=value)
@@ -73,6 +76,10 @@ class Shower:
 
     def _codec(self, kind: str, named: NamedSchema) -> SchemaCodec | None:
         if named not in self._codecs:
+            from harness_pipelines.formats.schema.codec import Readers
+
+            if kind not in self._readers:
+                self._readers[kind] = Readers(_FORMATS[kind], self._schemas)
             reader: Reader | WrittenSchema | Unfit = self._readers[kind].of(named)
             made = None
             if not isinstance(reader, WrittenSchema | Unfit):
