@@ -6,18 +6,23 @@ import faulthandler
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]  # not in __all__
 
 from harness_pipelines.ports.errors import KafkaUnreachable, PartitionsMissing, TopicMissing
 from harness_pipelines.ports.source import Headers, Log
+from harness_pipelines.sources.kafka import log as kafka_log
+from harness_pipelines.sources.kafka.client import KafkaTimeouts
 from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines_tests.memory.log import MemoryLog, MemoryTransaction
 
+if TYPE_CHECKING:
+    import pytest
+
 DEADLINE_S = 120.0  #: a loaded machine needs a minute for the first batch of a query of Spark
-ASKING_S_MAX = 0.05  #: the longest pause after a question that took as long
 Values = Sequence[bytes | None]
 Acked = dict[int, dict[int, bytes | None]]  #: {partition: {offset: value}}
 
@@ -25,20 +30,18 @@ Acked = dict[int, dict[int, bytes | None]]  #: {partition: {offset: value}}
 def wait_until(
     condition: Callable[[], bool], what: str, *, deadline_s: float = DEADLINE_S, every_s: float = 0.005
 ) -> None:
-    """Wait until *condition* holds, which is asked *every_s*; fail with *what* after *deadline_s*.
-
-    A condition that takes long to ask is asked half of the time: what it waits for needs the cores too.
-    """
+    """Wait until *condition* holds, which is asked *every_s*; fail with *what* after *deadline_s*."""
     until = time.monotonic() + deadline_s
-    while True:
-        asked_at = time.monotonic()
-        if condition():
-            return
-        now = time.monotonic()
-        if now > until:
+    while not condition():
+        if time.monotonic() > until:
             faulthandler.dump_traceback(file=2)  # where everybody stands, among what pytest captured
             raise AssertionError(f"after {deadline_s} s still not: {what}")
-        time.sleep(max(every_s, min(now - asked_at, ASKING_S_MAX)))
+        time.sleep(every_s)
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Kafka where nobody listens is asked for a second, and not for ten."""
+    monkeypatch.setattr(kafka_log, "KafkaTimeouts", partial(KafkaTimeouts, request_s=1.0))
 
 
 class Transaction(Protocol):

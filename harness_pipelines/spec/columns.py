@@ -181,7 +181,7 @@ def alias_troubles(column: Column, others: Mapping[str, str]) -> Iterator[tuple[
     *others*: the names and aliases of other columns, folded, each with the name of its column.
     """
     for at, alias in enumerate(column.aliases):
-        if why := name_trouble(alias, "alias"):
+        if why := _name_trouble(alias, "alias"):
             yield at, why
         elif alias == column.name:
             yield at, f"the alias {alias!r} is the column's own name; remove it"
@@ -216,7 +216,7 @@ def _column(name: Any, words: Any) -> Column:
     """Raises: _Misfit, ValidationError."""
     if not isinstance(name, str):
         raise _Misfit((), f"the column name {name!r} is not text; put it in quotes")
-    if why := name_trouble(name):
+    if why := _name_trouble(name):
         raise _Misfit((), why)
     if isinstance(words, Column):
         found = ColumnWords.inside(_long_form(words) | {"aliases": words.aliases})  # a text is one
@@ -249,6 +249,15 @@ def _column(name: Any, words: Any) -> Column:
     return column
 
 
+def column_trouble(column: Column) -> str | None:
+    """Why no spec can have *column*, by its name, its type or how it is written."""
+    try:
+        _column(column.name, {"type": str(column.type)} | ({"from": column.source} if column.source else {}))
+    except _Misfit as why:
+        return str(why)
+    return None
+
+
 def _type(text: str) -> Type:
     """Raises: _Misfit."""
     try:
@@ -267,8 +276,7 @@ def _default_trouble(column: Column, default: Default) -> str | None:
     return None
 
 
-def name_trouble(name: str, what: str = "column name") -> str | None:
-    """Why no column can have *name*, and the way on."""
+def _name_trouble(name: str, what: str = "column name") -> str | None:
     article = "an" if what == "alias" else "a"
     if name and not folded(name):
         return f"{article} {what} has a character that can be seen, and {name!a} has none; {_RENAME}"

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -31,16 +30,13 @@ from harness_pipelines.drivers.postgres import LedgerBusy
 from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
-from harness_pipelines.sources.kafka import log
-from harness_pipelines.sources.kafka.client import KafkaTimeouts
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.faults.conftest import MakeRig
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.producer import impatient, wait_until
 from harness_pipelines_tests.promise import within
 from harness_pipelines_tests.rig import INGEST, TableRig, running
 
-IMPATIENT = partial(KafkaTimeouts, request_s=1.0)  #: where nobody listens, which is asked until the time is over
 FIVE = {"harness_wake", "harness_lag", "harness_maintenance", "harness_reconcile", "harness_downstream"}
 
 
@@ -311,7 +307,7 @@ def test_after_a_failure_no_run_is_started_while_a_server_that_it_needs_does_not
     monkeypatch.setattr(sensors, "RETRY_S", 0.0)
     with monkeypatch.context() as away:
         away.setenv(variable, address)
-        away.setattr(log, "KafkaTimeouts", IMPATIENT)
+        impatient(away)
         assert control.woken() == [(rig.name, "tier")], "before a failure no server is asked"
         control.run_of(rig.name, Stage.TIER, DagsterRunStatus.FAILURE)
         assert control.woken() == []
@@ -329,7 +325,7 @@ def test_a_buffered_table_is_moved_while_kafka_does_not_answer(
     monkeypatch.setattr(sensors, "RETRY_S", 0.0)
     control.run_of(rig.name, Stage.TIER, DagsterRunStatus.FAILURE)
     monkeypatch.setenv("HARNESS_KAFKA", "127.0.0.1:9")
-    monkeypatch.setattr(log, "KafkaTimeouts", IMPATIENT)
+    impatient(monkeypatch)
     assert control.woken() == [(rig.name, "tier")]
 
 

@@ -194,7 +194,6 @@ def test_a_spark_session_that_executors_forgot_still_runs_python(settings: Setti
 
 
 @pytest.mark.folder("a location on a store has one spelling: others are refused")
-@pytest.mark.turns("spelling")
 @pytest.mark.parametrize("spelling", ["file:{}//x/./lake//", "{}/x/../x/Müller's lake", "file://localhost{}/link/lake"])
 def test_expire_leaves_what_spark_wrote_alone_however_the_warehouse_is_spelled(
     make_rig: MakeRig, settings: Settings, tmp_path: Path, spelling: str

@@ -64,7 +64,8 @@ def _tables(harness: Harness) -> dict[str, list[str]] | None:
 
     try:
         every = harness.tables()
-    except HarnessError:
+    except HarnessError as error:
+        note(f"harness: which tables read them is not known: {error}")
         return None
     found: dict[str, list[str]] = {}
     for table in every:
@@ -99,7 +100,8 @@ def peek(
 ) -> None:
     """Print the newest records of TOPIC: key, headers, and value as JSON, text or hexadecimal digits.
 
-    Records that name a schema in the registry are decoded by it. Nothing is changed, and no position is kept.
+    Records that name a schema in the registry are decoded by it. Nothing is changed, and no position is kept. Of more
+    than 64 partitions with records the first 64 are read; --partition reads any other.
 
     \b
     Examples:

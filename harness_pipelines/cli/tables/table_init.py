@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness_pipelines.cli.common import opened, split_names
-from harness_pipelines.errors import UsageError
+from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
@@ -129,7 +129,9 @@ def _write_all(harness: Harness, pattern: str, into: Path, records: int) -> list
             continue
         try:
             made = propose_spec(harness.stores, topic, records=records)
-        except UsageError as why:
+        except TryAgain:  # what concerns all of them; files that are written stay
+            raise
+        except HarnessError as why:
             done.append({"topic": topic, "file": None, "why": str(why)})
         else:
             with replacing(file) as sink:

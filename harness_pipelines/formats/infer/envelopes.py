@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from harness_pipelines.formats.debezium.schema_block import DECIMAL, SCALED, TIMES, ZONED, Field
-from harness_pipelines.formats.infer.fields import Fields, ProposedColumn, fields_of_objects
-from harness_pipelines.formats.infer.values import example
-from harness_pipelines.spec.columns import Column, name_trouble
+from harness_pipelines.formats.infer.fields import Draft, Fields, ProposedColumn, fields_of_objects
+from harness_pipelines.formats.infer.values import Unclear, example
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.sources import SOURCES, Source
 from harness_pipelines.spec.types import (
     DECIMAL_PRECISION_MAX,
@@ -42,10 +42,6 @@ _SCALE_DEFAULT = 10  #: of decimals whose values tell their own
 _DIGITS = re.compile(r"\d{1,2}")
 
 
-class NoColumn(Exception):
-    """A field of a schema block has no type as a column; the message says why."""
-
-
 def body_of(event: Any) -> dict[str, Any] | None:
     """The change that *event* (parsed JSON) is; None: it is no change event."""
     body = event.get("payload", event) if isinstance(event, dict) else None
@@ -67,19 +63,15 @@ def fields_of_events(events: Sequence[Any]) -> Fields:
     blocks = [block for event in events if is_wrapped(event) and (block := _block(event["schema"])) is not None]
     if not blocks:
         return _guessed(rows)
-    columns: dict[str, ProposedColumn] = {}
-    left_out: dict[str, str] = {}
+    draft = Draft()
     for name, field in {name: field for block in blocks for name, field in block.items()}.items():
         try:
-            if why := name_trouble(name):
-                raise NoColumn(why)
             column = column_of(name, field)
-        except NoColumn as why_not:
-            left_out[name] = str(why_not)
+        except Unclear as why:
+            draft.leave_out(name, str(why))
         else:
-            note = "; ".join(filter(None, (example(row.get(name) for row in rows), field.name or "")))
-            columns[name] = ProposedColumn(column=column, note=note)
-    return Fields(columns=tuple(columns.values()), left_out=left_out)
+            draft.add(column, "; ".join(filter(None, (example(row.get(name) for row in rows), field.name or ""))))
+    return draft.done()
 
 
 def _guessed(rows: Sequence[dict[str, Any]]) -> Fields:
@@ -113,7 +105,7 @@ def _block(schema: dict[str, Any]) -> dict[str, Field] | None:
 
 
 def column_of(name: str, field: Field) -> Column:
-    """The column that a field of a schema block gives. Raises: NoColumn."""
+    """The column that a field of a schema block gives. Raises: Unclear."""
     type_ = _type(field)
     source: Source | None = TIMES.get(field.name or "") or (TIMES.get(_element(field).name or ""))
     if _is_decimal(type_):
@@ -130,7 +122,7 @@ def _element(field: Field) -> Field:
 
 
 def _type(field: Field) -> Type:
-    """Raises: NoColumn."""
+    """Raises: Unclear."""
     name = field.name or ""
     if name == SCALED:
         return DecimalType(DECIMAL_PRECISION_MAX, _SCALE_DEFAULT)
@@ -148,17 +140,17 @@ def _type(field: Field) -> Type:
         case "struct" if field.fields:
             return StructType(tuple(FieldType(f.field, _type(f)) for f in field.fields if f.field))
     if field.type not in _LITERALS:
-        raise NoColumn(f"{field} has no type as a column")
+        raise Unclear(f"{field} has no type as a column")
     return Primitive(_LITERALS[field.type])
 
 
 def _decimal(parameters: Mapping[str, str]) -> Type:
-    """Raises: NoColumn."""
+    """Raises: Unclear."""
     scale, precision = parameters.get("scale", ""), parameters.get("connect.decimal.precision", "")
     if not _DIGITS.fullmatch(scale):
-        raise NoColumn(f"its decimals have {scale or 'an unknown number of'} digits behind the point")
+        raise Unclear(f"its decimals have {scale or 'an unknown number of'} digits behind the point")
     digits = int(precision) if _DIGITS.fullmatch(precision) else DECIMAL_PRECISION_MAX
     digits = min(max(digits, int(scale), 1), DECIMAL_PRECISION_MAX)
     if int(scale) > digits:
-        raise NoColumn(f"its decimals have {scale} digits behind the point; a column has at most {digits}")
+        raise Unclear(f"its decimals have {scale} digits behind the point; a column has at most {digits}")
     return DecimalType(digits, int(scale))

@@ -9,7 +9,7 @@ from typing import Any
 from harness_pipelines.formats.infer.values import Unclear, example, infer
 from harness_pipelines.formats.schema.policy import type_of
 from harness_pipelines.formats.schema.writer_schema import NoFit, WriterType
-from harness_pipelines.spec.columns import COLUMNS_MAX, Column, name_trouble
+from harness_pipelines.spec.columns import COLUMNS_MAX, Column, column_trouble
 from harness_pipelines.spec.wording import folded
 
 
@@ -33,24 +33,27 @@ class Fields:
         return tuple(one.column.name for one in self.columns)
 
 
-class _Draft:
-    """Columns as they are found."""
+class Draft:
+    """Columns as they are found, each as a spec can have it."""
 
     def __init__(self) -> None:
         self._columns: dict[str, ProposedColumn] = {}
         self._left_out: dict[str, str] = {}
 
-    def check(self, name: str) -> None:
-        """Raises: Unclear when no column can have this name."""
-        if (why := name_trouble(name)) is not None:
-            raise Unclear("the name is reserved" if "is reserved" in why else why)
-        if (twin := self._columns.get(folded(name))) is not None:
-            raise Unclear(f"no engine tells its name from that of column {twin.column.name!r}")
-        if len(self._columns) == COLUMNS_MAX:
-            raise Unclear(f"a table has at most {COLUMNS_MAX:,} columns")
-
     def add(self, column: Column, note: str) -> None:
-        self._columns[folded(column.name)] = ProposedColumn(column=column, note=note)
+        """Add *column*, or leave it out where no table can have it beside the others."""
+        if (why := self._trouble(column)) is None:
+            self._columns[folded(column.name)] = ProposedColumn(column=column, note=note)
+        else:
+            self.leave_out(column.name, why)
+
+    def _trouble(self, column: Column) -> str | None:
+        if (twin := self._columns.get(folded(column.name))) is not None:
+            return f"no engine tells its name from that of column {twin.column.name!r}"
+        if len(self._columns) == COLUMNS_MAX:
+            return f"a table has at most {COLUMNS_MAX:,} columns"
+        why = column_trouble(column)
+        return "the name is reserved" if why is not None and "is reserved" in why else why
 
     def leave_out(self, name: str, why: str) -> None:
         self._left_out[name] = why
@@ -61,7 +64,7 @@ class _Draft:
 
 def fields_of_objects(objects: Sequence[Mapping[str, Any]], *, without: Iterable[str] = ()) -> Fields:
     """The columns of *objects*, in the order in which their fields come first; *without* are no columns."""
-    draft, seen = _Draft(), dict[str, list[Any]]()
+    draft, seen = Draft(), dict[str, list[Any]]()
     for one in objects:
         for name, value in one.items():
             seen.setdefault(name, []).append(value)
@@ -69,7 +72,6 @@ def fields_of_objects(objects: Sequence[Mapping[str, Any]], *, without: Iterable
         seen.pop(name, None)
     for name, values in seen.items():
         try:
-            draft.check(name)
             found = infer(values, name)
         except Unclear as why:
             draft.leave_out(name, str(why))
@@ -86,15 +88,12 @@ def _presence(values: Sequence[Any], count: int) -> str:
 
 def fields_of_schema(written: WriterType) -> Fields:
     """The columns that records of a schema give."""
-    draft = _Draft()
+    draft = Draft()
     for one in written.fields:
         try:
-            draft.check(one.name)
             type_ = type_of(one.written)
-        except Unclear as why:
-            draft.leave_out(one.name, str(why))
-        except NoFit as why_not:
-            draft.leave_out(one.name, str(why_not).removeprefix(": "))
+        except NoFit as why:
+            draft.leave_out(one.name, str(why).removeprefix(": "))
         else:
             note = f"one of {', '.join(list(one.written.names.values())[:8])}" if one.written.names else ""
             draft.add(Column(name=one.name, type=type_), note)

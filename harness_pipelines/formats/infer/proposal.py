@@ -13,12 +13,13 @@ from harness_pipelines.formats.infer.envelopes import body_of, fields_of_events,
 from harness_pipelines.formats.infer.fields import Fields, ProposedColumn, fields_of_objects, fields_of_schema
 from harness_pipelines.formats.infer.keys import InferredKey, infer_key, key_fields
 from harness_pipelines.formats.infer.values import parsed
-from harness_pipelines.formats.schema.registry import Schemas
+from harness_pipelines.formats.schema.registry import Schemas, WrittenSchema
 from harness_pipelines.formats.schema.wire import HEADER_BYTES, opened, schema_id_of
 from harness_pipelines.formats.schema.writer_schema import NoFit, WriterType, field_of
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.formats import Format, KeyFormat
 from harness_pipelines.spec.types import Primitive
+from harness_pipelines.spec.wording import quantity
 
 DELETED = "__deleted"  #: what Debezium's ExtractNewRecordState adds to a row (`delete.tombstone.handling.mode`)
 _FORMATS: dict[str, Format] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json-schema"}
@@ -53,7 +54,7 @@ def propose(values: Sequence[bytes | None], keys: Sequence[bytes | None], schema
     is_keyed = found.is_keyed or (tombstones > 0 and bool(found.key))
     notes = [*found.notes]
     if tombstones:
-        notes.append(f"{tombstones:,} of {len(values):,} records have no value: each deletes the row of its key")
+        notes.append(f"{quantity(tombstones, 'record')} without a value would delete the row of its key")
     return replace(found, is_keyed=is_keyed, notes=tuple(notes), records=len(values))
 
 
@@ -98,7 +99,7 @@ def _written(format_: Format, value: bytes, schemas: Schemas) -> WriterType:
     reader = header if isinstance(header, Unfit) else Readers(format_, schemas).of(header[0])
     if isinstance(reader, Unfit):
         raise UsageError(f"no columns can be proposed: {reader.detail}")
-    assert hasattr(reader, "written"), "only JSON Schema has no reader"
+    assert not isinstance(reader, WrittenSchema), "only JSON Schema has no reader"
     return reader.written
 
 
@@ -158,7 +159,7 @@ def _json(value: bytes) -> Any:
 
 def _of_events(records: Sequence[tuple[dict[str, Any], bytes | None]], *, others: int) -> Proposal:
     fields = fields_of_events([event for event, _ in records])
-    notes = [f"{others:,} records are no change events: they would be quarantined"] if others else []
+    notes = _others(others, "change event")
     tables = Counter(_table_of(event) for event, _ in records)
     if len(tables) > 1:
         notes.append(f"the events are of {len(tables)} tables ({', '.join(sorted(tables))}): choose one by `transform: "
@@ -183,20 +184,26 @@ def _of_objects(records: Sequence[tuple[dict[str, Any], bytes | None]], *, other
     if not fields.columns:
         raise UsageError("no field of the records can be a column: " + "; ".join(fields.left_out.values()))
     found = infer_key([key for _, key in records], rows) or InferredKey(columns=(), format="json")
-    notes = [f"{others:,} records are no JSON objects: they would be quarantined"] if others else []
+    notes = _others(others, "JSON object")
     if wrapped:
         notes.append("the values have Kafka Connect's schema block around their fields: a converter with "
                      "schemas.enable=false writes the fields themselves")  # fmt: skip
     key = found.columns if set(found.columns) <= set(fields.names) else ()
+    if deleted is not None and not key:
+        notes.append(f"rows say by {DELETED} that they are deleted, and the record keys are no fields: give --key")
     return Proposal(
         format="json",
         fields=fields,
         key=key,
         key_format=found.format if key and found.format != "json" else None,
         is_keyed=deleted is not None and bool(key),
-        deleted=deleted if key else None,
+        deleted=deleted,
         notes=tuple(notes),
     )
+
+
+def _others(count: int, what: str) -> list[str]:
+    return [f"{quantity(count, 'record')} without a {what} would be quarantined"] if count else []
 
 
 def _deleted(rows: Sequence[dict[str, Any]]) -> str | bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from harness_pipelines.formats.infer.fields import fields_of_schema
 from harness_pipelines.formats.schema.decode import Reader, SchemaCodec
 from harness_pipelines.formats.schema.registry import Schemas, WrittenSchema
 from harness_pipelines.formats.schema.wire import HEADER_BYTES, NamedSchema, opened, schema_id_of
+from harness_pipelines.formats.schema.writer_schema import NoFit
 
 if TYPE_CHECKING:
     from harness_pipelines.formats.schema.codec import Readers
@@ -84,7 +86,8 @@ class Shower:
             made = None
             if not isinstance(reader, WrittenSchema | Unfit):
                 columns = [one.column for one in fields_of_schema(reader.written).columns]
-                made = SchemaCodec(columns, reader)
+                with suppress(NoFit):  # it is shown as bytes
+                    made = SchemaCodec(columns, reader)
             self._codecs[named] = kind, made
         return self._codecs[named][1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from harness_pipelines.ports.source import Log, LogReader, PartitionBatch, TopicIdentity, Watermark, below
 
@@ -11,9 +11,12 @@ PARTITIONS_MAX = 64  #: of which records are read: the first that have any
 WAIT_S = 10.0  #: for the records of each end
 
 
-def marks_of(log: Log, identity: TopicIdentity) -> dict[int, Watermark]:
-    """The offsets of the partitions that have records, of the first `PARTITIONS_MAX`. Raises: as `Log.watermarks`."""
-    found = sorted(log.watermarks(identity.topic, identity.partitions).items())
+def marks_of(log: Log, identity: TopicIdentity, partitions: Collection[int] | None = None) -> dict[int, Watermark]:
+    """The offsets of those of *partitions* (default: all) that have records: the first `PARTITIONS_MAX` of them.
+
+    Raises: as `Log.watermarks`.
+    """
+    found = sorted(log.watermarks(identity.topic, partitions or identity.partitions).items())
     return dict([(p, mark) for p, mark in found if mark.end > mark.low][:PARTITIONS_MAX])
 
 

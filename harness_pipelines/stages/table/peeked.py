@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from harness_pipelines.errors import UsageError
 from harness_pipelines.formats.infer.shown import Shower, Shown
 from harness_pipelines.ports.access import HasLog, HasSchemas
-from harness_pipelines.ports.source import Headers, PartitionBatch, Watermark, described
+from harness_pipelines.ports.source import Headers, Log, PartitionBatch, TopicIdentity, Watermark, described
 from harness_pipelines.stages.table.ends import from_offsets, marks_of
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -27,7 +27,7 @@ class Peeked:
 
     partition: int
     offset: int
-    time: datetime | None  #: of the producer or broker; None: the log has none
+    time: datetime | None  #: of the producer or broker; None: the log has none, or none of the years 1970 to 9999
     key: Shown
     value: Shown
     value_bytes: int
@@ -59,29 +59,26 @@ def peek(
         raise UsageError(
             f"topic {topic} has partitions 0 to {len(identity.partitions) - 1}, and no partition {partition}"
         )
-    marks = marks_of(stores.log, identity)
-    if partition is not None:
-        marks = {p: mark for p, mark in stores.log.watermarks(topic, [partition]).items() if mark.end > mark.low}
+    marks = marks_of(stores.log, identity, None if partition is None else [partition])
     ends = {p: mark.end for p, mark in marks.items()}
     if offset is not None:
         positions = {p: max(offset, mark.low) for p, mark in marks.items() if offset < mark.end}
         batches = list(from_offsets(stores.log, identity, positions, {p: ends[p] for p in positions}, each=count))
     else:
-        batches = list(_newest(stores, topic, marks, count))
+        batches = list(_newest(stores.log, identity, marks, count))
     shower = Shower(stores.schemas)
     found = [one for batch in batches for one in _records(batch, shower)]
     found.sort(key=lambda one: (one.time or _LONG_AGO, one.partition, one.offset))
     return found[:count] if offset is not None else found[-count:]
 
 
-def _newest(stores: Ports, topic: str, marks: Mapping[int, Watermark], count: int) -> Iterator[PartitionBatch]:
+def _newest(log: Log, identity: TopicIdentity, marks: Mapping[int, Watermark], count: int) -> Iterator[PartitionBatch]:
     """At least the *count* newest records of each partition, or all that it has: logs have gaps."""
-    identity = stores.log.describe(topic)
     wanted = {p: min(count, mark.end - mark.low) for p, mark in marks.items()}
     while wanted:
         positions = {p: marks[p].end - offsets for p, offsets in wanted.items()}
         found = list(
-            from_offsets(stores.log, identity, positions, {p: marks[p].end for p in wanted}, each=max(wanted.values()))
+            from_offsets(log, identity, positions, {p: marks[p].end for p in wanted}, each=max(wanted.values()))
         )
         seen = dict.fromkeys(wanted, 0)
         for batch in found:
@@ -99,9 +96,17 @@ def _records(batch: PartitionBatch, shower: Shower) -> Iterator[Peeked]:
         yield Peeked(
             partition=batch.partition,
             offset=offset,
-            time=None if time_ms < 0 else datetime.fromtimestamp(time_ms / 1000, UTC),
+            time=_time(time_ms),
             key=shower.show(key),
             value=shower.show(value),
             value_bytes=len(value or b""),
             headers=headers or [],
         )
+
+
+def _time(milliseconds: int) -> datetime | None:
+    """A producer may write any number."""
+    try:
+        return None if milliseconds < 0 else datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

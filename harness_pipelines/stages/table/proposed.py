@@ -16,7 +16,7 @@ from harness_pipelines.spec.keys import key_trouble
 from harness_pipelines.spec.load import check_rules, read_back
 from harness_pipelines.spec.table import PART_MAX, TableSpec
 from harness_pipelines.stages.table.ends import both_ends, marks_of
-from harness_pipelines.stages.table.sampled import Sampled
+from harness_pipelines.stages.table.sampled import Sampled, keys_of
 
 RECORDS = 500  #: that are read at most
 NAMESPACE = "topics"  #: of a topic whose name has no dot
@@ -57,9 +57,9 @@ def propose_spec(
     words = _words(found, table or table_of(topic), topic)
     spec = read_back(words, source=(source := f"the spec proposed for topic {topic}"))
     check_rules(spec, source=source)
-    sampled, codec = Sampled(), RecordCodec(spec, stores.schemas)
+    sampled, codec, keys_codec = Sampled(), RecordCodec(spec, stores.schemas), keys_of(spec, stores.schemas)
     for batch in batches:
-        sampled.add(codec, batch)
+        sampled.add(codec, batch, keys_codec)
     return ProposedSpec(
         spec=spec,
         words=words,

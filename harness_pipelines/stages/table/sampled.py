@@ -104,7 +104,7 @@ def sample(stores: Ports, spec: TableSpec, *, wait_s: float = WAIT_S) -> Sampled
     """
     check_schemas_known(stores, spec)
     found = Sampled()
-    codec, keys = RecordCodec(spec, stores.schemas), _keys_of(spec, stores.schemas)
+    codec, keys = RecordCodec(spec, stores.schemas), keys_of(spec, stores.schemas)
     identity = described(stores.log, spec.topic)
     if asks_registry(spec):
         stores.schemas.by_id(NO_SCHEMA)  # a login that is wrong is wrong before there are records
@@ -114,7 +114,7 @@ def sample(stores: Ports, spec: TableSpec, *, wait_s: float = WAIT_S) -> Sampled
     return found
 
 
-def _keys_of(spec: TableSpec, schemas: Schemas) -> Codec | None:
+def keys_of(spec: TableSpec, schemas: Schemas) -> Codec | None:
     """The codec of record keys, where a tombstone deletes what its key names; change events name it themselves."""
     if not spec.key or spec.format.startswith("debezium"):
         return None

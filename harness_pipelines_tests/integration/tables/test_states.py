@@ -47,8 +47,7 @@ def end_lease(rig: TableRig, name: str) -> None:
     assert rig.harness.states.status(name).held_until is None
 
 
-@pytest.mark.turns("views")
-@pytest.mark.parametrize("views", ["both", "stream", "batch"])
+@pytest.mark.parametrize("views", ["stream", "both", "batch"])
 def test_a_read_at_a_state_has_what_the_state_has_wherever_the_records_go(make_rig: MakeRig, name: str, views: str):
     rig = make_rig(views=views, retention={"versions": "1s", "grace": "1s"})
     offsets = {0: 15, 1: 4}

@@ -129,6 +129,7 @@ def test_bytes_that_cannot_be_read_are_told_in_words_of_avro(avro, payload, said
 
 def test_a_number_without_a_meaning_has_the_one_that_the_spec_gives_it():
     assert column("timestamptz", "long", 1_000, **{"from": "epoch_ms"}) == [EPOCH + dt.timedelta(seconds=1)]
+    assert column("timestamptz", "long", 1_000, **{"from": "epoch_s"}) == [EPOCH + dt.timedelta(seconds=1_000)]
     [(reason, detail)] = column("timestamptz", "long", 1_000)
     assert (reason, detail) == (
         Reason.WRONG_TYPE,

@@ -123,6 +123,22 @@ def test_a_key_of_the_caller_is_the_key(log):
     assert yaml.safe_load(spec_text(made, file="f.yaml"))["key"] == ["state"]
 
 
+def test_a_key_of_the_caller_goes_with_the_rule_of_the_rows(log):
+    for state in ("false", "true"):
+        log.append("orders", 0, json.dumps({"id": 1, "__deleted": state}).encode())
+
+    made = propose_spec(stores(log), "orders", key=["id"])
+
+    assert made.words["delete"] == {"field": "__deleted", "values": ["true"]}
+    assert made.sampled.fit == 2
+
+
+def test_record_keys_that_would_delete_no_row_are_named(log):
+    log.append("orders", 0, json.dumps({"id": 1}).encode(), key=b"x")
+
+    assert propose_spec(stores(log), "orders", key=["id"]).sampled.key_misfit is not None
+
+
 def test_a_key_that_is_no_column_is_refused(log):
     fill(log, 6)
 
@@ -219,6 +235,15 @@ def test_gaps_do_not_hide_records(log):
         transaction.abort()
 
     assert [one.offset for one in peek(stores(log), "orders", 3, partition=0)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, 2**62, 253_402_300_800_000])
+def test_a_time_that_is_none_hides_no_record(log, timestamp_ms):
+    log.append("orders", 0, b"1", timestamp_ms=timestamp_ms)
+
+    [found] = peek(stores(log), "orders", 1)
+
+    assert found.time is None
 
 
 def test_an_empty_topic_shows_nothing(log):

@@ -72,7 +72,7 @@ def test_tombstones_make_a_table_with_a_key():
     found = of([{"id": 1}, None], [b"1", b"1"])
 
     assert (found.key, found.is_keyed) == (("id",), True)
-    assert "1 of 2 records have no value" in found.notes[0]
+    assert "1 record without a value" in found.notes[0]
 
 
 def test_tombstones_without_a_known_key_make_none():
@@ -84,6 +84,13 @@ def test_rows_that_say_that_they_are_deleted_make_a_delete_rule(flags, deleted):
     found = of([{"id": 1, "__deleted": flags[0]}, {"id": 2, "__deleted": flags[1]}], [b"1", b"2"])
 
     assert (found.deleted, found.is_keyed, found.fields.names) == (deleted, True, ("id",))
+
+
+def test_rows_that_say_that_they_are_deleted_need_a_key_and_keep_their_rule():
+    found = of([{"id": 1, "__deleted": "false"}, {"id": 2, "__deleted": "true"}])
+
+    assert (found.deleted, found.is_keyed) == ("true", False)
+    assert any("give --key" in one for one in found.notes)
 
 
 # -- change events
@@ -139,6 +146,21 @@ def test_a_schema_block_says_the_columns():
         "tags": "list<string>",
         "days": "list<date> epoch_days",
     }
+
+
+def test_fields_of_a_schema_block_that_no_table_can_have_are_left_out():
+    named = [{"field": name, "type": "int64"} for name in ("id", "ID", "_op")]
+    odd = [
+        {"field": "inner", "type": "struct", "fields": [{"field": 'a"b', "type": "int32"}]},
+        {"field": "twice", "type": "struct", "fields": [{"field": n, "type": "int32"} for n in ("a", "A")]},
+        {"field": "map", "type": "map", "keys": {"type": "boolean"}, "values": {"type": "int32"}},
+    ]
+    block = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [*named, *odd]}]}
+
+    found = of([{"schema": block, "payload": event({"id": 1})}], [b'{"id":1}'])
+
+    assert chosen(found) == {"id": "long"}
+    assert list(found.fields.left_out) == ["ID", "_op", "inner", "twice", "map"]
 
 
 def test_events_of_several_tables_and_without_keys_are_named():
@@ -224,7 +246,7 @@ def test_a_few_values_that_are_no_objects_do_not_hide_the_others():
     found = of([{"id": 1}, {"id": 2}, b"oops"])
 
     assert (found.format, found.records) == ("json", 3)
-    assert "1 records are no JSON objects" in found.notes[0]
+    assert "1 record without a JSON object would be quarantined" in found.notes[0]
 
 
 @pytest.mark.parametrize(("values", "why"), [([], "has no records"), ([None, None], "none of the 2 records")])
