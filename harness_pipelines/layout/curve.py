@@ -20,6 +20,7 @@ from harness_pipelines.layout.tree import LAYER, RegionTree
 
 CELL_BITS = 6  #: a region has some dozens of row groups at most
 LAST = 2**CELL_BITS - 1  #: the cell of NULL and NaN too
+_EXACT_MAX, _EXACT_SCALE_MAX = 2**53, 22  #: whole numbers and powers of ten up to these are doubles
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 
@@ -42,7 +43,7 @@ def extents_of(tree: RegionTree, values: Sequence[ColumnValues]) -> list[Extents
 
 def _extents(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints) -> Extents:
     known = ~(values.is_null | values.is_nan)
-    numbers = values.values[known].astype(np.float64) * 10.0 ** -scale_of(tree.columns[axis])
+    numbers = _doubles(tree.columns[axis], values.values[known])
     finite = np.isfinite(numbers)
     low, high = np.full(len(tree), np.inf), np.full(len(tree), -np.inf)
     np.minimum.at(low, leaf[known][finite], numbers[finite])
@@ -51,6 +52,18 @@ def _extents(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints) -> E
     with np.errstate(over="ignore"):  # from the least to the greatest double is further than a double can tell
         width = np.minimum(high - low, np.finfo(np.float64).max)
     return Extents(axis, np.where(empty, 0.0, low), np.where(empty | (high == low), 1.0, width))
+
+
+def _doubles(column: IndexedColumn, values: npt.NDArray[Any]) -> Floats:
+    """The double next to each value: what the JVM makes of it too, and one further on would be another cell."""
+    numbers: Floats = values.astype(np.float64)
+    if not (scale := scale_of(column)):
+        return numbers
+    # A quotient of two exact doubles is rounded once. Python rounds that of any whole numbers so.
+    inexact = np.flatnonzero(np.abs(numbers) > _EXACT_MAX) if scale <= _EXACT_SCALE_MAX else np.arange(len(numbers))
+    numbers /= 10.0**scale
+    numbers[inexact] = [int(value) / 10**scale for value in values[inexact]]
+    return numbers
 
 
 def scale_of(column: IndexedColumn) -> int:
@@ -71,9 +84,7 @@ def places(
 
 
 def _cells(column: IndexedColumn, values: ColumnValues, leaf: Ints, extents: Extents) -> npt.NDArray[np.int64]:
-    numbers: npt.NDArray[Any] = values.values.astype(np.float64)
-    if scale := scale_of(column):
-        numbers = numbers / 10.0**scale
+    numbers = _doubles(column, values.values)
     with np.errstate(over="ignore", invalid="ignore"):
         share = (numbers - extents.low[leaf]) / extents.width[leaf]
     share[values.is_null | np.isnan(share)] = 1.0

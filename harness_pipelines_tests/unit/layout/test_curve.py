@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness_pipelines.layout import curve
 from harness_pipelines.layout.boxes import At
@@ -51,3 +56,16 @@ def test_one_value_alone_and_the_widest_extent_have_places():
     widest = np.array([-np.finfo(float).max, np.finfo(float).max])
     assert placed(RegionTree.single([X]), ColumnValues(np.array([7.0, 7.0]))) == [0, 0]
     assert placed(RegionTree.single([X]), ColumnValues(widest)) == [0, curve.LAST]
+
+
+@pytest.mark.parametrize(("digits", "scale"), [(18, 6), (18, 17), (38, 10), (38, 30), (38, 0)])
+@given(st.data())
+def test_decimals_are_the_doubles_that_the_jvm_makes_of_them(digits: int, scale: int, data: st.DataObject):
+    """The nearest ones. With a double further on, a row at the end of an extent had the last cell but one."""
+    bound = 10**digits - 1
+    drawn = data.draw(st.lists(st.integers(-bound, bound), min_size=1, max_size=8))
+    column = IndexedColumn("d", f"decimal({digits},{scale})")
+    numbers = [float(Decimal(value).scaleb(-scale)) for value in drawn]
+    low, width = min(numbers), max(numbers) - min(numbers) or 1.0
+    expected = [int((number - low) / width * curve.LAST) for number in numbers]
+    assert placed(RegionTree.single([column]), ColumnValues(np.array(drawn, column.dtype))) == expected
