@@ -74,6 +74,11 @@ def table_definitions(spec: TableSpec, shown: Shown = PLAIN) -> Definitions:
     )
 
 
+def _about(spec: TableSpec) -> str:
+    what = f"The logical table {spec.table}"
+    return what if spec.description is None else f"{spec.description}\n\n{what}"
+
+
 def topics(specs: Sequence[TableSpec]) -> list[AssetSpec]:
     """The source topics of the tables, each once, as external assets."""
     found = {topic: spec for spec in specs for topic in topics_of(spec.topic)}
@@ -173,7 +178,7 @@ def _tier(spec: TableSpec, shown: Shown) -> AssetsDefinition:
         name=step_name(spec.table, "move"),
         specs=[
             table_asset(spec, shown, "tier", deps=[buffer], kinds="spark iceberg", about="Buffered rows, moved"),
-            table_asset(spec, shown, deps=[tiered], kinds="table", about=f"The logical table {spec.table}"),
+            table_asset(spec, shown, deps=[tiered], kinds="table", about=_about(spec)),
         ],
         op_tags={TABLE_TAG: table_tag(spec.table)},
     )

@@ -56,7 +56,12 @@ def table_asset(
     *kinds*: Dagster's, with spaces between them.
     """
     columns = [
-        TableColumn(c.name, str(c.type), constraints=TableColumnConstraints(nullable=not c.required))
+        TableColumn(
+            c.name,
+            str(c.type),
+            description=c.description,
+            constraints=TableColumnConstraints(nullable=not c.required),
+        )
         for c in spec.columns
     ]
     return AssetSpec(

@@ -68,13 +68,16 @@ def _table(row: TableRow) -> dict[str, Any]:
     topic, key = row.spec.topic, row.spec.key
     what = f"Records of the topic {topic}"
     said = {name: text for name, (_, text) in COORDINATES.items()}
+    said |= {c.name: c.description for c in row.spec.stored if c.description and not _has_jinja(c.description)}
     columns = [
-        {"name": name, **({"description": said[name]} if name in said else {}), "data_type": type_}
+        {"name": name, **({"description": said[name]} if said.get(name) else {}), "data_type": type_}
         for name, type_ in _columns(row)
         if not _has_jinja(name, type_)
     ]
     plain = [name for name in key if not _has_jinja(name)]
     described = f"{what}, the newest one of each key ({', '.join(plain)})." if key else f"{what}, a row for each."
+    if row.spec.description and not _has_jinja(row.spec.description):
+        described = f"{row.spec.description}\n\n{described}"
     return {"name": row.spec.name, "description": described, "columns": columns}
 
 

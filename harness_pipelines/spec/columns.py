@@ -32,6 +32,7 @@ from harness_pipelines.spec.types import (
     Type,
     TypeSpecError,
     parse_type,
+    unstorable,
 )
 from harness_pipelines.spec.where import WhereError, compared
 from harness_pipelines.spec.wording import folded, quote, why_same
@@ -42,6 +43,7 @@ RESERVED = frozenset({
     "_op", "_schema_version", "_partition", "_file", "_pos", "_spec_id", "_deleted", "_row_id",
     "_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id", "_sample",
 })  # fmt: skip
+DESCRIPTION_CHARS_MAX = 2_000
 NAME_BYTES_MAX = 63  # Postgres cuts longer identifiers
 COLUMNS_MAX = 1_500  # Postgres has 1,600, the coordinates included
 _RENAME = "give the field another name in the topic"
@@ -70,6 +72,7 @@ class Column:
     source: Source | None = None  #: how a value is written in the record; ``from`` in YAML
     aliases: tuple[str, ...] = ()  #: names that the field has, or had, in records besides ``name``
     default: Default | None = None  #: the value where a record lacks the field, which null does not
+    description: str | None = None  #: for people
     exact: bool = False  #: what its type would not tell apart is refused: two keys must not become one
 
     @property
@@ -80,6 +83,26 @@ class Column:
     def name_in(self, fields: Container[str]) -> str:
         """Which of its names the column has among *fields*, null or not; its own where it has none of them."""
         return next((name for name in self.names if name in fields), self.name)
+
+
+def described(value: Any) -> str | None:
+    """A description without spaces around it; None for an empty one. Raises: ValueError."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"write text, in quotes where YAML reads something else, not {quote(value)}")
+    if len(value) > DESCRIPTION_CHARS_MAX:
+        raise ValueError(f"a description has at most {DESCRIPTION_CHARS_MAX:,} characters, not {len(value):,}")
+    if (why := unstorable(value)) is not None:
+        raise ValueError(f"the text holds {why}, which no tier can store")
+    return value.strip() or None
+
+
+Description = Annotated[
+    str | None,
+    BeforeValidator(described),
+    Field(description="Meaning, for people: engines, catalogs, Dagster and dbt show it.", examples=["Net, in euros"]),
+]
 
 
 def list_of_names(value: Any) -> Any:
@@ -129,6 +152,7 @@ class ColumnWords(SpecPart):
             examples=[0, "unknown"],
         ),
     ] = None
+    description: Description = None
 
 
 def _columns(value: Any) -> tuple[Column, ...]:
@@ -220,7 +244,13 @@ def _column(name: Any, words: Any) -> Column:
         raise _Misfit((), why)
     if isinstance(words, Column):
         found = ColumnWords.inside(_long_form(words) | {"aliases": words.aliases})  # a text is one
-        column = replace(words, type=_type(found.type), aliases=found.aliases, default=found.default)
+        column = replace(
+            words,
+            type=_type(found.type),
+            aliases=found.aliases,
+            default=found.default,
+            description=found.description,
+        )
     else:
         words = {"type": words} if isinstance(words, str) else words
         if not isinstance(words, dict):
@@ -234,6 +264,7 @@ def _column(name: Any, words: Any) -> Column:
             source=found.source,
             aliases=found.aliases,
             default=found.default,
+            description=found.description,
         )
     if column.source and (why := source_trouble(column.source, column.type)):
         raise _Misfit(("from",), why)
@@ -327,6 +358,7 @@ def _long_form(column: Column) -> dict[str, Any]:
         | ({"from": column.source} if column.source else {})
         | ({"aliases": [*column.aliases]} if column.aliases else {})
         | ({} if column.default is None else {"default": column.default})
+        | ({} if column.description is None else {"description": column.description})
     )
 
 

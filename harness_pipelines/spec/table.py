@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from harness_pipelines.spec.catalogs import CatalogSpec, catalogs_trouble
-from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, detail, list_of_names
+from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, Description, detail, list_of_names
 from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
 from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
@@ -290,6 +290,7 @@ class TableSpec(SpecPart):
             json_schema_extra={"pattern": f"^{_TABLE.pattern}$"},
         ),
     ]
+    description: Description = None
     topic: Annotated[str, Field(description="Kafka topic; default: the table's name.")] = ""
     topics: Annotated[
         tuple[str, ...],

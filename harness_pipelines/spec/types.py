@@ -267,6 +267,7 @@ def iceberg_fields(columns: Sequence[Column], first_id: int = 1) -> list[dict[st
     ids = itertools.count(first_id + len(columns))
     return [
         {"id": i, "name": c.name, "type": _iceberg(c.type, ids), "required": c.required}
+        | ({} if c.description is None else {"doc": c.description})
         for i, c in zip(outer, columns, strict=True)
     ]
 

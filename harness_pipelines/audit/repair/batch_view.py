@@ -16,7 +16,7 @@ from harness_pipelines.ports.ledger import TableRow, view_names
 from harness_pipelines.ports.repair import LakeHistory, LakeState, NewBatch
 from harness_pipelines.protocol.bounds import Vector, covers
 from harness_pipelines.protocol.lake.overlays import told
-from harness_pipelines.protocol.lake.properties import STARTS, TOPIC, vector_text
+from harness_pipelines.protocol.lake.properties import STARTS, TABLE, TOPIC, vector_text
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 
@@ -78,7 +78,7 @@ def left_behind(stores: Ports, spec: TableSpec, stream_hi: Vector) -> View | Non
     for place in stores.lake_histories.folders(namespace=spec.namespace, view=view):
         history = stores.lake_histories.below(place, namespace=spec.namespace, view=view)
         state = _newest(history, stream_hi)
-        if state is not None and state.properties.get("harness.table") == spec.table:
+        if state is not None and state.properties.get(TABLE) == spec.table:
             found.append((state.changed_ms, place, state.head))
     return max(found, key=lambda one: one[:2])[2] if found else None
 

@@ -34,7 +34,7 @@ from harness_pipelines.ports.repair import LakeState
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.lake.history import Continued, continue_from
-from harness_pipelines.protocol.lake.properties import STARTS, TOPIC
+from harness_pipelines.protocol.lake.properties import STARTS, TABLE, TOPIC
 from harness_pipelines.protocol.shape import view_set_of
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.table import TableSpec
@@ -196,7 +196,7 @@ def _newest(stores: Ports, spec: TableSpec, location: str | None) -> tuple[LakeS
         except LakeHistoryMissing as missing:
             why.append(str(missing))
             continue
-        if state.properties.get("harness.table") == spec.table:
+        if state.properties.get(TABLE) == spec.table:
             found.append((state.changed_ms, place, state))
     if not found:
         detail = f": {'; '.join(why)}" if why else ""

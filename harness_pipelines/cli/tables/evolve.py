@@ -47,6 +47,12 @@ _DEFAULT = re.compile(r"([^<>]*?)\s+default\s+(.+)", re.DOTALL)
     metavar="NAME=VALUE",
     help="Set the value for later records that lack the field; null removes it. Existing rows do not change.",
 )
+@click.option(
+    "--describe",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="Set the description of a column, which engines and catalogs show; an empty text removes it.",
+)
 @click.option("--order", metavar="NAME,...", help="Put these columns first, in this order; the others follow.")
 @click.option(
     "--to",
@@ -76,6 +82,7 @@ def evolve(settings: Settings, /, table: str, *, json_target: str | None, **o: A
       harness evolve shop.orders --widen quantity=long --optional customer_id
       harness evolve shop.orders --add "customer.phone string" --drop items.element.code
       harness evolve shop.orders --add "state string default new" --default priority=0
+      harness evolve shop.orders --describe "amount=Net, in euros"
       harness evolve shop.orders --to orders.yaml
     """
     from harness_pipelines.ports.ledger import TableUnknown
@@ -111,7 +118,7 @@ def _spec(target: Path) -> TableSpec:
 def _changes(o: dict[str, Any]) -> ColumnChanges:
     """Raises: UsageError for a change with the wrong syntax."""
     from harness_pipelines.protocol.schema.evolution import ColumnChanges
-    from harness_pipelines.spec.columns import Column
+    from harness_pipelines.spec.columns import Column, described
     from harness_pipelines.spec.types import parse_type
 
     def add(text: str) -> Column:
@@ -127,12 +134,22 @@ def _changes(o: dict[str, Any]) -> ColumnChanges:
             raise UsageError(f"{text!r} is not a pair; write NAME=VALUE")
         return name.strip(), value.strip()
 
+    def describe(text: str) -> tuple[str, str | None]:
+        name, sign, value = text.partition("=")
+        if not (sign and name.strip()):
+            raise UsageError(f"{text!r} describes no column; write NAME=TEXT")
+        try:
+            return name.strip(), described(value)
+        except ValueError as error:
+            raise UsageError(f"--describe {name.strip()}: {error}") from error
+
     return ColumnChanges(
         rename=_each(o["rename"], pair),
         drop=tuple(o["drop"]),
         widen=tuple((name, parse_type(type_)) for name, type_ in _each(o["widen"], pair)),
         optional=tuple(o["optional"]),
         default=tuple((name, _value(value)) for name, value in _each(o["default"], pair)),
+        describe=_each(o["describe"], describe),
         add=_each(o["add"], add),
         order=tuple(name.strip() for name in (o["order"] or "").split(",") if name.strip()),
     )

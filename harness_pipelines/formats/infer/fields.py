@@ -96,5 +96,5 @@ def fields_of_schema(written: WriterType) -> Fields:
             draft.leave_out(one.name, str(why).removeprefix(": "))
         else:
             note = f"one of {', '.join(list(one.written.names.values())[:8])}" if one.written.names else ""
-            draft.add(Column(name=one.name, type=type_), note)
+            draft.add(Column(name=one.name, type=type_, description=one.description), note)
     return draft.done()

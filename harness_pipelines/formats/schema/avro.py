@@ -25,6 +25,7 @@ from harness_pipelines.formats.schema.avro_blocks import Blocks
 from harness_pipelines.formats.schema.avro_numbers import SUSPECT, Numbers, may_be_suspect
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.formats.schema.writer_schema import Kind, NoFit, Unit, WriterType, WrittenField, malformed
+from harness_pipelines.spec.columns import DESCRIPTION_CHARS_MAX, described
 
 with needs("formats", "A format with a schema"):
     import fastavro
@@ -408,6 +409,7 @@ class _Walk:
             get=itemgetter(field["name"]),
             aliases=_aliases(field.get("aliases")),
             default=field.get("default"),
+            description=_documented(field.get("doc")),
             nullable=isinstance(field["type"], list) and any(one in _NULLS for one in field["type"]),
         )
 
@@ -453,6 +455,14 @@ def _is_scaled(schema: Any) -> bool:
 
 def _aliases(told: Any) -> tuple[str, ...]:
     return tuple(name for name in told if isinstance(name, str)) if isinstance(told, list) else ()
+
+
+def _documented(told: Any) -> str | None:
+    """The text of *told* that a column can have."""
+    try:
+        return described(told[:DESCRIPTION_CHARS_MAX] if isinstance(told, str) else None)
+    except ValueError:
+        return None
 
 
 def _meant(kind: str, schema: Mapping[str, Any], *, is_debezium: bool) -> WriterType:

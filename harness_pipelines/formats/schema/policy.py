@@ -89,6 +89,7 @@ def offered(field: WrittenField) -> Offered:
         type=type_,
         nullable=field.nullable,
         aliases=field.aliases,
+        description=field.description,
         always=field.has is None,
         why=trouble,
     )

@@ -114,6 +114,7 @@ class WrittenField:
     get: Callable[[Any], Any]  #: its value in a record, None where it has none
     aliases: tuple[str, ...] = ()
     default: Any = None
+    description: str | None = None  #: that a column made for it has
     nullable: bool = False  #: the schema says that it may be null
     has: Callable[[Any], bool] | None = None  #: whether a record has it; none: all of the schema have, with null or not
 

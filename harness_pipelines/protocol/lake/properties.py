@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.moves import Move
+from harness_pipelines.spec.table import TableSpec
 
+TABLE = "harness.table"  #: property of a view: the table that it is of
+COMMENT = "comment"  #: property of a view: the table's description, where Spark, Trino and Flink look for one
 NONCE = "harness.nonce"
 EVOLVED = "harness.evolved-by"  #: property of a view: the move that changed its columns last, as "number/nonce"
 
@@ -37,6 +40,11 @@ def summary_of(move: Move) -> dict[str, str]:
         SCHEMA_VERSION: str(move.schema_version),
         RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
     }
+
+
+def properties_of(spec: TableSpec) -> dict[str, str]:
+    """What each view of a table says of it."""
+    return {TABLE: spec.table} | ({} if spec.description is None else {COMMENT: spec.description})
 
 
 def vector_text(vector: Vector) -> str:

@@ -52,6 +52,7 @@ class ColumnChanges:
     widen: tuple[tuple[str, Type], ...] = ()  #: (name, type)
     optional: tuple[str, ...] = ()
     default: tuple[tuple[str, Default | None], ...] = ()  #: (name, value); None: remove the default
+    describe: tuple[tuple[str, str | None], ...] = ()  #: (name, description); None: remove it
     add: tuple[Column, ...] = ()
     order: tuple[str, ...] = ()  #: new names of the columns that come first, in this order; the others follow
 
@@ -89,6 +90,7 @@ def evolved(spec: TableSpec, known: Fields, changes: ColumnChanges, *, next_id: 
     told += [draft.widen(name, type_) for name, type_ in changes.widen]
     told += [draft.make_optional(name) for name in changes.optional]
     told += [draft.set_default(name, value) for name, value in changes.default]
+    told += [draft.describe(name, text) for name, text in changes.describe]
     told += [draft.add(column) for column in changes.add]
     told += draft.order(changes.order)
     if not draft.columns:
@@ -117,6 +119,7 @@ def changes_between(old: TableSpec, new: TableSpec) -> ColumnChanges:
             renamed[was] = column.name
     widen, optional = list[tuple[str, Type]](), list[str]()
     default: list[tuple[str, Default | None]] = []
+    describe: list[tuple[str, str | None]] = []
     inside: dict[str, list[tuple[str, Type]]] = {"add": [], "drop": [], "widen": widen, "order": []}
     for name, column in before.items():
         if (now := after.get(renamed.get(name, name))) is None:
@@ -125,6 +128,8 @@ def changes_between(old: TableSpec, new: TableSpec) -> ColumnChanges:
             inside[what].append((path, type_))
         if now.default != column.default:
             default.append((now.name, now.default))
+        if now.description != column.description:
+            describe.append((now.name, now.description))
         if column.required and not now.required:
             optional.append(now.name)
         if now.required and not column.required:
@@ -145,6 +150,7 @@ def changes_between(old: TableSpec, new: TableSpec) -> ColumnChanges:
         widen=tuple(widen),
         optional=tuple(optional),
         default=tuple(default),
+        describe=tuple(describe),
         add=(*(after[name] for name in added), *(Column(name=path, type=type_) for path, type_ in inside["add"])),
         order=(*outer, *(path for path, _ in inside["order"])),
     )
@@ -215,6 +221,13 @@ class _Draft:
             raise self._refused(f"{name!r} lies inside of a column; only columns have a default")
         self.columns[column] = replace(self.columns[column], default=value)
         return f"default of {name}: {'none' if value is None else repr(value)}"
+
+    def describe(self, name: str, text: str | None) -> str:
+        column, steps = self._place(name, None)
+        if steps:
+            raise self._refused(f"{name!r} lies inside of a column; only columns have a description")
+        self.columns[column] = replace(self.columns[column], description=text)
+        return f"description of {name}: {'none' if text is None else repr(text)}"
 
     def add(self, column: Column) -> str:
         if (place := self._holder(column.name)) is None:
@@ -385,7 +398,9 @@ def _field(column: Column, field: Mapping[str, Any]) -> Mapping[str, Any]:
     type_ = field["type"]
     if isinstance(type_, str) and parse_type(type_) != column.type:
         type_ = str(column.type)
-    return {**field, "name": column.name, "type": type_, "required": column.required}
+    now = {**field, "name": column.name, "type": type_, "required": column.required}
+    now.pop("doc", None)
+    return now if column.description is None else {**now, "doc": column.description}
 
 
 def check_none_recalled(table: str, overlays: Sequence[Overlay]) -> None:

@@ -44,6 +44,7 @@ class Offered:
     type: Type | None  #: of a column made for it; None: there is none, as `why` says
     nullable: bool = False
     aliases: tuple[str, ...] = ()  #: names that it had before
+    description: str | None = None  #: for people
     always: bool = True  #: every record of the schema has it, with null or not
     why: str = ""
 
@@ -170,7 +171,7 @@ def _new(field: Offered) -> Column:
             f"field {field.name!r} is new, and no column can be made for it: {field.why}; one of a type that takes it "
             "can be added by hand (`harness evolve --add`)"
         )
-    return Column(name=field.name, type=field.type)
+    return Column(name=field.name, type=field.type, description=field.description)
 
 
 def _check_exact(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> None:

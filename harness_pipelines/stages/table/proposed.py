@@ -123,4 +123,6 @@ def _words(found: Proposal, table: str, topic: str) -> dict[str, Any]:
 
 
 def _column(column: Column) -> str | dict[str, Any]:
-    return str(column.type) if column.source is None else {"type": str(column.type), "from": column.source}
+    more = {"from": column.source, "description": column.description}
+    words = {"type": str(column.type)} | {word: value for word, value in more.items() if value is not None}
+    return words if len(words) > 1 else words["type"]

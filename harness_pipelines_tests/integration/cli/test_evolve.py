@@ -60,7 +60,20 @@ def test_a_change_is_shown_and_made_in_one_version(harness: Cli, table: str, spe
     changes = json.loads(harness("evolve", table, "--to", str(ahead), "--json").stdout)["changes"]
     assert changes == ["drop box.b", "widen box.a from int to long", "add box.c int", "order c, a of box"]
     harness("table", "apply", str(ahead))
-    harness("evolve", table, "--default", "state=null")
+    harness("evolve", table, "--default", "state=null", "--describe", "state=Where it stands, or NULL")
+    words = yaml.safe_load(harness("table", "show", table).stdout)
+    assert words["columns"]["state"]["description"] == "Where it stands, or NULL"
+    words["columns"]["state"]["description"] = "Where it stands"
+    ahead.write_text(yaml.safe_dump(words, sort_keys=False))
+    assert "`harness evolve" in harness("table", "apply", str(ahead), code=1).stderr
+    assert "description of state: 'Where it stands'" in harness("evolve", table, "--to", str(ahead)).stdout
+    words["description"] = "Orders of all shops"
+    ahead.write_text(yaml.safe_dump(words, sort_keys=False))
+    harness("table", "apply", str(ahead))
+    assert yaml.safe_load(harness("table", "show", table).stdout)["description"] == "Orders of all shops"
+    harness("evolve", table, "--describe", "state=")
+    assert "description" not in yaml.safe_load(harness("table", "show", table).stdout)["columns"]["state"]
+    harness("fsck", table)
 
 
 @pytest.mark.parametrize(

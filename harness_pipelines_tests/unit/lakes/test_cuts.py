@@ -386,6 +386,14 @@ def test_times_sequences_and_the_uuid_of_cuts(rig: CutRig):
         assert (one.metadata_log, one.snapshot_log, snapshot.parent_snapshot_id) == ([], [], None)
 
 
+def test_a_cut_has_the_descriptions_of_its_table(tmp_path: Path):
+    columns = {"id": {"type": "long", "description": "Its number"}, "n": "int"}
+    rig = CutRig(tmp_path, columns, description="Orders of all shops.")
+    told = StaticTable.from_metadata(rig.cut().metadata)
+    assert told.properties["comment"] == "Orders of all shops."
+    assert [told.schema().find_field(name).doc for name in ("id", "n")] == ["Its number", None]
+
+
 def test_what_a_cut_says_of_itself(rig: CutRig):
     draft = rig.cut()
     told = StaticTable.from_metadata(draft.metadata).metadata

@@ -136,6 +136,19 @@ def test_a_default_is_a_change_of_the_decoding_and_of_no_field():
     assert gone.spec.columns[1].default is None
 
 
+def test_a_description_is_the_doc_of_its_field():
+    table = spec()
+    found = change(
+        table, describe=(("count", "How many"),), rename=(("n", "count"),), add=(column("x", "int", description="X"),)
+    )
+    assert [(f["name"], f["doc"]) for f in found.fields if "doc" in f] == [("count", "How many"), ("x", "X")]
+    again = change(found.spec, describe=(("count", None),))
+    assert [f["name"] for f in again.fields if "doc" in f] == ["x"]
+    assert again.told == ("description of count: none",)
+    with pytest.raises(EvolutionRefused, match="only columns have a description"):
+        change(table, describe=(("tags.a", "A"),))
+
+
 def test_a_name_that_comes_back_is_an_alias_no_more():
     once = change(spec(), rename=(("n", "m"),))
     back = evolved(once.spec, once.fields, ColumnChanges(rename=(("m", "n"),)), next_id=100)

@@ -54,6 +54,19 @@ def test_each_namespace_is_a_source_and_each_table_has_its_columns_in_order():
     assert "each key (id)" in tables["shop.customers"]["description"]
 
 
+def test_descriptions_are_those_of_the_spec_and_none_is_run():
+    columns = {
+        "id": {"type": "long", "description": "Its number"},
+        "n": {"type": "int", "description": "{{ env_var('X') }}"},
+    }
+    told = tables_of(dbt_sources([row("shop.orders", columns, description="Orders of all shops.")], database="harness"))
+    assert told["shop.orders"]["description"].startswith("Orders of all shops.\n\nRecords of the topic shop.orders")
+    assert told["shop.orders"]["columns"][0] == {"name": "id", "description": "Its number", "data_type": "long"}
+    assert told["shop.orders"]["columns"][1] == {"name": "n", "data_type": "int"}
+    told = tables_of(dbt_sources([row("shop.orders", description="{% do x %}")], database="harness"))
+    assert told["shop.orders"]["description"].startswith("Records of the topic")
+
+
 def test_a_table_that_is_not_served_is_left_out_by_name():
     changelog = row("shop.changes", key="id", views="stream")
     assert list(tables_of(dbt_sources([changelog, ORDERS], database="harness"))) == ["shop.orders"]

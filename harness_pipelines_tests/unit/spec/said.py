@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 SETTINGS = (
-    "table, topic, topics, start, format, schema, columns, key, key_format, key_schema, delete, unavailable_value, "
-    "views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields, evolution, stop_above, "
-    "quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
+    "table, description, topic, topics, start, format, schema, columns, key, key_format, key_schema, delete, "
+    "unavailable_value, views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields, "
+    "evolution, stop_above, quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
 )
 TYPES = (
     "boolean, int, long, float, double, date, time, timestamp, timestamptz, string, binary, uuid, decimal(p,s), "
@@ -76,7 +76,7 @@ SAID = {
     ),
     "an unknown setting of a column": (
         "orders.yaml:2: columns.id.nullable: unknown setting `nullable` (did you mean `required`?); "
-        "allowed: type, required, from, aliases, default"
+        "allowed: type, required, from, aliases, default, description"
     ),
     "a column without a type": ("orders.yaml:2: columns.id.type: `type` is missing; write `type: long`"),
     "a from that is none": (
@@ -198,9 +198,9 @@ SAID = {
     "a struct as a mapping": (
         "orders.yaml:3: columns.address.type: `type` is missing; a struct is written as one text: "
         "'struct<street: string, city: string>'\norders.yaml:4: columns.address.street: unknown "
-        "setting `street`; allowed: type, required, from, aliases, default\norders.yaml:5: "
+        "setting `street`; allowed: type, required, from, aliases, default, description\norders.yaml:5: "
         "columns.address.city: unknown setting `city`; allowed: type, required, from, aliases, "
-        "default"
+        "default, description"
     ),
     "a type of SQL": (
         "orders.yaml:2: columns.id.type: type 'varchar(20)': expected a type, found 'varchar' (did "
@@ -265,10 +265,10 @@ SAID = {
     ),
     "spaces of a web page": (
         "orders.yaml:2: columns: `columns` has no value; indent what belongs to it below it\norders.yaml:3: "
-        "'\\xa0\\xa0id': unknown setting `\xa0\xa0id`; character 1 is U+00A0 NO-BREAK SPACE; allowed: table, topic, "
-        "topics, start, format, schema, columns, key, key_format, key_schema, delete, unavailable_value, "
-        "views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields, evolution, stop_above, "
-        "quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
+        "'\\xa0\\xa0id': unknown setting `\xa0\xa0id`; character 1 is U+00A0 NO-BREAK SPACE; allowed: table, "
+        "description, topic, topics, start, format, schema, columns, key, key_format, key_schema, delete, "
+        "unavailable_value, views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields, "
+        "evolution, stop_above, quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
     ),
     "quotes of a text processor": (
         "orders.yaml:1: table: '\u201cshop.orders\u201d' is not a table name; write namespace.name, each of "

@@ -47,6 +47,22 @@ def test_what_is_not_given_has_the_documented_default():
     assert (orders.freshness.visible, orders.freshness.lake) == (5.0, 900.0)
 
 
+def test_descriptions_are_text_of_the_table_and_of_its_columns():
+    made = spec(
+        description=" What was ordered.\n", columns={"id": {"type": "long", "description": "Its number"}, "n": "int"}
+    )
+
+    assert (made.description, [c.description for c in made.columns]) == ("What was ordered.", ["Its number", None])
+    assert read_back(dump_spec(made), source="test") == made
+    assert spec(description="  ").description is None
+    assert "description" not in dump_spec(spec())["columns"][0]
+    for odd in (5, "a\x00", "x" * 2_001, ["a"]):
+        with pytest.raises(SpecError, match="description"):
+            spec(description=odd)
+        with pytest.raises(SpecError, match=r"columns\.id\.description"):
+            spec(columns={"id": {"type": "long", "description": odd}})
+
+
 @pytest.mark.parametrize(
     ("written", "seconds"),
     [("60s", 60), ("15m", 900), ("24h", 86_400), ("500ms", 0.5), ("1.5h", 5400), (7, 7), ("2d", 172_800)],

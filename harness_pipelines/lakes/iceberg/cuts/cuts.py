@@ -42,6 +42,7 @@ from harness_pipelines.protocol.cuts import (
     snapshot_id,
 )
 from harness_pipelines.protocol.keyed_cuts import Hidden
+from harness_pipelines.protocol.lake.properties import properties_of
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
 from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.protocol.versions import Version
@@ -156,7 +157,7 @@ class IcebergCuts:
             listed_at = write_list(place, manifests, stamp=stamp)
             summary = _summary(plan, bounds, makers) | totals(manifests)
             head = snapshot(views.shape, manifest_list=listed_at, stamp=stamp, timestamp_ms=at_ms, summary=summary)
-            metadata = write_metadata(place, views.shape, head, location=location, table=table.name)
+            metadata = write_metadata(place, views.shape, head, location=location, properties=properties_of(table.spec))
         return CutDraft(
             snapshot_id=stamp.snapshot,
             sequence=stamp.sequence,

@@ -34,7 +34,9 @@ def snapshot(
     }
 
 
-def write_metadata(place: Place, shape: CutShape, head: Mapping[str, Any], *, location: str, table: str) -> str:
+def write_metadata(
+    place: Place, shape: CutShape, head: Mapping[str, Any], *, location: str, properties: Mapping[str, str]
+) -> str:
     """Write the metadata whose main names *head*; return where it is. Raises: OSError, StoreRefused.
 
     The logs are empty: DuckDB looks a snapshot up by its time there. All cuts of a table have one partitioning,
@@ -59,7 +61,7 @@ def write_metadata(place: Place, shape: CutShape, head: Mapping[str, Any], *, lo
         "last-partition-id": shape.last_partition_id,
         "default-sort-order-id": 0,
         "sort-orders": [{"order-id": 0, "fields": []}],
-        "properties": {**_PROPERTIES, **written, "harness.table": table},
+        "properties": {**_PROPERTIES, **written, **properties},
         "current-snapshot-id": head["snapshot-id"],
         "refs": {"main": {"snapshot-id": head["snapshot-id"], "type": "branch"}},
         "snapshots": [dict(head)],

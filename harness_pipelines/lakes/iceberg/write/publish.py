@@ -55,6 +55,7 @@ from harness_pipelines.protocol.lake.properties import (
     RECALLED,
     SCHEMA_VERSION,
     STARTS,
+    properties_of,
     summary_of,
     vector_of,
     vector_text,
@@ -128,7 +129,7 @@ class Lake:
             schema=schema_beside(beside.schema(), users) if beside else view_schema(users),
             last_column_id=beside.last_column_id if beside else None,
             location=f"{self.warehouse}/{spec.namespace}/{iceberg_name}-{uuid4().hex[:8]}",
-            properties={**_properties(spec, name), "harness.table": spec.table, **origin},
+            properties={**_properties(spec, name), **properties_of(spec), **origin},
             arrangement=_arrangement(name, origin),
         )
         with Changes(table) as transaction:

@@ -36,6 +36,7 @@ from harness_pipelines.ports.upkeep import BytesMoved
 from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
+from harness_pipelines.protocol.lake.properties import TABLE
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.formats import names_schema
 from harness_pipelines.spec.locations import normal
@@ -151,7 +152,7 @@ class RawBytes:
         """Write a metadata file that has *batch* too, and what it names. Returns its location."""
         identifier = (table.spec.namespace, table.quarantine)
         if place.metadata is None:
-            properties = {**PROPERTIES, "harness.table": table.name}
+            properties = {**PROPERTIES, TABLE: table.name}
             view = self._catalog.stage_new(
                 identifier,
                 schema=SCHEMA,

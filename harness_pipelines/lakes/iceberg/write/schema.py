@@ -6,14 +6,20 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate, SetPropertiesUpdate
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    RemovePropertiesUpdate,
+    RemoveSchemasUpdate,
+    SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+)
 
 from harness_pipelines.lakes.iceberg.private.tables import Changes, apply
 from harness_pipelines.lakes.iceberg.write.commits import brought
 from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import Swap
-from harness_pipelines.protocol.lake.properties import EVOLVED
+from harness_pipelines.protocol.lake.properties import COMMENT, EVOLVED, properties_of
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.types import lake_fields
 
@@ -41,8 +47,11 @@ class IcebergSchemas:
         snapshot = current.metadata.current_snapshot_id or -1
         with reachable(table.name, "writing the new schema"), Changes(current) as transaction:
             schema = evolved_schema(current.schema(), table, evolved)
-            told = SetPropertiesUpdate(updates={EVOLVED: f"{move_id}/{self._lake.pointers.nonce_of(move_id)}"})
+            attempt = f"{move_id}/{self._lake.pointers.nonce_of(move_id)}"
+            told = SetPropertiesUpdate(updates={EVOLVED: attempt, **properties_of(evolved.spec)})
             apply(transaction, (AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told))
+            if COMMENT in current.properties and COMMENT not in told.updates:
+                apply(transaction, (RemovePropertiesUpdate(removals=[COMMENT]),))
             if unused := unused_schemas(transaction.table_metadata):
                 apply(transaction, (RemoveSchemasUpdate(schema_ids=unused),))
         return Swap(

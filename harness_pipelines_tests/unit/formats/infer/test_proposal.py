@@ -19,7 +19,7 @@ ORDER = {
     "type": "record",
     "name": "Order",
     "fields": [
-        {"name": "id", "type": "long"},
+        {"name": "id", "type": "long", "doc": "Its number"},
         {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["OPEN", "PAID"]}},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "either", "type": ["int", "string"]},
@@ -189,6 +189,7 @@ def test_avro_is_read_by_the_schema_that_records_name():
 
     assert (found.format, found.key, found.key_format) == ("avro", ("id",), None)
     assert chosen(found) == {"id": "long", "state": "string", "at": "timestamptz"}
+    assert [one.column.description for one in found.fields.columns] == ["Its number", None, None]
     assert "one of OPEN, PAID" in found.fields.columns[1].note
     assert "union" in found.fields.left_out["either"]
 
