@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import click
 
+from harness_pipelines.cli.commands import COMMANDS, SECTIONS
 from harness_pipelines.cli.ending import end_in_time, forget_interrupt
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.secret import redact
@@ -28,47 +29,6 @@ INTERRUPTED = 130
 OBJECTS_UNSEEN = 20_000
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 QUERY_CANCELED = "57014"  #: SQLSTATE of a statement that timed out or was canceled
-# A sub-command is imported when it is called or when the help lists it, so its module must import
-# whatever is slow (pyspark, dagster, pyiceberg, confluent_kafka) inside its functions.
-COMMANDS: dict[str, str] = {
-    "accept-loss": "harness_pipelines.cli.operate.audit:accept_loss",
-    "audit": "harness_pipelines.cli.operate.audit:audit",
-    "bench": "harness_pipelines.cli.operate.bench:bench",
-    "changes": "harness_pipelines.cli.reads.keyed:changes",
-    "chaos": "harness_pipelines.cli.operate.chaos:chaos",
-    "completion": "harness_pipelines.cli.operate.completion:completion",
-    "cost": "harness_pipelines.cli.reads.cost:cost",
-    "demo": "harness_pipelines.cli.operate.demo:demo",
-    "dev": "harness_pipelines.cli.operate.dev:dev",
-    "doctor": "harness_pipelines.cli.operate.doctor:doctor",
-    "events": "harness_pipelines.cli.reads.events:events",
-    "evolve": "harness_pipelines.cli.tables.evolve:evolve",
-    "explain": "harness_pipelines.cli.reads.explain:explain",
-    "fsck": "harness_pipelines.cli.operate.fsck:fsck",
-    "get": "harness_pipelines.cli.reads.keyed:get",
-    "init": "harness_pipelines.cli.operate.init:init",
-    "layout": "harness_pipelines.cli.reads.layout:layout",
-    "lineage": "harness_pipelines.cli.reads.lineage:lineage",
-    "mirror": "harness_pipelines.cli.tables.mirror:mirror",
-    "peek": "harness_pipelines.cli.reads.topics:peek",
-    "quarantine": "harness_pipelines.cli.tables.quarantine:quarantine",
-    "read": "harness_pipelines.cli.reads.read:read",
-    "recall": "harness_pipelines.cli.tables.recall:recall",
-    "recluster": "harness_pipelines.cli.tables.recluster:recluster",
-    "reconcile": "harness_pipelines.cli.operate.reconcile:reconcile",
-    "replay": "harness_pipelines.cli.tables.replay:replay",
-    "revert": "harness_pipelines.cli.tables.revert:revert",
-    "run": "harness_pipelines.cli.operate.run:run",
-    "serve": "harness_pipelines.cli.operate.serve:serve",
-    "services": "harness_pipelines.cli.operate.services:services",
-    "snapshot": "harness_pipelines.cli.tables.snapshot:snapshot",
-    "sql": "harness_pipelines.cli.reads.sql:sql",
-    "state": "harness_pipelines.cli.tables.state:state",
-    "status": "harness_pipelines.cli.reads.status:status",
-    "stream": "harness_pipelines.cli.reads.stream:stream",
-    "table": "harness_pipelines.cli.tables.table:table",
-    "topics": "harness_pipelines.cli.reads.topics:topics",
-}
 
 
 class Failed(click.ClickException):
@@ -89,7 +49,10 @@ class Failed(click.ClickException):
 
 
 class LazyGroup(click.Group):
-    """A group whose sub-commands are modules that are imported on first use."""
+    """A group whose sub-commands are modules that are imported on first use.
+
+    So each imports what is slow (pyspark, dagster, pyiceberg, confluent_kafka) inside of its functions.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all sub-commands."""
@@ -99,11 +62,18 @@ class LazyGroup(click.Group):
         """Import the sub-command *cmd_name*."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        found = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(found.module), found.name)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{COMMANDS[cmd_name]} is not a click command")
+            raise TypeError(f"{found.at} is not a click command")
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the sub-commands by what they are for."""
+        widest = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), one.about) for name, one in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

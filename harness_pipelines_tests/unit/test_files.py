@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.cli.main import COMMANDS, cli
+from harness_pipelines.cli.commands import COMMANDS
+from harness_pipelines.cli.main import cli
 from harness_pipelines.cli.reads.events import _kept
 from harness_pipelines.cli.reads.stream import _beginning
 from harness_pipelines.drivers.postgres_session import session_dsn

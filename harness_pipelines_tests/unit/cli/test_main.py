@@ -55,7 +55,12 @@ def test_help_lists_every_command_and_imports_nothing_slow():
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert all(f"  {name}" in shown.stdout for name in main.COMMANDS)
-    assert SLOW_MODULES.isdisjoint(shown.stderr.splitlines())
+    imported = shown.stderr.splitlines()
+    assert SLOW_MODULES.isdisjoint(imported)
+    assert not [name for name in imported if name in {one.module for one in main.COMMANDS.values()}]
+    lines = [line for line in shown.stdout.splitlines() if line.startswith("  ") and line.split()[0] in main.COMMANDS]
+    assert len(lines) == len(main.COMMANDS)
+    assert all(line.endswith(".") and len(line) <= 80 for line in lines)
 
 
 def test_a_list_of_quarantined_records_loads_no_reader_of_the_lake(tmp_path):
