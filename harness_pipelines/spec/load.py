@@ -20,6 +20,7 @@ from harness_pipelines.spec.columns import Column, ColumnWords
 from harness_pipelines.spec.contract import ColumnChecks, never_holds
 from harness_pipelines.spec.formats import SCHEMA_CHARS_MAX, GivenSchema
 from harness_pipelines.spec.keys import never_fires
+from harness_pipelines.spec.quantities import WRITTEN
 from harness_pipelines.spec.sources import UNAVAILABLE_FORM
 from harness_pipelines.spec.table import TableSpec, reserved_words
 from harness_pipelines.spec.types import TypeSpecError, parse_type
@@ -179,6 +180,25 @@ def load_value(text: str) -> Any:
 def dump_spec(spec: TableSpec) -> dict[str, Any]:
     """The JSON form that the ledger keeps (columns as a list); ``TableSpec.model_validate`` reads it back."""
     return spec.model_dump(mode="json", by_alias=True)
+
+
+def written_spec(spec: TableSpec) -> dict[str, Any]:
+    """Every setting that *spec* has, as a person writes it: ``60s``, ``256MB``, columns as a mapping."""
+    words = spec.model_dump(mode="json", by_alias=True, context=WRITTEN)
+    return {**_without_none(words), "columns": {column.pop("name"): _short(column) for column in words["columns"]}}
+
+
+def _short(column: dict[str, Any]) -> str | dict[str, Any]:
+    column = {word: value for word, value in column.items() if (word, value) != ("required", False)}
+    return column if len(column) > 1 else str(column["type"])
+
+
+def _without_none(words: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        word: _without_none(value) if isinstance(value, Mapping) else value
+        for word, value in words.items()
+        if value is not None
+    }
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +15,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -27,6 +25,7 @@ from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubl
 from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
 from harness_pipelines.spec.part import SpecPart, TableEngine
+from harness_pipelines.spec.quantities import Bytes, Count, Seconds
 from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, UnavailableValue
 from harness_pipelines.spec.transform import Transform, transform_troubles
 from harness_pipelines.spec.types import DecimalType
@@ -38,9 +37,7 @@ PART_MAX = NAME_BYTES_MAX - len(STREAM_SUFFIX)
 TOPICS_MAX = 32  # each has its own consumer
 LEASE_S_MAX = 24 * 3600.0
 HISTORY_S_MIN = 86400.0
-DURATION_S_MAX = 36_500 * 86_400  # the ledger keeps moments, and a moment in a thousand years has no use
 BUFFER_BYTES_MIN = 64 * 2**20  # a segment gets its successor at half of it
-COUNT_MAX = 2**63 - 1  # what the ledger's columns hold
 LAYOUT_COLUMNS_MAX = 8
 LAYOUT_COLUMNS_DEFAULT = 3
 LAYOUT_TYPES = ("boolean", "int", "long", "float", "double", "decimal", "date", "timestamp", "timestamptz", "time",
@@ -49,37 +46,7 @@ LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "format": (("csv",), "it is not decoded yet", "json"),
 }
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _NUMBER = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?", re.IGNORECASE)
-_SIZE = re.compile(r"(\d+)\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_BYTES = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
-
-
-def _duration(value: Any) -> float:
-    seconds = value
-    if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
-        seconds = float(found[1]) * _SECONDS[found[2]]
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise ValueError(
-            f"{quote(value)} is not a duration; write a number above 0 and ms, s, m, h or d (60s, 15m), or "
-            "plain seconds"
-        )
-    if not seconds <= DURATION_S_MAX:
-        raise ValueError(f"{quote(value)} is too long; write at most {DURATION_S_MAX // 86400:g}d")
-    return float(seconds)
-
-
-def _size(value: Any) -> int:
-    size = value
-    if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
-        size = int(found[1]) * _BYTES[found[2].upper()]
-    if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < COUNT_MAX:
-        raise ValueError(
-            f"{quote(value)} is not a size; write a whole number above 0 and B, KB, MB, GB or TB (256MB), "
-            "or plain bytes"
-        )
-    return size
 
 
 def _lease(seconds: float) -> float:
@@ -92,15 +59,6 @@ def _history(seconds: float) -> float:
     if seconds < HISTORY_S_MIN:
         raise ValueError(f"history is kept for at least {HISTORY_S_MIN // 86400:g}d, not {seconds / 3600:g}h")
     return seconds
-
-
-def _words(form: str, pattern: str) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"type": "string", "pattern": pattern}, {"type": form, "exclusiveMinimum": 0}]})
-
-
-Seconds = Annotated[float, BeforeValidator(_duration), _words("number", r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$")]
-Bytes = Annotated[int, BeforeValidator(_size), _words("integer", r"^\d+\s*([bB]|[kmgtKMGT][bB])$")]
-Count = Annotated[int, Field(ge=1, le=COUNT_MAX, strict=True)]
 
 
 class TierRules(SpecPart):

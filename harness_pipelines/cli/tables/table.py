@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
     from harness_pipelines.ledgers.postgres.acts.drop import Dropped, LakeFiles
     from harness_pipelines.spec.table import TableSpec
+    from harness_pipelines.stages.table.apply import Changes
 
 
 class NotAllApplied(HarnessError):
@@ -38,16 +39,18 @@ table.add_command(init_command)
 
 @table.command("apply")
 @click.argument("file", type=click.Path())
+@click.option("--dry-run", is_flag=True, help="Check everything and show what would change; change nothing.")
 @json_option
 @click.pass_obj
-def apply_command(settings: Settings, file: str, json_target: str | None) -> None:
+def apply_command(settings: Settings, file: str, dry_run: bool, json_target: str | None) -> None:
     """Create the table that FILE describes, or apply its changed settings. Of a folder every spec in it is applied.
 
     Checks the topic, then creates the buffer and the Iceberg tables. A second call changes nothing. For a new table or
     new columns it first decodes the 20 newest and 20 oldest records of each partition and reports how many fit.
 
     \b
-    Example:
+    Examples:
+      harness table apply orders.yaml --dry-run
       harness table apply orders.yaml
     with orders.yaml:
       table: shop.orders
@@ -59,7 +62,7 @@ def apply_command(settings: Settings, file: str, json_target: str | None) -> Non
     """
     if Path(file).is_dir():
         with opened(settings) as harness:
-            every = [_applied_or_not(harness, one) for one in _specs_in(Path(file))]
+            every = [_applied_or_not(harness, one, dry_run=dry_run) for one in _specs_in(Path(file))]
         emit({"tables": every}, json_target, lambda: _told_all(every))
         if failed := sum(one["result"] == "failed" for one in every):
             raise NotAllApplied(f"{failed} of {quantity(len(every), 'spec')} could not be applied, see above")
@@ -68,20 +71,43 @@ def apply_command(settings: Settings, file: str, json_target: str | None) -> Non
 
     spec = load_spec(file)  # what is wrong in it is said before anything is opened
     with opened(settings) as harness:
-        shown = _applied(harness, file, spec)
+        shown = _applied(harness, file, spec, dry_run=dry_run)
     emit(shown, json_target, lambda: _told(shown))
 
 
-def _applied(harness: Harness, file: str, spec: TableSpec) -> dict[str, Any]:
+def _applied(harness: Harness, file: str, spec: TableSpec, *, dry_run: bool) -> dict[str, Any]:
     from harness_pipelines.spec.load import located
+    from harness_pipelines.stages.table.apply import settings_changed
 
     with located(file):
         before = next((one.spec for one in harness.survey([spec.table])[0]), None)
         seen = {} if before == spec else _sample(harness, spec)
+        if dry_run:
+            return {**_planned(harness, spec), **seen}
         made = harness.apply(spec)
         what = "created" if before is None else "unchanged" if before == made.spec else "changed"
         [summary] = _summaries(harness, [made])
-        return {**summary, "result": what, **seen}
+        changes = {} if before is None else settings_changed(before, made.spec)
+        return {**summary, "result": what, "changes": _change_rows(changes), **seen}
+
+
+def _planned(harness: Harness, spec: TableSpec) -> dict[str, Any]:
+    from harness_pipelines.stages.table.apply import plan_apply
+
+    plan = plan_apply(harness.stores, spec)
+    result = {"create": "would create", "change": "would change", "nothing": "would not change"}[plan.result]
+    return {
+        "table": spec.table,
+        "topic": spec.topic,
+        "buffer": spec.buffer_kind,
+        "partitions": list(plan.partitions),
+        "result": result,
+        "changes": _change_rows(plan.changes),
+    }
+
+
+def _change_rows(changes: Changes) -> list[dict[str, Any]]:
+    return [{"setting": word, "old": old, "new": new} for word, (old, new) in changes.items()]
 
 
 def _specs_in(folder: Path) -> list[Path]:
@@ -92,12 +118,12 @@ def _specs_in(folder: Path) -> list[Path]:
     return found
 
 
-def _applied_or_not(harness: Harness, file: Path) -> dict[str, Any]:
+def _applied_or_not(harness: Harness, file: Path, *, dry_run: bool) -> dict[str, Any]:
     """A spec that is wrong does not hold up the others; what concerns all of them ends the command."""
     from harness_pipelines.spec.load import load_spec
 
     try:
-        return {"file": str(file), **_applied(harness, str(file), load_spec(file))}
+        return {"file": str(file), **_applied(harness, str(file), load_spec(file), dry_run=dry_run)}
     except TryAgain:
         raise
     except HarnessError as error:
@@ -110,7 +136,9 @@ def _told_all(every: Sequence[dict[str, Any]]) -> None:
             note(f"harness: {one['why']}")
             continue
         sample = f"; {one['sample_summary']}" if "sample_summary" in one else ""
-        click.echo(f"{one['result']} {one['table']}: topic {one['topic']}, {len(one['partitions'])} partitions{sample}")
+        partitions = quantity(len(one["partitions"]), "partition")
+        click.echo(f"{one['result']} {one['table']}: topic {one['topic']}, {partitions}{sample}")
+        _tell_changes(one)
 
 
 def _sample(harness: Harness, spec: TableSpec) -> dict[str, Any]:
@@ -131,7 +159,8 @@ def _sample(harness: Harness, spec: TableSpec) -> dict[str, Any]:
 
 def _told(shown: dict[str, Any]) -> None:
     name = shown["table"]
-    click.echo(f"{shown['result']} {name}: topic {shown['topic']}, {len(shown['partitions'])} partitions")
+    click.echo(f"{shown['result']} {name}: topic {shown['topic']}, {quantity(len(shown['partitions']), 'partition')}")
+    _tell_changes(shown)
     if "sample_summary" in shown:
         click.echo(f"a sample of its records: {shown['sample_summary']}")
     if shown.get("sample") and shown["sample"]["records"] and not shown["sample"]["fit"]:
@@ -139,6 +168,12 @@ def _told(shown: dict[str, Any]) -> None:
              "may change until a record has become a row")  # fmt: skip
     if shown["result"] == "created":
         click.echo(f"next: harness run {name} --until-idle; harness read {name}")
+
+
+def _tell_changes(shown: dict[str, Any]) -> None:
+    for change in shown["changes"]:
+        old, new = ("not set" if change[at] is None else change[at] for at in ("old", "new"))
+        click.echo(f"  {change['setting']}: {old} -> {new}")
 
 
 def _summaries(harness: Harness, tables: Sequence[Table]) -> list[dict[str, Any]]:
@@ -196,7 +231,7 @@ def show_command(settings: Settings, name: str, json_target: str | None) -> None
     """
     from harness_pipelines.ledgers.postgres.views.quarantine import kept
     from harness_pipelines.protocol.claims import Stage
-    from harness_pipelines.spec.load import dump_spec
+    from harness_pipelines.spec.load import dump_spec, written_spec
 
     with opened(settings) as harness:
         one = harness.table(name)
@@ -207,7 +242,7 @@ def show_command(settings: Settings, name: str, json_target: str | None) -> None
         shown = {**summary, **source, "schema_version": one.row.schema_version, "metadata": view, "spec": words}
         shown |= _views(one)
         shown["quarantine"] = kept(harness.stores.readers, one.row)
-    emit(shown, json_target, lambda: _show_spec(shown))
+    emit(shown, json_target, lambda: _show_spec(shown, written_spec(one.spec)))
 
 
 def _views(one: Table) -> dict[str, Any]:
@@ -226,15 +261,11 @@ def _views(one: Table) -> dict[str, Any]:
     return told
 
 
-def _show_spec(shown: dict[str, Any]) -> None:
+def _show_spec(shown: dict[str, Any], words: dict[str, Any]) -> None:
     import yaml
 
     from harness_pipelines.show.bars import size
 
-    words = dict(shown["spec"])
-    words["columns"] = {
-        c["name"]: {word: value for word, value in c.items() if word != "name"} for c in shown["spec"]["columns"]
-    }
     click.echo(yaml.safe_dump(words, sort_keys=False, allow_unicode=True, default_flow_style=None), nl=False)
     click.echo(f"# topic id {shown['topic_id']} of cluster {shown['cluster_id']}, schema {shown['schema_version']}")
     click.echo(f"# Iceberg metadata {shown['metadata']}")

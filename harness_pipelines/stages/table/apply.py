@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import NoSchemas, SchemaUnusable
@@ -16,10 +17,11 @@ from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.schema.schemas import SpecMoved
 from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.spec.formats import WITH_SCHEMA, GivenSchema
-from harness_pipelines.spec.load import check_rules, load_spec, located
+from harness_pipelines.spec.load import check_rules, load_spec, located, written_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 
+Changes = Mapping[str, tuple[Any, Any]]  #: by setting, as a person writes it: what it was, and what it is
 _FIXED = ("topic", "columns", "key", "buffer", "start", "views")
 _OF_DECODING = ("key_format", "key_schema", "format", "schema", "delete", "transform")  #: fixed by the first row
 
@@ -37,25 +39,13 @@ def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
     if not isinstance(spec, TableSpec):
         with located(spec):
             return apply_spec(stores, load_spec(spec))
-    wanted = spec
-    check_rules(wanted, source=wanted.table)
-    RecordCodec(wanted, stores.schemas)  # a contract or schema of the spec that cannot be used makes no table
-    identity = described(stores.log, wanted.topic)
-    try:
-        known = stores.ledger.table(wanted.table)
-    except TableUnknown:
-        check_schemas_known(stores, wanted)
-        return _create(stores, wanted, identity)
-    decoding = _decodes_otherwise(known.spec, wanted)
-    if decoding:
-        check_schemas_known(stores, wanted)
-        decoding = known.schema_version == 1 and not stores.segments.beginning(known, limit=1).taken
-    _check_fits(known, wanted, decoding=decoding)
-    identity = settled(known.identity, lambda: stores.log.describe(wanted.topic))
+    wanted, found = spec, _checked(stores, spec)
+    if (known := found.known) is None:
+        return _create(stores, wanted, found.identity)
     if known.spec == wanted:
         return known
     try:
-        return stores.ledger.update_spec(known, wanted, decoding=decoding)
+        return stores.ledger.update_spec(known, wanted, decoding=found.decoding)
     except SpecMoved:
         now = stores.ledger.table(wanted.table)
         _check_fits(now, wanted)  # after a change of columns it may no longer fit, and that message says more
@@ -64,12 +54,76 @@ def apply_spec(stores: Ports, spec: str | Path | TableSpec) -> TableRow:
         raise
 
 
-def _create(stores: Ports, spec: TableSpec, identity: TopicIdentity) -> TableRow:
-    from harness_pipelines.protocol.lake.properties import STARTS, TOPIC, vector_text
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyPlan:
+    """What applying a spec would do."""
 
+    result: Literal["create", "change", "nothing"]
+    partitions: tuple[int, ...]  #: of the topic
+    changes: Changes
+
+
+def plan_apply(stores: Ports, spec: TableSpec) -> ApplyPlan:
+    """All that `apply_spec` checks; nothing is changed. Raises: as it."""
+    found = _checked(stores, spec)
+    if found.known is None:
+        return ApplyPlan(result="create", partitions=found.identity.partitions, changes={})
+    changes = settings_changed(found.known.spec, spec)
+    return ApplyPlan(result="change" if changes else "nothing", partitions=found.identity.partitions, changes=changes)
+
+
+def settings_changed(old: TableSpec, new: TableSpec) -> Changes:
+    """The settings in which two specs differ."""
+    was, now = (dict(_settings(written_spec(spec))) for spec in (old, new))
+    return {word: (was.get(word), now.get(word)) for word in {**was, **now} if was.get(word) != now.get(word)}
+
+
+def _settings(words: Mapping[str, Any], *, inside: str = "") -> Iterator[tuple[str, Any]]:
+    for word, value in words.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, inside=f"{inside}{word}.")
+        else:
+            yield f"{inside}{word}", value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checked:
+    """A spec that can be applied."""
+
+    known: TableRow | None  #: the table; None: there is none yet
+    decoding: bool  #: it only decodes otherwise, and there is no row yet
+    identity: TopicIdentity
+
+
+def _checked(stores: Ports, wanted: TableSpec) -> _Checked:
+    check_rules(wanted, source=wanted.table)
+    RecordCodec(wanted, stores.schemas)  # a contract or schema of the spec that cannot be used makes no table
+    identity = described(stores.log, wanted.topic)
+    try:
+        known = stores.ledger.table(wanted.table)
+    except TableUnknown:
+        check_schemas_known(stores, wanted)
+        _check_keeps_records(stores, wanted)
+        return _Checked(known=None, decoding=False, identity=identity)
+    decoding = _decodes_otherwise(known.spec, wanted)
+    if decoding:
+        check_schemas_known(stores, wanted)
+        decoding = known.schema_version == 1 and not stores.segments.beginning(known, limit=1).taken
+    _check_fits(known, wanted, decoding=decoding)
+    identity = settled(known.identity, lambda: stores.log.describe(wanted.topic))
+    return _Checked(known=known, decoding=decoding, identity=identity)
+
+
+def _check_keeps_records(stores: Ports, spec: TableSpec) -> None:
+    """Raises: TopicCompacted."""
     for topic in topics_of(spec.topic):
         if not spec.key and "compact" in (policy := stores.log.cleanup_policy(topic) or ""):
             raise TopicCompacted(topic, table=spec.table, policy=policy)
+
+
+def _create(stores: Ports, spec: TableSpec, identity: TopicIdentity) -> TableRow:
+    from harness_pipelines.protocol.lake.properties import STARTS, TOPIC, vector_text
+
     start = spec.start.timestamp if isinstance(spec.start, StartAt) else spec.start
     starts: Vector = stores.log.start_offsets(spec.topic, identity.partitions, start)
     stores.ownership.check()

@@ -54,7 +54,7 @@ def test_a_change_is_shown_and_made_in_one_version(harness: Cli, table: str, spe
     ).stdout
     assert "add state string default 'new'" in done
     words = yaml.safe_load(harness("table", "show", table).stdout)
-    assert words["columns"]["state"] == {"type": "string", "required": False, "default": "new"}
+    assert words["columns"]["state"] == {"type": "string", "default": "new"}
     words["columns"]["box"] = "struct<c: int, a: long>"
     ahead.write_text(yaml.safe_dump(words, sort_keys=False))
     changes = json.loads(harness("evolve", table, "--to", str(ahead), "--json").stdout)["changes"]

@@ -17,10 +17,21 @@ from harness_pipelines_tests.integration.cli.conftest import GOOD
 def test_applying_a_spec_twice_creates_once_and_then_changes_nothing(harness, spec):
     name, file = spec
 
+    shown = harness("table", "apply", str(file), "--dry-run").output
+    assert f"would create {name}" in shown and "a sample of its records: " in shown
+    assert name not in harness("table", "list").stdout
     assert f"created {name}" in harness("table", "apply", str(file)).output
     assert json.loads(harness("table", "apply", str(file), "--json").stdout)["result"] == "unchanged"
     file.write_text(file.read_text() + "freshness: {visible: 9s}\n")
-    assert json.loads(harness("table", "apply", str(file), "--json").stdout)["result"] == "changed"
+    planned = json.loads(harness("table", "apply", str(file), "--dry-run", "--json").stdout)
+    change = {"setting": "freshness.visible", "old": "5s", "new": "9s"}
+    assert (planned["result"], planned["changes"]) == ("would change", [change])
+    assert "visible: 5s" in harness("table", "show", name).stdout
+    assert "freshness.visible: 5s -> 9s" in harness("table", "apply", str(file)).output
+    assert "visible: 9s" in harness("table", "show", name).stdout
+    assert "would not change" in harness("table", "apply", str(file), "--dry-run").output
+    file.write_text(file.read_text().replace("amount: 'decimal(9,2)'", "amount: long"))
+    assert "`harness evolve" in harness("table", "apply", str(file), "--dry-run", code=1).stderr
 
 
 def test_a_spec_that_is_wrong_ends_with_2_and_names_file_and_line(harness, spec):

@@ -8,10 +8,12 @@ import re
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.load import dump_spec, load_spec_text, read_back
+from harness_pipelines.spec.load import dump_spec, load_spec_text, read_back, written_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.spec.wording import SpecError
@@ -45,6 +47,31 @@ def test_what_is_not_given_has_the_documented_default():
     assert (orders.retention.versions, orders.retention.snapshots) == (86_400.0, 50)
     assert (orders.retention.lease, orders.retention.grace) == (900.0, 600.0)
     assert (orders.freshness.visible, orders.freshness.lake) == (5.0, 900.0)
+
+
+@given(
+    seconds=st.floats(min_value=0.001, max_value=36_500 * 86_400) | st.integers(1, 10_000).map(lambda n: n * 60.0),
+    size=st.integers(64 * 2**20, 2**62) | st.integers(64, 9_000).map(lambda n: n * 2**20),
+)
+def test_what_is_written_for_people_is_read_back(seconds: float, size: int):
+    made = spec(
+        tier={"max_age": seconds, "max_bytes": size},
+        buffer={"max_bytes": size},
+        freshness={"visible": seconds},
+        key=["order_id"],
+        columns={**COLUMNS, "s": {"type": "string", "default": "", "aliases": ["old"], "description": "A text"}},
+    )
+    assert TableSpec.model_validate(written_spec(made)) == made
+    assert read_back(dump_spec(made), source="test") == made
+
+
+def test_durations_and_sizes_are_written_in_units():
+    words = written_spec(spec(tier={"max_age": 90, "max_bytes": 2**20 + 1}, buffer={"max_bytes": "20GB"}))
+    assert words["tier"] == {"max_rows": 500_000, "max_bytes": 2**20 + 1, "max_age": "90s"}
+    assert words["buffer"] == {"max_bytes": "20GB"}
+    assert words["retention"]["versions"] == "1d"
+    assert words["columns"] == {"order_id": {"type": "long", "required": True}, "amount": "decimal(12, 2)"}
+    assert dump_spec(spec())["tier"]["max_age"] == 60.0
 
 
 def test_descriptions_are_text_of_the_table_and_of_its_columns():
