@@ -66,7 +66,7 @@ class CatalogSpec(SpecPart):
     ] = None
     tables: Annotated[
         tuple[MirroredView, ...],
-        BeforeValidator(list_of_names),
+        BeforeValidator(list_of_names, json_schema_input_type=MirroredView | list[MirroredView]),
         Field(description="The views to publish; default: all that the table has."),
     ] = ()
     namespace: Annotated[

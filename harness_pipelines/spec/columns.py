@@ -114,6 +114,11 @@ def list_of_names(value: Any) -> Any:
     return value
 
 
+def names(at_most: int | None = None) -> BeforeValidator:
+    """What lets a single name stand for a list of one, in files and in the schema that editors have."""
+    return BeforeValidator(list_of_names, json_schema_input_type=str | Annotated[list[str], Field(max_length=at_most)])
+
+
 class ColumnWords(SpecPart):
     """The long form of a column."""
 
@@ -135,7 +140,7 @@ class ColumnWords(SpecPart):
     ] = None
     aliases: Annotated[
         tuple[str, ...],
-        BeforeValidator(list_of_names),
+        names(),
         Field(
             description="Other current or former names of the field in records. The column's own name comes first, "
             "then "

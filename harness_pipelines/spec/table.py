@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from harness_pipelines.spec.catalogs import CatalogSpec, catalogs_trouble
-from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, Description, detail, list_of_names
+from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, Description, detail, names
 from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
 from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
@@ -126,9 +126,9 @@ class Layout(SpecPart):
 
     columns: Annotated[
         tuple[str, ...],
-        BeforeValidator(list_of_names),
+        Field(max_length=LAYOUT_COLUMNS_MAX),
+        names(LAYOUT_COLUMNS_MAX),
         Field(
-            max_length=LAYOUT_COLUMNS_MAX,
             description="The columns to cluster by, the most filtered first; default: times and whole numbers "
             f"of the table, at most {LAYOUT_COLUMNS_DEFAULT}.",
         ),
@@ -252,9 +252,9 @@ class TableSpec(SpecPart):
     topic: Annotated[str, Field(description="Kafka topic; default: the table's name.")] = ""
     topics: Annotated[
         tuple[str, ...],
-        BeforeValidator(list_of_names),
+        Field(max_length=TOPICS_MAX),
+        names(TOPICS_MAX),
         Field(
-            max_length=TOPICS_MAX,
             description="Instead of `topic`: several topics, for append tables; their order cannot change. Partition "
             "p of the "
             "first is partition p of the table, partition p of the second is 65,536 + p, and so on.",
@@ -279,9 +279,9 @@ class TableSpec(SpecPart):
     ]
     key: Annotated[
         tuple[str, ...],
-        BeforeValidator(list_of_names),
+        Field(max_length=KEY_COLUMNS_MAX),
+        names(KEY_COLUMNS_MAX),
         Field(
-            max_length=KEY_COLUMNS_MAX,
             description="Key columns: of all records with the same key, the one with the highest offset wins. "
             "Without a key every record is a row.",
         ),

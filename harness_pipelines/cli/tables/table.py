@@ -245,6 +245,24 @@ def show_command(settings: Settings, name: str, json_target: str | None) -> None
     emit(shown, json_target, lambda: _show_spec(shown, written_spec(one.spec)))
 
 
+@table.command("schema")
+@click.pass_obj
+def schema_command(_: Settings) -> None:
+    """Print the JSON Schema of a spec, by which editors complete settings and mark what is wrong.
+
+    A spec names it in its first line: # yaml-language-server: $schema=harness-table.json
+
+    \b
+    Example:
+      harness table schema > harness-table.json
+    """
+    import json
+
+    from harness_pipelines.spec.table import TableSpec
+
+    click.echo(json.dumps(TableSpec.model_json_schema(), indent=2, ensure_ascii=False))
+
+
 def _views(one: Table) -> dict[str, Any]:
     """Describe the views of the head; if the warehouse does not answer, report the reason instead."""
     from harness_pipelines.read.report.storage import costs

@@ -6,18 +6,24 @@ import json
 import pickle
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.keys import KEY_COLUMNS_MAX
 from harness_pipelines.spec.load import dump_spec, load_spec_text, read_back, written_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.spec.wording import SpecError
 
+ROOT = Path(__file__).parents[3]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+_BLOCK = re.compile(r"```ya?ml\n(.*?)```", re.DOTALL)
 COLUMNS = {"order_id": {"type": "long", "required": True}, "amount": "decimal(12,2)"}
 
 
@@ -413,8 +419,28 @@ def test_an_editor_gets_a_schema_that_describes_every_word():
     assert "decimal(p,s)" in json.dumps(schema["properties"]["columns"])
     long_form = schema["properties"]["columns"]["additionalProperties"]["anyOf"][1]["properties"]
     assert all(words["description"] for words in long_form.values())
-    assert long_form["aliases"]["items"] == {"type": "string"}
+    assert long_form["aliases"]["anyOf"] == [{"type": "string"}, {"items": {"type": "string"}, "type": "array"}]
+    assert schema["properties"]["key"]["anyOf"][1]["maxItems"] == KEY_COLUMNS_MAX
     assert schema["properties"]["mode"]["enum"] == ["runs", "external_worker", "manual"]
+
+
+def test_the_schema_takes_what_the_reader_takes():
+    jsonschema_rs = pytest.importorskip("jsonschema_rs")
+    validator = jsonschema_rs.validator_for(TableSpec.model_json_schema())
+    blocks = [yaml.safe_load(text) for page in PAGES for text in _BLOCK.findall(page.read_text())]
+    specs = [words for words in blocks if isinstance(words, dict) and {"table", "columns"} <= words.keys()]
+    assert len(specs) > 10
+    short = {"table": "a.b", "key": "id", "columns": {"id": "long"}, "layout": {"columns": "id"}, "topic": "t"}
+    full = spec(
+        key="order_id", delete={"field": "op", "values": ["d", 1]}, stop_above={"refused": "5%", "of_last": 9},
+        buffer={"max_bytes": "20GB"}, start={"timestamp": "2026-01-01T00:00:00Z"}, description="Orders",
+    )  # fmt: skip
+    for words in (*specs, short, written_spec(full)):
+        plain = json.loads(json.dumps(words, default=str))
+        assert not [f"{error.instance_path}: {error.message}" for error in validator.iter_errors(plain)], words
+        assert TableSpec.model_validate(words)
+    assert not validator.is_valid({**short, "tier": {"max_age": "soon"}})
+    assert not validator.is_valid({**short, "topik": "t"})
 
 
 @pytest.mark.parametrize(
