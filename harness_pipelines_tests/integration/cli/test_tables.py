@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness_pipelines_tests.integration.cli.conftest import GOOD
+from harness_pipelines_tests.producer import DEADLINE_S
 
 
 def test_applying_a_spec_twice_creates_once_and_then_changes_nothing(harness, spec):
@@ -60,6 +62,16 @@ def test_status_has_the_fixed_form_and_counts_the_lag(harness, kept_table):
         "refused": 1,
         "filtered": 0,
     }
+
+
+def test_status_is_shown_again_and_again_until_it_is_interrupted(harness, kept_table):
+    with harness.start("status", kept_table, "--watch", "--every", "100ms") as process:
+        assert process.stdout is not None
+        looks = (line for line in iter(process.stdout.readline, "") if line.startswith(kept_table))
+        assert all("version 1" in next(looks) for _ in range(3))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 130
+    assert "--json` prints it once" in harness("status", "--watch", "--json", code=2).stderr
 
 
 @pytest.mark.long
