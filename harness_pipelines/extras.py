@@ -29,6 +29,7 @@ MODULES: Mapping[str, frozenset[str]] = {
     "s3": frozenset({"botocore", "obstore"}),
     "spark": _SPARK,
     "sql": frozenset({"duckdb", "prompt_toolkit"}),
+    "top": frozenset({"textual"}),
     "transform": frozenset({"duckdb"}),
 }
 #: Where another extra would do as well.

@@ -36,6 +36,7 @@ GUARDED = (
     "harness_pipelines.lakes.iceberg.catalogs.glue",
     "harness_pipelines.read.report.openlineage",
     "harness_pipelines.serve.flight",
+    "harness_pipelines.show.top_screen",
 )
 
 
