@@ -41,6 +41,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """The public names, whether they were used yet or not."""
+    return sorted(__all__)
+
+
 __all__ = [
     "Harness",
     "HarnessError",

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.app.frames import Frames
+from harness_pipelines.app.summaries import Summaries
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ports.ledger import PartitionStatus, TableRow, new_lease
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stages.run.own_mover import OwnMover
 
 
-class Table(Frames):
+class Table(Frames, Summaries):
     """One logical table. Each read is a consistent cut over all tiers."""
 
     def __init__(self, harness: Harness, row: TableRow) -> None:
