@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from harness_pipelines.read.waiting import Waits
 
 
-def connect(settings: Settings | None = None, *, home: str | Path | None = None) -> Harness:
+def connect(settings: Settings | None = None, *, home: str | Path | None = None, profile: str | None = None) -> Harness:
     """Open the harness that the environment describes (``HARNESS_DSN``, ``HARNESS_KAFKA``, ...).
 
-    Unset variables use the embedded services under *home*, if they run. Connections open on first use.
+    *profile* of `harness.toml`, or its default, adds variables. Unset ones use the embedded services under *home*, if
+    they run. Connections open on first use.
 
     Raises: UsageError if an address is missing.
     """
-    chosen = settings or Settings.from_env(home=Path(home) if home else None)
+    chosen = settings or Settings.from_env(home=Path(home) if home else None, profile=profile)
     faults.arm_from(os.environ)
     if not all((chosen.dsn, chosen.kafka, chosen.spark, chosen.warehouse)):
         from harness_pipelines.services import Services

@@ -29,7 +29,7 @@ class SubCommand:
 #: Headings of the help, each with its commands, in the order in which they are shown.
 SECTIONS: Mapping[str, Mapping[str, SubCommand]] = {
     "Start": {
-        "demo": SubCommand("operate.demo:demo", "Move TPC-H rows through a harness of your own, and prove them."),
+        "demo": SubCommand("operate.demo:demo", "Move TPC-H rows through a new harness, and prove them."),
         "services": SubCommand("operate.services:services", "Start, show and stop the embedded services."),
         "init": SubCommand("operate.init:init", "Create or update the ledger, the catalog and the roles."),
         "doctor": SubCommand("operate.doctor:doctor", "Check all that this installation needs."),

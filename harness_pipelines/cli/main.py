@@ -21,6 +21,7 @@ from harness_pipelines.cli.commands import COMMANDS, SECTIONS
 from harness_pipelines.cli.ending import end_in_time, forget_interrupt
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.secret import redact
+from harness_pipelines.spec.profiles import with_profile
 from harness_pipelines.spec.settings import Settings
 
 INTERRUPTED = 130
@@ -130,18 +131,20 @@ def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) ->
 @click.option(
     "--home",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the embedded services.  [default: $HARNESS_HOME, else .harness]",
+    help="Folder of the embedded services.  [default: $HARNESS_HOME, else .harness here or above]",
 )
+@click.option("--profile", metavar="NAME", help="Profile of harness.toml.  [default: $HARNESS_PROFILE, else its own]")
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
 )
 @click.pass_context
-def cli(ctx: click.Context, home: Path | None) -> None:
+def cli(ctx: click.Context, home: Path | None, profile: str | None) -> None:
     """Exactly-once tables over Kafka, Postgres and Iceberg.
 
     Exit codes: 0 done, 1 failed (audit, fsck: a fault was found; get: no row), 2 wrong usage, 75 try again,
     76 outcome unknown, 130 interrupted, 143 ended by SIGTERM.
     """
+    os.environ.update(with_profile(os.environ, profile=profile))  # for what is read elsewhere, and for children
     ctx.obj = Settings.from_env(home=home)
 
 

@@ -17,6 +17,7 @@ from typing import Literal, get_args
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.locations import warehouse_location
 from harness_pipelines.spec.object_stores import S3Settings, check_encryption, encrypting
+from harness_pipelines.spec.profiles import nearest_home, with_profile, working_folder
 from harness_pipelines.spec.wording import quote
 
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
@@ -83,10 +84,15 @@ class Settings:
                 check_encryption(self.encrypting)
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str] | None = None, *, home: Path | None = None) -> Settings:
-        """Read the settings once; *home* (a command line option) wins over ``HARNESS_HOME``."""
-        values = os.environ if env is None else env
-        chosen = home or Path(values.get("HARNESS_HOME") or ".harness")
+    def from_env(
+        cls, env: Mapping[str, str] | None = None, *, home: Path | None = None, profile: str | None = None
+    ) -> Settings:
+        """Read the settings once; *home* (a command line option) wins over ``HARNESS_HOME``.
+
+        *env*: by default that of the process, and what *profile* of `harness.toml` adds to it.
+        """
+        values = with_profile(os.environ, profile=profile) if env is None else env
+        chosen = home or Path(values.get("HARNESS_HOME") or nearest_home(working_folder()))
         named = "--home" if home else "HARNESS_HOME"
         jars = values.get("HARNESS_JARS")
         return cls(
