@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 TESTS = Path(__file__).parent
+#: Options of the shared services' Java: its second compiler takes more time of two cores than it saves in an hour.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 SHORT_LAST = ("contract", "defs", "bench", "model", "unit")  #: folders whose tests are short; the others come first
 
 
@@ -100,10 +102,12 @@ def services(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
     process = os.environ.get("PYTEST_XDIST_WORKER", "")
     found = Services(Path(reused) / process if reused else tmp_path_factory.mktemp("services"))
     try:
-        try:
-            found.up(s3=pytestconfig.getoption("--warehouse") == "s3")
-        except ToolMissing:  # of the embedded store, or what the next call misses too: then `endpoints` has another one
-            found.up()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)
+            try:
+                found.up(s3=pytestconfig.getoption("--warehouse") == "s3")
+            except ToolMissing:  # of the embedded store, or what the next call misses too: `endpoints` has another one
+                found.up()
         _sync_nothing(found)
         yield found
         if not reused:

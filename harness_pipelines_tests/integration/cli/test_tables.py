@@ -32,7 +32,7 @@ def test_applying_a_spec_twice_creates_once_and_then_changes_nothing(harness, sp
     assert "freshness.visible: 5s -> 9s" in harness("table", "apply", str(file)).output
     assert "visible: 9s" in harness("table", "show", name).stdout
     assert "would not change" in harness("table", "apply", str(file), "--dry-run").output
-    file.write_text(file.read_text().replace("amount: 'decimal(9,2)'", "amount: long"))
+    file.write_text(file.read_text().replace("decimal(9,2)", "decimal(12,2)"))
     assert "`harness evolve" in harness("table", "apply", str(file), "--dry-run", code=1).stderr
 
 
