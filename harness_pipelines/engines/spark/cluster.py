@@ -258,7 +258,8 @@ def _cell(tree: RegionTree, extents: Extents) -> Column:
     number = f.col(_numbered(axis)) if _is_number(column) else _named(column)
     share = (number.cast("double") - _of_region(extents.low)) / _of_region(extents.width)
     cell = f.floor(f.greatest(f.lit(0.0), f.least(f.lit(1.0), share)) * curve.LAST)  # of 1 and NaN 1 is the least
-    return _in_method(f.coalesce(cell, f.lit(curve.LAST)).cast("long"))
+    # Not by the number that stands for NULL: where all values are the greatest there is, they lie at the other end.
+    return _in_method(_either(_named(column).isNull(), f.lit(curve.LAST), cell).cast("long"))
 
 
 def _of_region(numbers: Sequence[int] | npt.NDArray[Any]) -> Column:

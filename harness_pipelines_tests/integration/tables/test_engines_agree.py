@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.drivers.files import opened
+from harness_pipelines.drivers.tree_values import to_values
+from harness_pipelines.engines.spark import cluster
+from harness_pipelines.layout import curve
+from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.row_hash import drawn as drawn_rows
+from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake import wide
 from harness_pipelines.protocol.lake.stream_files import FILES_MIN
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.clustering import layout_of
+from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.locations import normal
+from harness_pipelines.spec.types import parse_type
 from harness_pipelines.stages.compact import compact_once
 from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
@@ -32,6 +43,7 @@ from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import INGEST, MoveOnce, TableRig, good
 
 MakeRig = Callable[..., TableRig]
+DRAWN = 25  #: records for each partition and move
 BY_TYPE = ("double", "decimal(18, 6)", "timestamptz", "long")
 #: Of a column whose least value is zero Arrow says -0.0, and 0.0 where zero is the greatest, as Parquet asks. Spark
 #: says the zero that it saw. Both are true.
@@ -151,7 +163,7 @@ def test_files_of_every_type_are_the_same_in_every_stage(make_rig: MakeRig):
     rig = make_rig(columns=way.columns, views="both", layout=layout, engine="spark")
     twins = Twins.of(rig)
     for _ in range(5):
-        for partition, records in enumerate((drawn(way), drawn(way))):
+        for partition, records in enumerate((drawn(way, DRAWN), drawn(way, DRAWN))):
             rig.kafka.produce(rig.topic, partition, [value for value, _ in records])
         twins.ingest()
         twins.step(Stage.TIER, tier_once)
@@ -159,7 +171,7 @@ def test_files_of_every_type_are_the_same_in_every_stage(make_rig: MakeRig):
     twins.step(Stage.OTREE, otree_once)
     twins.step(Stage.COMPACT, compact_once)
     twins.assert_same()
-    for partition, records in enumerate((drawn(way), drawn(way))):
+    for partition, records in enumerate((drawn(way, DRAWN), drawn(way, DRAWN))):
         rig.kafka.produce(rig.topic, partition, [value for value, _ in records])
     twins.ingest()
     twins.step(Stage.TIER, tier_once)
@@ -212,6 +224,34 @@ def test_keyed_merges_hide_and_rewrite_the_same_rows(harness: hp.Harness, kafka:
     twins.assert_same()
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("long", [2**63 - 1, None, 2**63 - 1]),
+        ("long", [-(2**63), None, 0, 2**63 - 1, 2**53 + 1]),
+        ("int", [2**31 - 1, None]),
+        ("timestamptz", [None, datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]),
+        ("date", [date(9999, 12, 31), None]),
+        ("boolean", [True, None]),
+        ("double", [math.inf, None, math.nan]),
+        ("double", [5e-324, None, math.nan, -math.inf, 1.7e308, -0.0]),
+        ("decimal(18, 6)", [Decimal("-999999999999.999999"), None, Decimal("12345678901.123457"), Decimal("0.1")]),
+        ("decimal(38, 10)", [Decimal("9" * 28 + "." + "9" * 10), None, Decimal("0.0352415952")]),
+    ],
+)
+def test_a_row_has_one_place_on_the_curve_of_its_region(harness: hp.Harness, kind: str, values: list[Any]):
+    column = IndexedColumn("v", kind)
+    rows = pa.table({"v": pa.array(values, arrow_type(parse_type(kind))), "at": range(len(values))})
+    tree = RegionTree.single([column])
+    for taken in (rows, rows.slice(0, 2), rows.slice(1)):
+        sample, every = ([to_values(one.column("v"), column)] for one in (taken, rows))
+        frame = harness.stores.spark().createDataFrame(rows)
+        numbered = cluster.with_regions(frame, tree).withColumns(cluster._cells(tree, sample))
+        found = numbered.toArrow().sort_by("at").column("_harness_cell_0").to_pylist()
+        places = curve.places(tree, every, tree.route(every), curve.extents_of(tree, sample))
+        assert found == places.tolist()
+
+
 def test_a_draw_takes_the_rows_that_spark_would(harness: hp.Harness):
     partitions = np.repeat(np.array([0, 1, 7, 65_537, -3]), 400)
     offsets = np.concatenate([np.arange(200), np.arange(2**40, 2**40 + 1_600), 2**63 - 1 - np.arange(200)])
@@ -243,7 +283,7 @@ def narrow_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return int(request.param)
 
 
-@pytest.mark.parametrize("buffer", ["postgres", "none"])
+@pytest.mark.parametrize("buffer", ["postgres", pytest.param("none", marks=pytest.mark.long)])
 def test_files_of_a_wide_topic_are_the_same(make_rig: MakeRig, buffer: str, narrow_max: int):
     rig = make_rig(partitions=narrow_max + 1, buffer=buffer, views="both", engine="spark")
     twins = Twins.of(rig)

@@ -42,11 +42,11 @@ def harness_for(way: Way, harness: hp.Harness) -> Iterator[tuple[hp.Harness, int
         yield known, server.register("every-value", text, kind=kind)
 
 
-def drawn(way: Way) -> list[tuple[bytes, Row]]:
+def drawn(way: Way, examples: int = EXAMPLES) -> list[tuple[bytes, Row]]:
     """Records and their rows."""
     found: list[tuple[bytes, Row]] = []
 
-    @draws(max_examples=EXAMPLES)
+    @draws(max_examples=examples)
     @given(way.rows)
     def draw(one: tuple[bytes, Row]) -> None:
         found.append(one)
