@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness_pipelines.cli import main
+from harness_pipelines.cli.commands import COMMANDS
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
 from harness_pipelines.show.logs import plain_line
 from harness_pipelines.show.output import emit, json_option, printable
@@ -54,12 +55,12 @@ def test_help_lists_every_command_and_imports_nothing_slow():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert all(f"  {name}" in shown.stdout for name in main.COMMANDS)
+    assert all(f"  {name}" in shown.stdout for name in COMMANDS)
     imported = shown.stderr.splitlines()
     assert SLOW_MODULES.isdisjoint(imported)
-    assert not [name for name in imported if name in {one.module for one in main.COMMANDS.values()}]
-    lines = [line for line in shown.stdout.splitlines() if line.startswith("  ") and line.split()[0] in main.COMMANDS]
-    assert len(lines) == len(main.COMMANDS)
+    assert not [name for name in imported if name in {one.module for one in COMMANDS.values()}]
+    lines = [line for line in shown.stdout.splitlines() if line.startswith("  ") and line.split()[0] in COMMANDS]
+    assert len(lines) == len(COMMANDS)
     assert all(line.endswith(".") and len(line) <= 80 for line in lines)
 
 
