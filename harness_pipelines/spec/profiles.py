@@ -50,7 +50,8 @@ def working_folder() -> Path:
 
 def nearest_file(start: Path) -> Path | None:
     """The file of profiles in *start* or the nearest folder above. Raises: ProfileWrong for one of another user."""
-    found = next((folder / FILE for folder in (start, *start.parents) if (folder / FILE).is_file()), None)
+    # Not by pathlib, which fails where this user may not look.
+    found = next((folder / FILE for folder in (start, *start.parents) if os.path.isfile(folder / FILE)), None)
     if found is not None and not _is_ours(found):
         raise ProfileWrong(f"{found} belongs to another user, who could name servers for you; nothing was done")
     return found
@@ -59,7 +60,7 @@ def nearest_file(start: Path) -> Path | None:
 def nearest_home(start: Path) -> Path:
     """The folder of embedded services in *start* or the nearest folder above; else the one to make in *start*."""
     homes = (folder / _HOME for folder in (start, *start.parents))
-    return next((home for home in homes if (home / "services.json").is_file() and _is_ours(home)), start / _HOME)
+    return next((home for home in homes if os.path.isfile(home / "services.json") and _is_ours(home)), start / _HOME)
 
 
 def _is_ours(path: Path) -> bool:
