@@ -82,6 +82,7 @@ def get(ctx: click.Context, /, table: str, key: tuple[str, ...], **options: Any)
     is_flag=True,
     help="Append the rows that a replay corrected, marked by `_correction`.",
 )
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print the first N of them.")
 @click.option("--follow", is_flag=True, help="Continue with every new version; prints one JSON object per line.")
 @json_option
 @click.pass_obj
@@ -90,7 +91,7 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
 
     \b
     Examples:
-      harness changes shop.orders --from 3 --to 5
+      harness changes shop.orders --from 3 --to 5 --limit 20
       harness changes shop.orders --from 3 --where "_op = 'delete'" --json
       harness changes shop.orders --from 3 --corrections
       harness changes shop.orders --from 3 --pre-images    # with the replaced or deleted rows
@@ -110,6 +111,8 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
             where=options["where"],
             pre_images=options["pre_images"],
         )
+        count = rows.num_rows
+        rows = rows.slice(0, options["limit"])
         words = {word: options[word] for word in ("columns", "where")}
         marked = found.corrections(options["since"], options["to"], **words) if options["corrections"] else None
     if options["json_target"] is not None:
@@ -117,7 +120,7 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
         emit({"table": found.name, "changes": list(json_rows(rows)), **told}, options["json_target"])
     else:
         _show(rows)
-        note(f"{rows.num_rows:,} changes")
+        note(f"{count:,} changes" if rows.num_rows == count else f"the first {rows.num_rows:,} of {count:,} changes")
         if marked is not None:
             _show(marked)
             note(f"{marked.num_rows:,} corrections")
@@ -127,8 +130,8 @@ def _follow(table: Table, options: dict[str, Any]) -> None:
     """Print every change with its version. Raises: UsageError if an end is given."""
     from harness_pipelines.show.rows import json_lines
 
-    if options["to"] is not None or options["json_target"] is not None:
-        raise UsageError("--follow never ends and always prints JSON: omit --to and --json")
+    if any(options[word] is not None for word in ("to", "limit", "json_target")):
+        raise UsageError("--follow never ends and always prints JSON: omit --to, --limit and --json")
     write = json_lines(sys.stdout.buffer)
     words = {word: options[word] for word in ("columns", "where", "pre_images")}
     at = options["since"]

@@ -88,3 +88,6 @@ def test_changes_go_on_with_each_version_that_comes(harness: Cli, table: str):
         assert {line["_version"] for line in lines} == {2}
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 130
+    some = harness("changes", table, "--from", "1", "--columns", "id", "--limit", "7", "--json")
+    assert len(json.loads(some.stdout)["changes"]) == 7
+    assert f"the first 7 of {GOOD} changes" in harness("changes", table, "--from", "1", "--limit", "7").stderr
