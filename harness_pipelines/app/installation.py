@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
     from harness_pipelines.protocol.claims import Claim
     from harness_pipelines.protocol.lake.history import NamedMove
-    from harness_pipelines.spec.catalogs import CatalogSpec
+    from harness_pipelines.spec.sections.catalogs import CatalogSpec
     from harness_pipelines.spec.table import TableSpec
     from harness_pipelines.stages.guard import WarehouseGuard
 

@@ -49,7 +49,7 @@ SECTIONS: Mapping[str, Mapping[str, SubCommand]] = {
     },
     "Look": {
         "status": SubCommand("reads.status:status", "Show where the records are, lags and workers."),
-        "top": SubCommand("reads.top:top", "Watch tables live: rates, lags, refusals, workers."),
+        "top": SubCommand("reads.status:top", "Watch tables live: rates, lags, refusals, workers."),
         "cost": SubCommand("reads.cost:cost", "Show records, bytes and CPU by day."),
         "layout": SubCommand("reads.layout:layout", "Show how a batch view is clustered."),
         "explain": SubCommand("reads.explain:explain", "Show what a read opens, and which offsets it takes from it."),

@@ -69,10 +69,10 @@ def table_asset(
         deps=deps,
         kinds=set(kinds.split()),
         group_name=shown.group or spec.namespace,
-        owners=shown.owners,
+        owners=list(dict.fromkeys([*spec.owners, *shown.owners])),
         description=about,
         code_version=_CODE_VERSION,
-        tags={TABLE_TAG: table_tag(spec.table), **shown.tags},
+        tags={TABLE_TAG: table_tag(spec.table), **dict(spec.tags), **shown.tags},
         metadata={"dagster/column_schema": TableSchema(columns=columns), "dagster/table_name": spec.table},
     )
 

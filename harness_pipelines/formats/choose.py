@@ -17,7 +17,7 @@ from harness_pipelines.formats.refusals import refusal, too_deep
 from harness_pipelines.formats.schema.registry import Schemas
 from harness_pipelines.formats.schema.wire import gathered
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.formats import WITH_SCHEMA
+from harness_pipelines.spec.sections.formats import WITH_SCHEMA
 from harness_pipelines.spec.table import TableSpec
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -32,10 +32,10 @@ from harness_pipelines.formats.schema.writer_schema import (
 )
 from harness_pipelines.formats.transform import Transformer
 from harness_pipelines.formats.whole_record import Records, WholeColumns, fields_of
-from harness_pipelines.spec.formats import WITH_SCHEMA
-from harness_pipelines.spec.keys import DeleteRule
+from harness_pipelines.spec.sections.formats import WITH_SCHEMA
+from harness_pipelines.spec.sections.keys import DeleteRule
+from harness_pipelines.spec.sections.transform import input_columns
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.spec.transform import input_columns
 
 Rule = Callable[[Records], NDArray[np.bool_]]  #: tells which records are deletes by their values
 OfValue = Callable[[bytes], bool]  #: whether a value says that it deletes

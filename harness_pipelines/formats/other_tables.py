@@ -31,9 +31,9 @@ from harness_pipelines.formats.transform import Transformer
 from harness_pipelines.formats.whole_record import Records, WholeColumns, fields_of
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import DELETE, PUT
-from harness_pipelines.spec.formats import WITH_SCHEMA
+from harness_pipelines.spec.sections.formats import WITH_SCHEMA
+from harness_pipelines.spec.sections.transform import SOURCE, input_columns
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.spec.transform import SOURCE, input_columns
 
 Sources = Callable[[Sequence[bytes | None]], pa.Array]  #: of some values the `source` of each; NULL: it has none
 

@@ -33,8 +33,8 @@ from harness_pipelines.formats.whole_record import Records, WholeColumns, fields
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.spec.sections.transform import input_columns, source_column
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.spec.transform import input_columns, source_column
 
 #: Words of a spec that decide no row. All others do, and so does a new word until it is named here.
 ELSEWHERE = frozenset(

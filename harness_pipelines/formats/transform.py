@@ -30,7 +30,7 @@ from harness_pipelines.formats.sql_parts import conditions_in, doubt_in, names_i
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec.arrow import arrow_type, type_name
-from harness_pipelines.spec.transform import input_columns, source_column
+from harness_pipelines.spec.sections.transform import input_columns, source_column
 from harness_pipelines.spec.wording import unknown_name
 
 if TYPE_CHECKING:

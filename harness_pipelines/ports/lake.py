@@ -27,8 +27,8 @@ from harness_pipelines.protocol.lake.reach import Main
 from harness_pipelines.protocol.lake.wide import Extent, Extents
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.locations import folder_of, normal
+from harness_pipelines.spec.sections.catalogs import CatalogSpec
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Positions

@@ -78,7 +78,9 @@ def _table(row: TableRow) -> dict[str, Any]:
     described = f"{what}, the newest one of each key ({', '.join(plain)})." if key else f"{what}, a row for each."
     if row.spec.description and not _has_jinja(row.spec.description):
         described = f"{row.spec.description}\n\n{described}"
-    return {"name": row.spec.name, "description": described, "columns": columns}
+    meta = {"owners": list(row.spec.owners), "tags": dict(row.spec.tags)}
+    about = {"meta": {name: value for name, value in meta.items() if value}} if any(meta.values()) else {}
+    return {"name": row.spec.name, "description": described, **about, "columns": columns}
 
 
 def _columns(row: TableRow) -> Sequence[tuple[str, str]]:

@@ -19,9 +19,10 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from harness_pipelines.spec.contract import literal
 from harness_pipelines.spec.part import SpecPart
 from harness_pipelines.spec.predicate import Compare, Op, Ref, Value
+from harness_pipelines.spec.sections.about import Description
+from harness_pipelines.spec.sections.contract import literal
 from harness_pipelines.spec.sources import WHOLE, Source, source_trouble
 from harness_pipelines.spec.types import (
     FORMS,
@@ -32,7 +33,6 @@ from harness_pipelines.spec.types import (
     Type,
     TypeSpecError,
     parse_type,
-    unstorable,
 )
 from harness_pipelines.spec.where import WhereError, compared
 from harness_pipelines.spec.wording import folded, quote, why_same
@@ -43,7 +43,6 @@ RESERVED = frozenset({
     "_op", "_schema_version", "_partition", "_file", "_pos", "_spec_id", "_deleted", "_row_id",
     "_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id", "_sample",
 })  # fmt: skip
-DESCRIPTION_CHARS_MAX = 2_000
 NAME_BYTES_MAX = 63  # Postgres cuts longer identifiers
 COLUMNS_MAX = 1_500  # Postgres has 1,600, the coordinates included
 _RENAME = "give the field another name in the topic"
@@ -83,26 +82,6 @@ class Column:
     def name_in(self, fields: Container[str]) -> str:
         """Which of its names the column has among *fields*, null or not; its own where it has none of them."""
         return next((name for name in self.names if name in fields), self.name)
-
-
-def described(value: Any) -> str | None:
-    """A description without spaces around it; None for an empty one. Raises: ValueError."""
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise ValueError(f"write text, in quotes where YAML reads something else, not {quote(value)}")
-    if len(value) > DESCRIPTION_CHARS_MAX:
-        raise ValueError(f"a description has at most {DESCRIPTION_CHARS_MAX:,} characters, not {len(value):,}")
-    if (why := unstorable(value)) is not None:
-        raise ValueError(f"the text holds {why}, which no tier can store")
-    return value.strip() or None
-
-
-Description = Annotated[
-    str | None,
-    BeforeValidator(described),
-    Field(description="Meaning, for people: engines, catalogs, Dagster and dbt show it.", examples=["Net, in euros"]),
-]
 
 
 def list_of_names(value: Any) -> Any:

@@ -15,12 +15,12 @@ from pydantic.fields import FieldInfo
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.files import Unreadable, read_text
-from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.columns import Column, ColumnWords
-from harness_pipelines.spec.contract import ColumnChecks, never_holds
-from harness_pipelines.spec.formats import SCHEMA_CHARS_MAX, GivenSchema
-from harness_pipelines.spec.keys import never_fires
 from harness_pipelines.spec.quantities import WRITTEN
+from harness_pipelines.spec.sections.catalogs import CatalogSpec
+from harness_pipelines.spec.sections.contract import ColumnChecks, never_holds
+from harness_pipelines.spec.sections.formats import SCHEMA_CHARS_MAX, GivenSchema
+from harness_pipelines.spec.sections.keys import never_fires
 from harness_pipelines.spec.sources import UNAVAILABLE_FORM
 from harness_pipelines.spec.table import TableSpec, reserved_words
 from harness_pipelines.spec.types import TypeSpecError, parse_type

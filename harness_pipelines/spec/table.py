@@ -19,15 +19,16 @@ from pydantic import (
     model_validator,
 )
 
-from harness_pipelines.spec.catalogs import CatalogSpec, catalogs_trouble
-from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, Description, detail, names
-from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
-from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
-from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
+from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, detail, names
 from harness_pipelines.spec.part import SpecPart, TableEngine
 from harness_pipelines.spec.quantities import Bytes, Count, Seconds
+from harness_pipelines.spec.sections.about import Description, Owners, Tags
+from harness_pipelines.spec.sections.catalogs import CatalogSpec, catalogs_trouble
+from harness_pipelines.spec.sections.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
+from harness_pipelines.spec.sections.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
+from harness_pipelines.spec.sections.keys import KEY_COLUMNS_MAX, Delete, key_trouble
+from harness_pipelines.spec.sections.transform import Transform, transform_troubles
 from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, UnavailableValue
-from harness_pipelines.spec.transform import Transform, transform_troubles
 from harness_pipelines.spec.types import DecimalType
 from harness_pipelines.spec.wording import odd_letter, quote, unknown_name
 
@@ -249,6 +250,8 @@ class TableSpec(SpecPart):
         ),
     ]
     description: Description = None
+    owners: Owners = ()
+    tags: Tags = ()
     topic: Annotated[str, Field(description="Kafka topic; default: the table's name.")] = ""
     topics: Annotated[
         tuple[str, ...],

@@ -32,7 +32,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.mirrors import ForeignInMirror, MirrorNameTaken, MirrorStep, Seen, judge, went_back
 from harness_pipelines.protocol.versions import Version, ViewName
-from harness_pipelines.spec.catalogs import CatalogSecretMissing, CatalogSpec
+from harness_pipelines.spec.sections.catalogs import CatalogSecretMissing, CatalogSpec
 from harness_pipelines.stages.run.progress import TableProgress
 
 log = structlog.get_logger(__name__)

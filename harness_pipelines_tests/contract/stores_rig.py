@@ -65,7 +65,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, View, ViewName
-from harness_pipelines.spec.catalogs import CatalogSpec
+from harness_pipelines.spec.sections.catalogs import CatalogSpec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines.stages.guard import WarehouseGuard

@@ -38,7 +38,8 @@ def spec(name: str, **words: Any) -> dict[str, Any]:
 
 def test_tables_share_their_sensors_and_topics_and_keep_their_own_owners(project: DefsFolderSandbox) -> None:
     add(project, "orders", spec=spec("orders"), owners=["team:shop"], tags={"tier": "gold"}, group="sales")
-    add(project, "others", spec=spec("others", views="stream"))
+    about = {"owners": ["team:ops"], "tags": {"tier": "silver"}, "description": "What else was ordered"}
+    add(project, "others", spec=spec("others", views="stream", **about))
     with project.build_all_defs() as definitions:
         graph = definitions.resolve_asset_graph()
         sensors = [sensor.name for sensor in definitions.sensors or ()]
@@ -50,7 +51,9 @@ def test_tables_share_their_sensors_and_topics_and_keep_their_own_owners(project
     } <= jobs
     asset = graph.get(AssetKey(["shop", "orders", "tier"]))
     assert (list(asset.owners), asset.group_name, asset.tags["tier"]) == (["team:shop"], "sales", "gold")
-    assert graph.get(AssetKey(["shop", "others"])).group_name == "shop"
+    other = graph.get(AssetKey(["shop", "others"]))
+    assert (list(other.owners), other.group_name, other.tags["tier"]) == (["team:ops"], "shop", "silver")
+    assert (other.description or "").startswith("What else was ordered\n\n")
     assert AssetKey(["kafka", "orders"]) in graph.get_all_asset_keys()
 
 

@@ -1,6 +1,7 @@
 """Dagster runs the same stages as `harness run`, and what it shows is what the ledger committed."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,8 @@ def test_of_many_tables_a_broken_one_leaves_the_others_and_says_why(
 
 def test_tables_of_one_topic_share_it_and_show_their_columns() -> None:
     spec = load_spec(Path(__file__).parent / "tables/orders.yaml")
+    described = replace(spec.columns[0], description="Its number")
+    spec = spec.model_copy(update={"columns": (described, *spec.columns[1:])})
     other = spec.model_copy(update={"table": "shop.same"})
     graph = build([spec, other]).resolve_asset_graph()
     assert {k.to_user_string() for k in graph.get_all_asset_keys() if k.path[0] == "kafka"} == {"kafka/orders"}
@@ -93,6 +96,7 @@ def test_tables_of_one_topic_share_it_and_show_their_columns() -> None:
         ("amount", "decimal(12, 2)", True),
         ("ordered_at", "timestamptz", True),
     ]
+    assert [c.description for c in shown.columns] == ["Its number", None, None]
 
 
 def test_without_a_ledger_there_are_no_tables_and_loading_succeeds(

@@ -24,8 +24,8 @@ from harness_pipelines.files import SECRET_BYTES_MAX, Unreadable, read_text
 from harness_pipelines.ports.errors import KafkaPropertyRefused
 from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.sources.registry import Registry, RegistryPropertyRefused
-from harness_pipelines.spec.catalogs import CatalogSecretMissing, SecretPlace
 from harness_pipelines.spec.load import SPEC_BYTES_MAX, load_spec
+from harness_pipelines.spec.sections.catalogs import CatalogSecretMissing, SecretPlace
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.wording import SpecError
 

@@ -118,7 +118,8 @@ def _spec(target: Path) -> TableSpec:
 def _changes(o: dict[str, Any]) -> ColumnChanges:
     """Raises: UsageError for a change with the wrong syntax."""
     from harness_pipelines.protocol.schema.evolution import ColumnChanges
-    from harness_pipelines.spec.columns import Column, described
+    from harness_pipelines.spec.columns import Column
+    from harness_pipelines.spec.sections.about import described
     from harness_pipelines.spec.types import parse_type
 
     def add(text: str) -> Column:

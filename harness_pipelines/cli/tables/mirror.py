@@ -13,7 +13,7 @@ from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
-    from harness_pipelines.spec.catalogs import CatalogSpec
+    from harness_pipelines.spec.sections.catalogs import CatalogSpec
 
 _SAID = {
     "is_usable": "it can be used",

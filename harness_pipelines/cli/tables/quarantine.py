@@ -247,7 +247,7 @@ def _listed(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
     """Return a record for JSON, without its bytes."""
     from harness_pipelines.formats.columns.times import kafka_time
     from harness_pipelines.formats.schema.wire import schema_id_of
-    from harness_pipelines.spec.formats import names_schema
+    from harness_pipelines.spec.sections.formats import names_schema
 
     begins = record["value_begins"]
     named = schema_id_of(bytes(begins)) if names_schema(spec) and begins else record["schema_id"]

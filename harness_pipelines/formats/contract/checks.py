@@ -25,8 +25,8 @@ from harness_pipelines.formats.refusals import DETAIL_CHARS
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec import predicate as p
-from harness_pipelines.spec.contract import Check, Severity, TextRule, written_checks
 from harness_pipelines.spec.predicate import Op, Predicate, Ref
+from harness_pipelines.spec.sections.contract import Check, Severity, TextRule, written_checks
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.spec.where import Pair

@@ -22,8 +22,8 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.extras import MODULES, needs, pip_install
 from harness_pipelines.formats.contract.checks import ArrowRule, Places, RowRule
 from harness_pipelines.protocol.shape import intake_of
-from harness_pipelines.spec.contract import Check, Contract, Severity, TextRule, check_regex, column_check
 from harness_pipelines.spec.predicate import Ref
+from harness_pipelines.spec.sections.contract import Check, Contract, Severity, TextRule, check_regex, column_check
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.spec.where import WhereError

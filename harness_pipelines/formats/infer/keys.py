@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from harness_pipelines.formats.infer.values import parsed
-from harness_pipelines.spec.keys import KEY_COLUMNS_MAX
+from harness_pipelines.spec.sections.keys import KEY_COLUMNS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

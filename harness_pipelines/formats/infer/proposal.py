@@ -17,7 +17,7 @@ from harness_pipelines.formats.schema.registry import Schemas, WrittenSchema
 from harness_pipelines.formats.schema.wire import HEADER_BYTES, opened, schema_id_of
 from harness_pipelines.formats.schema.writer_schema import NoFit, WriterType, field_of
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.formats import Format, KeyFormat
+from harness_pipelines.spec.sections.formats import Format, KeyFormat
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.spec.wording import quantity
 

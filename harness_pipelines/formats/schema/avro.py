@@ -25,7 +25,7 @@ from harness_pipelines.formats.schema.avro_blocks import Blocks
 from harness_pipelines.formats.schema.avro_numbers import SUSPECT, Numbers, may_be_suspect
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.formats.schema.writer_schema import Kind, NoFit, Unit, WriterType, WrittenField, malformed
-from harness_pipelines.spec.columns import DESCRIPTION_CHARS_MAX, described
+from harness_pipelines.spec.sections.about import DESCRIPTION_CHARS_MAX, described
 
 with needs("formats", "A format with a schema"):
     import fastavro

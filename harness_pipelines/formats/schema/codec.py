@@ -24,7 +24,7 @@ from harness_pipelines.formats.schema.wire import Framed, NamedSchema
 from harness_pipelines.formats.schema.writer_schema import NoFit, WriterType, found_by
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.formats import GivenSchema
+from harness_pipelines.spec.sections.formats import GivenSchema
 
 KINDS = {"avro": "AVRO", "debezium-avro": "AVRO", "protobuf": "PROTOBUF", "json-schema": "JSON"}
 KNOWN_MAX = 1_000  #: schemas, and messages of them, whose codecs are kept

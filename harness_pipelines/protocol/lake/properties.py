@@ -8,6 +8,7 @@ from harness_pipelines.spec.table import TableSpec
 
 TABLE = "harness.table"  #: property of a view: the table that it is of
 COMMENT = "comment"  #: property of a view: the table's description, where Spark, Trino and Flink look for one
+OWNERS, TAGS = "harness.owners", "harness.tags"  #: properties of a view: ``a@b.de, team:c`` and ``k=v, l=w``
 NONCE = "harness.nonce"
 EVOLVED = "harness.evolved-by"  #: property of a view: the move that changed its columns last, as "number/nonce"
 
@@ -44,7 +45,12 @@ def summary_of(move: Move) -> dict[str, str]:
 
 def properties_of(spec: TableSpec) -> dict[str, str]:
     """What each view of a table says of it."""
-    return {TABLE: spec.table} | ({} if spec.description is None else {COMMENT: spec.description})
+    told = {
+        COMMENT: spec.description or "",
+        OWNERS: ", ".join(spec.owners),
+        TAGS: ", ".join(f"{name}={value}" for name, value in spec.tags),
+    }
+    return {TABLE: spec.table} | {name: text for name, text in told.items() if text}
 
 
 def vector_text(vector: Vector) -> str:

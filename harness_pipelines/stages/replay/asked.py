@@ -11,7 +11,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Wanted
-from harness_pipelines.spec.formats import names_schema
+from harness_pipelines.spec.sections.formats import names_schema
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec

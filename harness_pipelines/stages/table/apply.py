@@ -16,8 +16,8 @@ from harness_pipelines.ports.source import TopicIdentity, described, settled
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.schema.schemas import SpecMoved
 from harness_pipelines.protocol.topics import topics_of
-from harness_pipelines.spec.formats import WITH_SCHEMA, GivenSchema
 from harness_pipelines.spec.load import check_rules, load_spec, located, written_spec
+from harness_pipelines.spec.sections.formats import WITH_SCHEMA, GivenSchema
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 

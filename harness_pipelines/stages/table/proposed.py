@@ -12,8 +12,8 @@ from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import HasLog, HasSchemas
 from harness_pipelines.ports.source import PartitionBatch, described
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.keys import key_trouble
 from harness_pipelines.spec.load import check_rules, read_back
+from harness_pipelines.spec.sections.keys import key_trouble
 from harness_pipelines.spec.table import PART_MAX, TableSpec
 from harness_pipelines.stages.table.ends import both_ends, marks_of
 from harness_pipelines.stages.table.sampled import Sampled, keys_of

@@ -16,8 +16,8 @@ from harness_pipelines.formats.choose import key_codec
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.access import HasLake, HasLedger, HasLog, HasOwnership, HasSchemas, HasSegments
 from harness_pipelines.ports.source import PartitionBatch, described
+from harness_pipelines.spec.sections.transform import input_columns
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.spec.transform import input_columns
 from harness_pipelines.stages.table.apply import asks_registry, check_schemas_known
 from harness_pipelines.stages.table.ends import WAIT_S, both_ends, marks_of
 

@@ -24,7 +24,7 @@ from harness_pipelines.protocol.schema.evolution import ColumnChanges
 from harness_pipelines.read.point import KeyUnfit
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.keys import KEY_TYPES
+from harness_pipelines.spec.sections.keys import KEY_TYPES
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.every_type import WAYS
 from harness_pipelines_tests.integration.tables.test_types import drawn

@@ -388,9 +388,12 @@ def test_times_sequences_and_the_uuid_of_cuts(rig: CutRig):
 
 def test_a_cut_has_the_descriptions_of_its_table(tmp_path: Path):
     columns = {"id": {"type": "long", "description": "Its number"}, "n": "int"}
-    rig = CutRig(tmp_path, columns, description="Orders of all shops.")
+    words: dict[str, Any] = {"owners": ["ada@example.com", "team:shop"], "tags": {"tier": "gold", "pii": "no"}}
+    rig = CutRig(tmp_path, columns, description="Orders of all shops.", **words)
     told = StaticTable.from_metadata(rig.cut().metadata)
     assert told.properties["comment"] == "Orders of all shops."
+    assert told.properties["harness.owners"] == "ada@example.com, team:shop"
+    assert told.properties["harness.tags"] == "tier=gold, pii=no"
     assert [told.schema().find_field(name).doc for name in ("id", "n")] == ["Its number", None]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness_pipelines.protocol import key_hashes
 from harness_pipelines.protocol.key_hashes import WORDS_MAX, KeyHasher, among, in_order, matches, same_as_before
 from harness_pipelines.spec.arrow import arrow_type
-from harness_pipelines.spec.keys import KEY_TYPES
+from harness_pipelines.spec.sections.keys import KEY_TYPES
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.unit.read.values import values
 

@@ -15,7 +15,7 @@ from harness_pipelines.protocol.reading import fold as module
 from harness_pipelines.protocol.reading.fold import KeyNumbers, Sieve, fold
 from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
-from harness_pipelines.spec.keys import KEY_TYPES
+from harness_pipelines.spec.sections.keys import KEY_TYPES
 from harness_pipelines.spec.types import Type, parse_type
 from harness_pipelines_tests.unit.read.keyed import Record, Tiers, expected, replay, table_of
 from harness_pipelines_tests.unit.read.values import values

@@ -63,6 +63,9 @@ def test_descriptions_are_those_of_the_spec_and_none_is_run():
     assert told["shop.orders"]["description"].startswith("Orders of all shops.\n\nRecords of the topic shop.orders")
     assert told["shop.orders"]["columns"][0] == {"name": "id", "description": "Its number", "data_type": "long"}
     assert told["shop.orders"]["columns"][1] == {"name": "n", "data_type": "int"}
+    assert "meta" not in told["shop.orders"]
+    told = tables_of(dbt_sources([row("shop.orders", owners="team:shop", tags={"tier": "gold"})], database="harness"))
+    assert told["shop.orders"]["meta"] == {"owners": ["team:shop"], "tags": {"tier": "gold"}}
     told = tables_of(dbt_sources([row("shop.orders", description="{% do x %}")], database="harness"))
     assert told["shop.orders"]["description"].startswith("Records of the topic")
 

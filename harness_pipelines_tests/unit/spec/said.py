@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 SETTINGS = (
-    "table, description, topic, topics, start, format, schema, columns, key, key_format, key_schema, delete, "
-    "unavailable_value, views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields, "
-    "evolution, stop_above, quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
+    "table, description, owners, tags, topic, topics, start, format, schema, columns, key, key_format, key_schema, "
+    "delete, unavailable_value, views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields,"
+    " evolution, stop_above, quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
 )
 TYPES = (
     "boolean, int, long, float, double, date, time, timestamp, timestamptz, string, binary, uuid, decimal(p,s), "
@@ -266,9 +266,10 @@ SAID = {
     "spaces of a web page": (
         "orders.yaml:2: columns: `columns` has no value; indent what belongs to it below it\norders.yaml:3: "
         "'\\xa0\\xa0id': unknown setting `\xa0\xa0id`; character 1 is U+00A0 NO-BREAK SPACE; allowed: table, "
-        "description, topic, topics, start, format, schema, columns, key, key_format, key_schema, delete, "
-        "unavailable_value, views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields, "
-        "evolution, stop_above, quarantine_mb, transform, contract, retention, freshness, catalogs, mode"
+        "description, owners, tags, topic, topics, start, format, schema, columns, key, key_format, key_schema, "
+        "delete, unavailable_value, views, layout, buffer, engine, shards, tier, recall, serve, on_error, "
+        "unknown_fields, evolution, stop_above, quarantine_mb, transform, contract, retention, freshness, catalogs, "
+        "mode"
     ),
     "quotes of a text processor": (
         "orders.yaml:1: table: '\u201cshop.orders\u201d' is not a table name; write namespace.name, each of "

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.spec.contract import StopAbove, written_checks
 from harness_pipelines.spec.load import check_rules, dump_spec, load_spec_text
+from harness_pipelines.spec.sections.contract import StopAbove, written_checks
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.wording import SpecError
 

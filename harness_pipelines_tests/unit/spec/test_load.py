@@ -70,9 +70,9 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "topicz: x",
             "t.yaml:4: topicz: unknown setting `topicz` (did you mean `topic`?); allowed: table, description, "
-            "topic, topics, start, format, schema, columns, key, key_format, key_schema, delete, unavailable_value, "
-            "views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields, evolution, "
-            "stop_above, quarantine_mb, transform, contract, retention, freshness, catalogs, mode",
+            "owners, tags, topic, topics, start, format, schema, columns, key, key_format, key_schema, delete, "
+            "unavailable_value, views, layout, buffer, engine, shards, tier, recall, serve, on_error, unknown_fields,"
+            " evolution, stop_above, quarantine_mb, transform, contract, retention, freshness, catalogs, mode",
         ),
         (
             HEAD + "tier:\n  max_age: 1s\n  max_row: 5",

@@ -14,12 +14,13 @@ from pydantic import BaseModel
 
 from harness_pipelines import spec as spec_package
 from harness_pipelines.read.report.costs import Prices
-from harness_pipelines.spec.catalogs import CatalogSpec, SecretPlace
 from harness_pipelines.spec.columns import Column, ColumnWords
-from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, StopAbove
-from harness_pipelines.spec.formats import GivenSchema
-from harness_pipelines.spec.keys import DeleteRule
 from harness_pipelines.spec.part import SpecPart
+from harness_pipelines.spec.sections.catalogs import CatalogSpec, SecretPlace
+from harness_pipelines.spec.sections.contract import ColumnChecks, Contract, RowCheck, StopAbove
+from harness_pipelines.spec.sections.formats import GivenSchema
+from harness_pipelines.spec.sections.keys import DeleteRule
+from harness_pipelines.spec.sections.transform import Transform
 from harness_pipelines.spec.table import (
     BufferRules,
     Freshness,
@@ -31,7 +32,6 @@ from harness_pipelines.spec.table import (
     TableSpec,
     TierRules,
 )
-from harness_pipelines.spec.transform import Transform
 from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.spec.wording import SpecError
 
@@ -67,7 +67,7 @@ def parts(of: type[SpecPart] = SpecPart) -> set[type[SpecPart]]:
 def test_each_part_of_a_spec_is_tried_alone():
     modules = {part.__module__ for part in parts()}
     assert parts() == PARTS.keys()
-    assert {"harness_pipelines.spec.table", "harness_pipelines.spec.catalogs"} < modules
+    assert {"harness_pipelines.spec.table", "harness_pipelines.spec.sections.catalogs"} < modules
 
 
 def test_no_model_of_a_spec_is_without_its_sentences():

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.keys import KEY_COLUMNS_MAX
 from harness_pipelines.spec.load import dump_spec, load_spec_text, read_back, written_spec
+from harness_pipelines.spec.sections.keys import KEY_COLUMNS_MAX
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.spec.wording import SpecError
@@ -53,6 +53,28 @@ def test_what_is_not_given_has_the_documented_default():
     assert (orders.retention.versions, orders.retention.snapshots) == (86_400.0, 50)
     assert (orders.retention.lease, orders.retention.grace) == (900.0, 600.0)
     assert (orders.freshness.visible, orders.freshness.lake) == (5.0, 900.0)
+
+
+def test_owners_and_tags_are_those_that_dagster_takes():
+    made = spec(owners=["ada@example.com", "team:shop", "team:shop"], tags={"tier": "gold", "eu/pii": ""})
+
+    assert (made.owners, dict(made.tags)) == (("ada@example.com", "team:shop"), {"tier": "gold", "eu/pii": ""})
+    assert read_back(dump_spec(made), source="test") == made
+    assert written_spec(made)["tags"] == {"tier": "gold", "eu/pii": ""}
+    assert spec(owners="team:shop").owners == ("team:shop",)
+    assert spec(tags=made.tags).tags == made.tags
+    for words, why in (
+        ({"owners": ["ada"]}, "'ada' is no owner; write an address"),
+        ({"owners": ["team:"]}, "is no owner"),
+        ({"owners": 5}, "write a list such as"),
+        ({"owners": [f"team:t{n}" for n in range(17)]}, "16"),
+        ({"tags": ["a"]}, "write names with values"),
+        ({"tags": {"a b": "c"}}, "'a b' is no tag"),
+        ({"tags": {"harness/table": "c"}}, "is taken"),
+        ({"tags": {"a": True}}, "true is no value of a tag"),
+    ):
+        with pytest.raises(SpecError, match=why):
+            spec(**words)
 
 
 @given(

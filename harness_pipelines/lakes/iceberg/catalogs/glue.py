@@ -36,8 +36,8 @@ from harness_pipelines.ports.lake import MirrorChange, Probed
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.mirrors import VERSION, Seen
 from harness_pipelines.protocol.versions import ViewName
-from harness_pipelines.spec.catalogs import CatalogSpec
 from harness_pipelines.spec.object_stores import StoreUnsupported
+from harness_pipelines.spec.sections.catalogs import CatalogSpec
 
 CONNECT_S, ANSWER_S = 5, 30
 METADATA, PREVIOUS = "metadata_location", "previous_metadata_location"

@@ -43,7 +43,7 @@ from harness_pipelines.ports.lake import MirrorChange, Probed
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.mirrors import VERSION, Seen
 from harness_pipelines.protocol.versions import ViewName
-from harness_pipelines.spec.catalogs import CatalogSpec
+from harness_pipelines.spec.sections.catalogs import CatalogSpec
 
 WAIT_S = (5.0, 30.0)  #: to connect, and between two packets of an answer
 REMOVE_AGAIN_S = 600.0  #: how long commits send no removals after one with removals failed

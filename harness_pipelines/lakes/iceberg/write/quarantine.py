@@ -38,8 +38,8 @@ from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.coordinates import OFFSET, PARTITION
 from harness_pipelines.protocol.lake.properties import TABLE
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
-from harness_pipelines.spec.formats import names_schema
 from harness_pipelines.spec.locations import normal
+from harness_pipelines.spec.sections.formats import names_schema
 
 log = structlog.get_logger(__name__)
 Row = Mapping[str, Any]

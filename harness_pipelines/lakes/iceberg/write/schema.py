@@ -19,7 +19,7 @@ from harness_pipelines.lakes.iceberg.write.commits import brought
 from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import Swap
-from harness_pipelines.protocol.lake.properties import COMMENT, EVOLVED, properties_of
+from harness_pipelines.protocol.lake.properties import COMMENT, EVOLVED, OWNERS, TAGS, properties_of
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.types import lake_fields
 
@@ -50,8 +50,9 @@ class IcebergSchemas:
             attempt = f"{move_id}/{self._lake.pointers.nonce_of(move_id)}"
             told = SetPropertiesUpdate(updates={EVOLVED: attempt, **properties_of(evolved.spec)})
             apply(transaction, (AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told))
-            if COMMENT in current.properties and COMMENT not in told.updates:
-                apply(transaction, (RemovePropertiesUpdate(removals=[COMMENT]),))
+            gone = [name for name in (COMMENT, OWNERS, TAGS) if name in current.properties and name not in told.updates]
+            if gone:
+                apply(transaction, (RemovePropertiesUpdate(removals=gone),))
             if unused := unused_schemas(transaction.table_metadata):
                 apply(transaction, (RemoveSchemasUpdate(schema_ids=unused),))
         return Swap(

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.part import SpecPart
+from harness_pipelines.spec.sections.transform import input_columns
 from harness_pipelines.spec.sources import WHOLE
-from harness_pipelines.spec.transform import input_columns
 from harness_pipelines.spec.types import DecimalType, MapType, Primitive, StructType, Type
 from harness_pipelines.spec.wording import quote, unknown_name
 

@@ -1,0 +1,1 @@
+"""Sections of a table's spec, each with its rules."""
