@@ -41,6 +41,7 @@ ELSEWHERE = frozenset(
     {
         *("table", "topic", "topics", "start", "views", "layout", "buffer", "shards", "tier", "recall", "stop_above"),
         *("quarantine_mb", "retention", "freshness", "catalogs", "mode", "serve", "engine"),
+        *("description", "owners", "tags"),
     }
 )
 
