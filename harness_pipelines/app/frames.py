@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from harness_pipelines.read.union import ArrowReader
 
 
-class Reads(Protocol):
-    """What `Table` gives."""
-
-    harness: Harness
-    row: TableRow
+class Rows(Protocol):
+    """What has rows to read, as `Table`."""
 
     def read(
         self,
@@ -36,6 +33,13 @@ class Reads(Protocol):
         limit: int | None = None,
         tail: bool = False,
     ) -> pa.Table: ...
+
+
+class Reads(Rows, Protocol):
+    """What `Table` gives."""
+
+    harness: Harness
+    row: TableRow
 
     def plan(self, *, at: At | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan: ...
 

@@ -9,6 +9,7 @@ from html import escape
 from math import isnan
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness_pipelines.app.frames import Rows
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.coordinates import OFFSET
 from harness_pipelines.protocol.reading.reads import At
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 VALUE_CHARS_MAX = 60  #: of a least or greatest value
 
 
-class Reads(Protocol):
+class Reads(Rows, Protocol):
     """What `Table` gives."""
 
     row: TableRow
@@ -30,16 +31,6 @@ class Reads(Protocol):
 
     @property
     def spec(self) -> TableSpec: ...
-
-    def read(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        at: At | None = None,
-        limit: int | None = None,
-        tail: bool = False,
-    ) -> pa.Table: ...
 
     def reader(
         self,

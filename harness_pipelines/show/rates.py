@@ -20,9 +20,9 @@ class TableRates:
 
     table: str
     state: str  #: ``ok``, or what is wrong first
-    come_per_s: float | None  #: records into the topic; None: not known yet, or Kafka does not answer
-    taken_per_s: float | None  #: records into the table
-    taken_history: tuple[float, ...]  #: `taken_per_s` of the last looks, the oldest first
+    produced_per_s: float | None  #: records into the topic; None: not known yet, or Kafka does not answer
+    ingested_per_s: float | None  #: records into the table
+    ingested_history: tuple[float, ...]  #: `ingested_per_s` of the last looks, the oldest first
     tail: int | None  #: offsets that only Kafka has
     buffer: int  #: offsets that only the buffer has
     unmerged: int  #: offsets of the lake that the batch view lacks
@@ -72,9 +72,9 @@ def _rates(one: TableSeen, readings: Sequence[_Reading]) -> TableRates:
     return TableRates(
         table=one.table,
         state=_state(one),
-        come_per_s=come,
-        taken_per_s=history[-1] if history else None,
-        taken_history=history,
+        produced_per_s=come,
+        ingested_per_s=history[-1] if history else None,
+        ingested_history=history,
         tail=lag["tail"],
         buffer=lag["buffer"] or 0,
         unmerged=lag.get("stream") or 0,

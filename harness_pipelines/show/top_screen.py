@@ -57,9 +57,9 @@ COLUMNS: Sequence[Column] = (
     Column(
         "state", "s", lambda one: Text(one.state, style=_STYLES.get(one.state, "bold red")), lambda one: not one.is_well
     ),
-    Column("come/s", "c", lambda one: _number(rate(one.come_per_s)), lambda one: one.come_per_s or 0.0),
-    Column("taken/s", "r", lambda one: _number(rate(one.taken_per_s)), lambda one: one.taken_per_s or 0.0),
-    Column("", "", lambda one: Text(sparkline(one.taken_history, width=SPARK_CELLS), style="cyan"), lambda one: 0),
+    Column("produced/s", "c", lambda one: _number(rate(one.produced_per_s)), lambda one: one.produced_per_s or 0.0),
+    Column("ingested/s", "r", lambda one: _number(rate(one.ingested_per_s)), lambda one: one.ingested_per_s or 0.0),
+    Column("", "", lambda one: Text(sparkline(one.ingested_history, width=SPARK_CELLS), style="cyan"), lambda one: 0),
     Column("in Kafka", "l", lambda one: _count(one.tail), lambda one: one.tail or 0),
     Column(
         "waiting",
@@ -111,7 +111,7 @@ class TopApp(App[None]):
     def _ask(self) -> None:
         """Look once, in a thread; a look that is under way still is not joined by another."""
         if not any(worker.group == "look" and not worker.is_finished for worker in self.workers):
-            self.run_worker(self._looked, thread=True, group="look", exit_on_error=False)
+            self.run_worker(self._looked, thread=True, group="look")
 
     def _looked(self) -> None:
         try:
@@ -127,10 +127,10 @@ class TopApp(App[None]):
     def _take(self, found: Look, now_s: float) -> None:
         self._seen = {one.table: one for one in found.tables}
         self._rows = self._rates.of(found.tables, now_s=now_s)
-        taken = sum(one.taken_per_s or 0.0 for one in self._rows)
+        taken = sum(one.ingested_per_s or 0.0 for one in self._rows)
         unwell = sum(not one.is_well for one in self._rows) + len(found.sick)
         lines = [
-            f"{len(self._rows) + len(found.sick)} tables, {unwell} not ok   {rate(taken)} records/s taken   "
+            f"{len(self._rows) + len(found.sick)} tables, {unwell} not ok   {rate(taken)} records/s ingested   "
             f"every {self._every_s:g} s",
             f"[dim]sort by {', '.join(f'{c.key}: {c.title}' for c in COLUMNS if c.key)}[/]",
             *(f"[red]{escape(one.name)} cannot be read: {escape(one.why)}[/]" for one in found.sick),

@@ -64,7 +64,12 @@ def nearest_home(start: Path) -> Path:
 
 
 def _is_ours(path: Path) -> bool:
-    return path.stat().st_uid in {os.getuid(), 0}
+    return path.stat().st_uid in trusted()
+
+
+def trusted() -> set[int]:
+    """The users whose files may name servers: this one and root."""
+    return {os.getuid(), 0}
 
 
 def with_profile(env: Mapping[str, str], *, profile: str | None = None, start: Path | None = None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness_pipelines.cli.common import duration, opened
-from harness_pipelines.errors import UsageError
+from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--watch", is_flag=True, help="Look again and again, until interrupted.")
+@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
 @click.option(
     "--every", metavar="DURATION", default="2s", show_default=True, callback=duration, help="Pause of --watch."
 )
@@ -68,18 +68,23 @@ def _watch(harness: Harness, health: Health, tables: tuple[str, ...], *, every_s
     out = bars.console()
     with ExitStack() as closing:
         live = closing.enter_context(Live(console=out, screen=True, auto_refresh=False)) if out.is_terminal else None
+        seen = look_at(harness, health, tables)  # wrong words, or a ledger that is away from the start, end it
+        away: list[str] = []
         while True:
-            seen = look_at(harness, health, tables)
             with out.capture() as captured:
                 out.print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, every {every_s:g} s", style="dim")
                 show_tables(seen.tables, seen.sick, out)
-                for trouble in seen.troubles:
+                for trouble in (*away, *seen.troubles):
                     out.print(trouble, style="red", markup=False)
             if live is not None:
                 live.update(Text.from_ansi(captured.get()), refresh=True)
             else:
                 click.echo(captured.get())
             time.sleep(every_s)
+            try:
+                seen, away = look_at(harness, health, tables), []
+            except TryAgain as error:
+                away = [f"harness: not refreshed: {error}"]
 
 
 @click.command()
@@ -89,7 +94,7 @@ def _watch(harness: Harness, health: Health, tables: tuple[str, ...], *, every_s
 )
 @click.pass_obj
 def top(settings: Settings, tables: tuple[str, ...], *, every: float) -> None:
-    """Watch TABLES, or all: records that come and are taken, what waits where, refusals and workers.
+    """Watch TABLES, or all: produced and ingested records per second, lags, refusals and workers.
 
     A key or a click on its title sorts by a column, Enter opens a table, Escape closes it, q ends.
 

@@ -54,14 +54,14 @@ def looked(*tables: TableSeen, sick: Sequence[SickTable] = ()) -> Look:
 def test_rates_are_those_since_the_last_look():
     rates = Rates()
     [first] = rates.of([seen(taken=10, end=20)], now_s=0)
-    assert (first.taken_per_s, first.come_per_s, first.tail, first.state) == (None, None, 10, "ok")
+    assert (first.ingested_per_s, first.produced_per_s, first.tail, first.state) == (None, None, 10, "ok")
     [second] = rates.of([seen(taken=30, end=120)], now_s=2)
-    assert (second.taken_per_s, second.come_per_s, second.taken_history) == (10.0, 50.0, (10.0,))
+    assert (second.ingested_per_s, second.produced_per_s, second.ingested_history) == (10.0, 50.0, (10.0,))
     [third] = rates.of([seen(taken=25, end=None)], now_s=3)
-    assert (third.taken_per_s, third.come_per_s, third.tail) == (0.0, None, None)  # a revert takes nothing
+    assert (third.ingested_per_s, third.produced_per_s, third.tail) == (0.0, None, None)  # a revert takes nothing
     assert rates.of([], now_s=4) == []
     [again] = rates.of([seen(taken=50)], now_s=5)
-    assert again.taken_history == ()
+    assert again.ingested_history == ()
 
 
 def test_what_is_wrong_first_is_the_state():
