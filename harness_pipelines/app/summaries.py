@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
 from math import isnan
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from harness_pipelines.app.frames import Rows
 from harness_pipelines.ports.ledger import TableRow
@@ -93,8 +93,8 @@ class Summaries:
     ) -> pa.Table:
         """Return a row for each column: its name, type, rows, NULLs, least and greatest value, and mean.
 
-        Reads all rows in bounded memory. Least and greatest are text, NULL for types without an order; the mean is
-        that of numbers. Raises: as `read`.
+        Reads all rows in bounded memory. Least and greatest are text, NULL for types without an order; dates and
+        times beyond Python's years are days or microseconds since 1970. The mean is that of numbers. Raises: as `read`.
         """
         import pyarrow as pa
 
@@ -109,8 +109,8 @@ class Summaries:
                 "type": pa.array([str(one.field.type) for one in figures], pa.string()),
                 "rows": pa.array([one.rows for one in figures], pa.int64()),
                 "nulls": pa.array([one.nulls for one in figures], pa.int64()),
-                "least": pa.array([_shown(one.least) for one in figures], pa.string()),
-                "greatest": pa.array([_shown(one.greatest) for one in figures], pa.string()),
+                "least": pa.array([one.end(0) for one in figures], pa.string()),
+                "greatest": pa.array([one.end(1) for one in figures], pa.string()),
                 "mean": pa.array([one.mean for one in figures], pa.float64()),
             }
         )
@@ -124,8 +124,7 @@ class _Figures:
     rows: int = 0
     nulls: int = 0
     total: float = 0.0
-    least: Any = None
-    greatest: Any = None
+    ends: pa.Array | None = None  #: least and greatest
 
     @property
     def _is_number(self) -> bool:
@@ -146,6 +145,10 @@ class _Figures:
         known = self.rows - self.nulls
         return self.total / known if self._is_number and known else None
 
+    def end(self, at: int) -> str | None:
+        """The least value (0) or the greatest one (1) as text."""
+        return None if self.ends is None else _shown(self.ends[at])
+
     def add(self, values: pa.Array) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -156,13 +159,18 @@ class _Figures:
         if self._is_number:
             self.total += pc.sum(values.cast(pa.float64())).as_py()
         if self._is_ordered:
-            ends = pc.min_max(values).as_py()
-            # NaN is neither least nor greatest; where there is nothing else, both are missing.
-            known = [one for one in (self.least, self.greatest, ends["min"], ends["max"]) if one is not None]
-            if known := [one for one in known if not (isinstance(one, float) and isnan(one))]:
-                self.least, self.greatest = min(known), max(known)
+            known = values if self.ends is None else pa.concat_arrays([values, self.ends])
+            ends = pc.min_max(known)  # compared in Arrow: the lake has dates that Python has not
+            self.ends = pa.array([ends["min"], ends["max"]], values.type)
 
 
-def _shown(value: Any) -> str | None:
-    text = None if value is None else str(value)
+def _shown(end: pa.Scalar) -> str | None:
+    """An end as text; None of NaN, which is neither least nor greatest."""
+    import pyarrow as pa
+
+    try:
+        value = end.as_py()
+    except (OverflowError, ValueError):  # beyond the years of Python
+        value = end.cast(pa.int32() if pa.types.is_date32(end.type) else pa.int64()).as_py()
+    text = None if value is None or (isinstance(value, float) and isnan(value)) else str(value)
     return text if text is None or len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 3]}..."

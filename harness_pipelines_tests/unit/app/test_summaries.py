@@ -81,6 +81,15 @@ def test_types_without_an_order_have_no_ends_and_long_texts_are_cut():
     assert described([b"a"], type_=pa.binary())["least"] is None
 
 
+def test_dates_and_times_beyond_python_s_years_have_ends():
+    days = pa.array([10**7, 0], pa.int32()).cast(pa.date32())
+    [found] = Shown([pa.record_batch({"v": days}), pa.record_batch({"v": days})]).describe().to_pylist()
+    assert (found["least"], found["greatest"]) == ("1970-01-01", "10000000")
+    moments = pa.array([2**62, 0], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    [found] = Shown([pa.record_batch({"v": moments})]).describe().to_pylist()
+    assert found["greatest"] == str(2**62)
+
+
 def test_what_is_no_number_is_no_end():
     found = described([math.nan, 2.0], [math.nan], [1.0], type_=pa.float64())
     assert (found["least"], found["greatest"]) == ("1.0", "2.0")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.widgets import DataTable, Static
+from textual.worker import WorkerFailed
 
 from harness_pipelines.cli.main import cli
-from harness_pipelines.errors import TryAgain
+from harness_pipelines.cli.reads import status
+from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.ledgers.postgres.views.status import Counts
 from harness_pipelines.ports.ledger import PartitionStatus, SickTable
 from harness_pipelines.protocol.bounds import Bounds
@@ -145,6 +147,36 @@ def test_a_ledger_that_is_away_is_named_and_asked_again():
         assert "a.b cannot be read: odd [row]" in head(app)
 
     driven(look, steps)
+
+
+def test_a_defect_of_a_look_ends_it_and_is_not_hidden():
+    def look() -> Look:
+        raise ZeroDivisionError("a defect")
+
+    async def steps(app: TopApp, pilot: Any) -> None:
+        await until(pilot, lambda: not app.is_running)
+
+    with pytest.raises(WorkerFailed, match="a defect"):
+        driven(look, steps)
+
+
+def test_a_watch_shows_an_outage_and_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    answers: list[Look | HarnessError] = [
+        looked(seen("a.a")), TryAgain("Postgres is away"), looked(seen("a.b")), UsageError("the end"),
+    ]  # fmt: skip
+
+    def look(*_: Any) -> Look:
+        answer = answers.pop(0)
+        if isinstance(answer, Look):
+            return answer
+        raise answer
+
+    monkeypatch.setattr("harness_pipelines.show.look.look_at", look)
+    with pytest.raises(UsageError, match="the end"):
+        status._watch(cast("Any", None), cast("Any", None), (), every_s=0.001)
+    shown = capsys.readouterr().out
+    assert shown.index("a.a") < shown.index("not refreshed: Postgres is away") < shown.index("a.b")
+    assert shown.count("a.a  version 1") == 2, "what was seen last stays"
 
 
 def test_without_a_terminal_it_names_the_command_that_prints(tmp_path: Any):
